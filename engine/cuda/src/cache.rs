@@ -3,7 +3,8 @@
 
 use super::driver::{Address, Memory};
 use super::launch::attention::PageType;
-use engine_core::{DeviceError, KvShape, KvType, StateShape};
+use crate::{Result, failed};
+use engine_core::{KvShape, KvType, StateShape};
 
 /// Smallest size of a KV page in tokens: kernels interleave the rows of a page in groups of eight,
 /// so a smaller page cannot be addressed.
@@ -27,8 +28,8 @@ impl Kv {
     /// # Errors
     /// The page size is not a power of two of at least eight tokens, or the size in bytes
     /// overflows.
-    pub fn bytes(shape: &KvShape) -> Result<usize, DeviceError> {
-        let wrong = |message| DeviceError { operation: "kv", message };
+    pub fn bytes(shape: &KvShape) -> Result<usize> {
+        let wrong = |message| failed("kv", message);
         let tokens = shape.page_tokens;
         if !tokens.is_power_of_two() || tokens < PAGE_TOKENS_MIN {
             let from = PAGE_TOKENS_MIN;

@@ -23,9 +23,10 @@ use super::staging::Staging;
 use super::step::{Attending, Draft, Scratch, StepMetadata, StepUploads};
 use super::stream::{GrowableBuffer, Stream};
 use super::weights::{self, Matrix, Part, Vector};
+use crate::{Result, failed};
 use engine_core::{
-    AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Feature, Gate, HostMatrix,
-    KvShape, RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
+    AttentionLayer, Collective, DeltaNetLayer, Device, Feature, Gate, HostMatrix, KvShape,
+    RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
     check_state_slots,
 };
 
@@ -86,20 +87,14 @@ impl Cuda {
     ///
     /// # Errors
     /// A device does not have enough memory.
-    pub fn group(members: Vec<Member>) -> Result<Vec<Self>, DeviceError> {
+    pub fn group(members: Vec<Member>) -> Result<Vec<Self>> {
         let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
         let ranks = drivers.into_iter().zip(Group::of(members)?);
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
     /// Computes `out = x * w^T` into elements of `dtype`, without the padding columns of `w`.
-    fn multiply(
-        &mut self,
-        x: &Buffer,
-        w: &Matrix,
-        out: &mut Buffer,
-        dtype: DType,
-    ) -> Result<(), DeviceError> {
+    fn multiply(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer, dtype: DType) -> Result<()> {
         if w.padding == 0 {
             return self.gemm.matmul(&mut self.stream, x, w, out, dtype);
         }
@@ -125,7 +120,7 @@ impl Cuda {
         x: Address,
         out: &mut Buffer,
         more: impl FnOnce(Arguments) -> Arguments,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let (rows, cols) = (out.rows(), out.cols());
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = more(Arguments::of([to, x]).sizes([rows, cols]));
@@ -147,29 +142,29 @@ impl Device for Cuda {
         RUN_AHEAD
     }
 
-    fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
+    fn free_bytes(&self) -> Result<Option<u64>> {
         self.stream.driver().wait_all()?;
         Ok(Some(self.stream.driver().memory()?.free))
     }
 
-    fn tune(&mut self) -> Result<(), DeviceError> {
+    fn tune(&mut self) -> Result<()> {
         let rank = self.rank();
         self.gemm.tune(&mut self.stream, rank)
     }
 
-    fn buffer(&mut self, cols: usize) -> Result<Buffer, DeviceError> {
+    fn buffer(&mut self, cols: usize) -> Result<Buffer> {
         Ok(Buffer::new(cols))
     }
 
-    fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<(), DeviceError> {
+    fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<()> {
         self.reshape(x, rows, x.cols())
     }
 
-    fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<(), DeviceError> {
+    fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<()> {
         x.reshape(&mut self.stream, rows, cols)
     }
 
-    fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<(), DeviceError> {
+    fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<()> {
         let cols = x.cols();
         assert_eq!(values.len() % cols, 0, "whole rows");
         x.reshape(&mut self.stream, values.len() / cols, cols)?;
@@ -186,19 +181,15 @@ impl Device for Cuda {
         "bf16"
     }
 
-    fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, DeviceError> {
+    fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix> {
         weights::matrix(&mut self.staging, self.stream.driver(), parts)
     }
 
-    fn random_matrix(
-        &mut self,
-        parts: &[RandomRows],
-        k: usize,
-    ) -> Result<Option<Matrix>, DeviceError> {
+    fn random_matrix(&mut self, parts: &[RandomRows], k: usize) -> Result<Option<Matrix>> {
         weights::random_matrix(&self.stream, parts, k)
     }
 
-    fn vector(&mut self, values: &[f32]) -> Result<Vector, DeviceError> {
+    fn vector(&mut self, values: &[f32]) -> Result<Vector> {
         let part = Part::new(self.stream.driver(), 4 * values.len())?;
         self.staging.send_f32(part.address(), values)?;
         Ok(Vector { part, len: values.len() })
@@ -208,16 +199,16 @@ impl Device for Cuda {
         &mut self,
         experts: Vec<Matrix>,
         biases: Vec<Vector>,
-    ) -> Result<Stack<Matrix, Vector>, DeviceError> {
+    ) -> Result<Stack<Matrix, Vector>> {
         let driver = self.stream.driver();
         Ok((weights::stack(driver, experts)?, weights::stack_vectors(driver, &biases)?))
     }
 
-    fn prepare_attention(&mut self, layer: &AttentionLayer<Vector>) -> Result<(), DeviceError> {
+    fn prepare_attention(&mut self, layer: &AttentionLayer<Vector>) -> Result<()> {
         let (shape, window) = (layer.shape, layer.window);
         if attention_entry(PageType::Bf16, shape.head_dim).is_none() {
             let message = format!("there is no kernel for heads of {}", shape.head_dim);
-            return Err(DeviceError { operation: "attention", message });
+            return Err(failed("attention", message));
         }
         if !self.attending.iter().any(|known| known.is_like(&shape, window)) {
             let processors = self.stream.driver().facts().processors;
@@ -230,11 +221,11 @@ impl Device for Cuda {
         self.layers.add_attention(&self.stream, &mut self.staging, layer)
     }
 
-    fn prepare_delta_net(&mut self, layer: &DeltaNetLayer<Vector>) -> Result<(), DeviceError> {
+    fn prepare_delta_net(&mut self, layer: &DeltaNetLayer<Vector>) -> Result<()> {
         self.layers.add_delta_net(&self.stream, layer)
     }
 
-    fn kv(&mut self, shape: KvShape) -> Result<Kv, DeviceError> {
+    fn kv(&mut self, shape: KvShape) -> Result<Kv> {
         let bytes = Kv::bytes(&shape)?;
         // Captured CUDA graphs name the address of the KV cache, so they are released first.
         self.stream.moved()?;
@@ -243,12 +234,12 @@ impl Device for Cuda {
         if shape.layers > 0 && attention_entry(kv.page_type(), shape.head_dim).is_none() {
             let (pages, heads) = (shape.kv_type.name(), shape.head_dim);
             let message = format!("there is no kernel for pages of {pages} and heads of {heads}");
-            return Err(DeviceError { operation: "kv", message });
+            return Err(failed("kv", message));
         }
         Ok(kv)
     }
 
-    fn state(&mut self, shape: StateShape) -> Result<State, DeviceError> {
+    fn state(&mut self, shape: StateShape) -> Result<State> {
         self.stream.moved()?;
         let memory = Memory::new(self.stream.driver(), State::bytes(&shape))?;
         self.slots = Some(shape.slots);
@@ -260,8 +251,8 @@ impl Device for Cuda {
         batch: &StepBatch,
         kv: &Kv,
         rotations: &[Rotation],
-    ) -> Result<StepMetadata, DeviceError> {
-        let wrong = |message| DeviceError { operation: "prepare_step", message };
+    ) -> Result<StepMetadata> {
+        let wrong = |message| failed("prepare_step", message);
         batch.check(&kv.shape, self.outputs.sampled).map_err(wrong)?;
         if let Some(slots) = self.slots {
             check_state_slots(&batch.sequences, slots).map_err(wrong)?;
@@ -288,7 +279,7 @@ impl Device for Cuda {
         step.layout.rows
     }
 
-    fn replay(&mut self, step: &StepMetadata) -> Result<bool, DeviceError> {
+    fn replay(&mut self, step: &StepMetadata) -> Result<bool> {
         self.replayed = None;
         if let Some(rows) = step.bucket {
             let known = self.stream.known(rows);
@@ -306,14 +297,14 @@ impl Device for Cuda {
         self.group.as_ref().map_or(Rank::ONLY, Collective::rank)
     }
 
-    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<(), DeviceError> {
+    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<()> {
         match &mut self.group {
             Some(group) => group.all_reduce_sum(&mut x.operand()),
             None => Ok(()),
         }
     }
 
-    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
+    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<()> {
         out.output(&mut self.stream, x.dtype())?;
         let mut all = out.operand();
         let bytes = all.count * all.dtype.bytes();
@@ -332,7 +323,7 @@ impl Device for Cuda {
         first: usize,
         step: &StepMetadata,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let ids = [step.at(step.layout.ids), self.outputs.ids()];
         let arguments = Arguments::of([to, table.weights.address(), ids[0], ids[1]]).sizes([
@@ -343,19 +334,14 @@ impl Device for Cuda {
         self.stream.launch("embed", Launch::row_copies(out.rows(), table.k), &arguments)
     }
 
-    fn gather(
-        &mut self,
-        x: &Buffer,
-        step: &StepMetadata,
-        out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    fn gather(&mut self, x: &Buffer, step: &StepMetadata, out: &mut Buffer) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let rows = step.at(step.layout.head_rows);
         let arguments = Arguments::of([to, x.bf16(), rows]).sizes([x.cols()]);
         self.stream.launch("gather", Launch::row_copies(out.rows(), x.cols()), &arguments)
     }
 
-    fn sample(&mut self, logits: &mut Buffer, step: &StepMetadata) -> Result<(), DeviceError> {
+    fn sample(&mut self, logits: &mut Buffer, step: &StepMetadata) -> Result<()> {
         // A CUDA graph always samples, so that it can be replayed for every step.
         if step.samples == 0 && step.bucket.is_none() {
             return Ok(());
@@ -363,7 +349,7 @@ impl Device for Cuda {
         self.outputs.sample(&mut self.stream, logits, step)
     }
 
-    fn submit(&mut self, logits: &mut Buffer, step: StepMetadata) -> Result<(), DeviceError> {
+    fn submit(&mut self, logits: &mut Buffer, step: StepMetadata) -> Result<()> {
         let at = match self.replayed.take() {
             Some(at) => at,
             None => {
@@ -374,7 +360,7 @@ impl Device for Cuda {
         self.outputs.copy_to_host(&self.stream, at, logits.cols(), &step)
     }
 
-    fn complete<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<StepOutput<'a>, DeviceError> {
+    fn complete<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<StepOutput<'a>> {
         let output = self.outputs.complete(&self.stream)?;
         self.group.as_ref().map_or(Ok(()), Group::check)?;
         Ok(output)
@@ -386,7 +372,7 @@ impl Device for Cuda {
         weight: &Vector,
         epsilon: f32,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), weight.part.address()]);
         let arguments = arguments.sizes([x.cols()]).value(epsilon);
@@ -400,22 +386,22 @@ impl Device for Cuda {
         weight: &Vector,
         epsilon: f32,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), delta.bf16(), weight.part.address()]);
         let arguments = arguments.sizes([x.cols()]).value(epsilon);
         self.stream.launch("add_rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
     }
 
-    fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
+    fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<()> {
         self.multiply(x, w, out, DType::Bf16)
     }
 
-    fn scores(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
+    fn scores(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<()> {
         self.multiply(x, w, out, DType::F32)
     }
 
-    fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<(), DeviceError> {
+    fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<()> {
         let (entry, rows, cols) = match x.dtype() {
             DType::Bf16 => ("add_bias", x.rows(), x.cols()),
             DType::F32 => ("add_bias_f32", x.rows(), x.cols()),
@@ -430,7 +416,7 @@ impl Device for Cuda {
         layer: &AttentionLayer<Vector>,
         step: &StepMetadata,
         kv: &mut Kv,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let shape = &layer.shape;
         let (entry, scales) = match kv.page_type() {
             PageType::Bf16 => ("rope_and_cache_bf16", Address::NULL),
@@ -459,7 +445,7 @@ impl Device for Cuda {
         step: &StepMetadata,
         kv: &Kv,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let (shape, page_type) = (&layer.shape, kv.page_type());
         let (heads, kv_heads) = (shape.heads as u32, shape.kv_heads as u32);
         let known = self.attending.iter().position(|one| one.is_like(shape, layer.window));
@@ -494,7 +480,7 @@ impl Device for Cuda {
         step: &StepMetadata,
         state: &mut State,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let (states, sequences) = (state.layer(layer.index), step.at(step.layout.states));
         let count = step.layout.recurrent;
@@ -515,11 +501,11 @@ impl Device for Cuda {
         self.stream.launch("delta_net_history", launch, &arguments)
     }
 
-    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), DeviceError> {
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<()> {
         self.elementwise("sigmoid_mul", gate.bf16(), x, |arguments| arguments)
     }
 
-    fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
+    fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<()> {
         self.elementwise("silu_mul", gate_up.bf16(), out, |arguments| arguments)
     }
 
@@ -529,7 +515,7 @@ impl Device for Cuda {
         alpha: f32,
         limit: f32,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let more = |arguments: Arguments| arguments.value(alpha).value(limit);
         self.elementwise("clamped_swiglu", gate_up.bf16(), out, more)
     }
@@ -540,7 +526,7 @@ impl Device for Cuda {
         chosen: usize,
         gate: Gate,
         own: Range<usize>,
-    ) -> Result<Routes, DeviceError> {
+    ) -> Result<Routes> {
         self.router.route(&mut self.stream, logits, chosen, gate, own)
     }
 
@@ -548,12 +534,7 @@ impl Device for Cuda {
         routes.pairs
     }
 
-    fn dispatch(
-        &mut self,
-        x: &Buffer,
-        routes: &Routes,
-        out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    fn dispatch(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<()> {
         routes.dispatch(&mut self.stream, x, out)
     }
 
@@ -564,21 +545,16 @@ impl Device for Cuda {
         biases: &[Vector],
         routes: &Routes,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let weights = (experts, biases);
         self.gemm.expert_matmul(&mut self.stream, x, weights, routes.offsets, out)
     }
 
-    fn combine(
-        &mut self,
-        x: &Buffer,
-        routes: &Routes,
-        out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    fn combine(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<()> {
         routes.combine(&mut self.stream, x, out)
     }
 
-    fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32], DeviceError> {
+    fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32]> {
         let bytes = x.rows() * x.cols() * x.dtype().bytes();
         let mut host = Pinned::new(self.stream.driver(), bytes)?;
         host.download(0, x.address(), bytes)?;

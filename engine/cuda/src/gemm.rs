@@ -14,6 +14,7 @@ use super::launch::Launch;
 use super::launch::matmul::{MatrixType, ROWS_MAX};
 use super::stream::{GrowableBuffer, Stream};
 use super::weights::{Matrix, Vector};
+use crate::{Result, failed};
 use engine_core::DeviceError;
 
 /// Matrix multiplication with weights, and the state that it keeps: buffers and measured choices.
@@ -63,7 +64,7 @@ impl Gemm {
         w: &Matrix,
         out: &mut Buffer,
         dtype: DType,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
         let to = out.output(stream, dtype)?;
         let rows = Rows { x: x.bf16(), out: to, count: x.rows() };
@@ -113,7 +114,7 @@ impl Gemm {
         w: &Matrix,
         dtype: DType,
         way: Way,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         match (way, rows.count) {
             (_, 0) => Ok(()),
             (Way::Library(algorithm), _) => self.by_library(stream, rows, w, dtype, algorithm),
@@ -130,7 +131,7 @@ impl Gemm {
         w: &Matrix,
         dtype: DType,
         algorithm: Algorithm,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let blas = stream.driver().blas().expect("it proposed the algorithm");
         let workspace = self.workspace.as_ref().expect("it was allocated with the choice");
         let matmul = ColumnMatmul::of_weights(rows.count, w.n, w.k, dtype);
@@ -151,7 +152,7 @@ impl Gemm {
         rows: Rows,
         w: &Matrix,
         dtype: DType,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let entry = w.matrix_type.matmul().ok_or_else(|| by_expert_only(w))?;
         let plan = &w.plan;
         // Without split-K the f32 output of the kernel is the result, and no merge is needed.
@@ -194,7 +195,7 @@ impl Gemm {
         (experts, biases): (&[Matrix], &[Vector]),
         offsets: Address,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let Some(w) = experts.first() else { return Ok(()) };
         assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
         // The kernels compute the address of an expert's weights from its index.
@@ -220,7 +221,7 @@ impl Gemm {
 }
 
 /// Computes a matrix multiplication of more than [`ROWS_MAX`] rows by our own kernel, tile by tile.
-fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<(), DeviceError> {
+fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<()> {
     let entry = w.matrix_type.tile_matmul().ok_or_else(|| by_expert_only(w))?;
     let (narrow, wide) = match dtype {
         DType::Bf16 => (rows.out, Address::NULL),
@@ -236,7 +237,7 @@ fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<()
 /// Returns the error for multiplying by weights in a format that is supported for experts only.
 fn by_expert_only(w: &Matrix) -> DeviceError {
     let message = format!("weights of {:?} are multiplied by expert only", w.matrix_type);
-    DeviceError { operation: "matmul", message }
+    failed("matmul", message)
 }
 
 /// Appends the addresses of the weights and, for quantized formats, of their scales to a kernel's

@@ -7,7 +7,8 @@ use super::driver::Address;
 use super::staging::Staging;
 use super::stream::Stream;
 use super::weights::{Part, Vector};
-use engine_core::{AttentionLayer, DeltaNetLayer, DeviceError};
+use crate::Result;
+use engine_core::{AttentionLayer, DeltaNetLayer};
 
 /// Packed constants of a model's attention and gated-delta-net layers, by the index of a layer
 /// among the layers of its kind.
@@ -42,7 +43,7 @@ impl Layers {
         stream: &Stream,
         staging: &mut Staging,
         layer: &AttentionLayer<Vector>,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let driver = stream.driver();
         let (heads, kv_heads) = (layer.shape.heads, layer.shape.kv_heads);
         // Without sinks a weight of -infinity adds nothing to the softmax; without scales the
@@ -71,11 +72,7 @@ impl Layers {
     ///
     /// # Errors
     /// The device does not have enough memory.
-    pub fn add_delta_net(
-        &mut self,
-        stream: &Stream,
-        layer: &DeltaNetLayer<Vector>,
-    ) -> Result<(), DeviceError> {
+    pub fn add_delta_net(&mut self, stream: &Stream, layer: &DeltaNetLayer<Vector>) -> Result<()> {
         let all = [&layer.conv, &layer.rate, &layer.bias, &layer.norm];
         self.delta_net.insert(layer.index, side_by_side(stream, &all)?);
         Ok(())
@@ -106,7 +103,7 @@ impl Layers {
 }
 
 /// Copies device vectors one after another into one new allocation.
-fn side_by_side(stream: &Stream, vectors: &[&Vector]) -> Result<Part, DeviceError> {
+fn side_by_side(stream: &Stream, vectors: &[&Vector]) -> Result<Part> {
     let elements: usize = vectors.iter().map(|vector| vector.len).sum();
     let all = Part::new(stream.driver(), 4 * elements)?;
     let mut at = 0;

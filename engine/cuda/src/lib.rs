@@ -42,6 +42,15 @@ extern crate self as engine_cuda;
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use cudarc::driver::{DriverError, result};
+use engine_core::DeviceError;
+
+/// Result of an operation that fails only if the device does, or if it has too little memory.
+pub type Result<T, E = DeviceError> = std::result::Result<T, E>;
+
+/// Returns the error of a device's `operation` with a message that says why it failed.
+fn failed(operation: &'static str, message: impl Into<String>) -> DeviceError {
+    DeviceError { operation, message: message.into() }
+}
 
 /// Oldest supported compute capability (major, minor): the kernels use asynchronous copies to
 /// shared memory, which exist since 8.0.

@@ -13,10 +13,11 @@ use super::launch::{Launch, SamplingArguments};
 use super::staging::Staging;
 use super::stream::{GrowableBuffer, Stream, bucket};
 use super::weights::Part;
+use crate::Result;
 use engine_core::sample::SampleParams;
 use engine_core::{
-    AttentionShape, DeviceError, HeadRows, Rotation, ScheduledSequence, StateSlots, StepBatch,
-    StepRows, StepToken,
+    AttentionShape, HeadRows, Rotation, ScheduledSequence, StateSlots, StepBatch, StepRows,
+    StepToken,
 };
 
 /// Bit in an input token id that marks a token that the step before sampled and that is still on
@@ -313,7 +314,7 @@ impl StepUploads {
         stream: &mut Stream,
         draft: &Draft<'_>,
         first_sampled: u32,
-    ) -> Result<Address, DeviceError> {
+    ) -> Result<Address> {
         let bytes = 4 * draft.layout.words;
         // Page tables grow with every page; rounding up keeps the buffer in place, so that captured
         // CUDA graphs stay valid.
@@ -347,7 +348,7 @@ impl StepUploads {
         staging: &mut Staging,
         rotation: &Rotation,
         step: &StepMetadata,
-    ) -> Result<Address, DeviceError> {
+    ) -> Result<Address> {
         let (rows, pairs) = (step.layout.rows.all, step.pairs);
         let cos_sin = stream.grow(&mut self.cos_sin, (8 * rows * pairs).max(1))?;
         if !matches!(&self.frequencies, Some((known, _)) if known == rotation) {

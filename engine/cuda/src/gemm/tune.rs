@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Gemm, Rows};
+use crate::Result;
 use crate::buffer::DType;
 use crate::choice::{ALGORITHMS, Choices, Kept, Key, Shape, Way, fastest, row_bucket, row_buckets};
 use crate::driver::{Address, Arguments, ColumnMatmul, Memory, WORKSPACE_BYTES, kernels_sha256};
@@ -14,7 +15,7 @@ use crate::launch::matmul::MatrixType;
 use crate::stopwatch::Stopwatch;
 use crate::stream::Stream;
 use crate::weights::Matrix;
-use engine_core::{DeviceError, Rank};
+use engine_core::Rank;
 
 /// Number of timed runs of each GEMM implementation, whose median is compared.
 const SAMPLES: usize = 3;
@@ -62,7 +63,7 @@ impl Gemm {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn tune(&mut self, stream: &mut Stream, rank: Rank) -> Result<(), DeviceError> {
+    pub fn tune(&mut self, stream: &mut Stream, rank: Rank) -> Result<()> {
         self.seen.is_over = true;
         self.own_scores = rank != Rank::ONLY;
         let seen = std::mem::take(&mut self.seen.shapes);
@@ -104,7 +105,7 @@ impl Gemm {
         shape: Shape,
         weights: &[Matrix],
         buckets: &[usize],
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let driver = Arc::clone(stream.driver());
         let Some(blas) = driver.blas() else { return Ok(()) };
         let Shape { n, k, result } = shape;
@@ -143,7 +144,7 @@ impl Gemm {
 
 /// Fills `bytes` bytes of device memory with random bf16 numbers: the power draw of a GPU, and so
 /// its speed, depends a little on the numbers that it multiplies.
-pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<(), DeviceError> {
+pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<()> {
     const COLS: usize = 8;
     const SEED: u64 = 1;
     let rows = bytes / (COLS * DType::Bf16.bytes());
