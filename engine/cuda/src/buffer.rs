@@ -31,9 +31,9 @@ impl DType {
 /// operation that wrote it last.
 #[derive(Debug)]
 pub struct Buffer {
-    rows: usize,
-    cols: usize,
-    dtype: DType,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) dtype: DType,
     room: GrowableBuffer,
     /// Copy of the buffer's elements in host memory as f32, filled when the buffer is read back.
     pub(super) host: Vec<f32>,
@@ -48,18 +48,6 @@ impl Buffer {
             room: GrowableBuffer::default(),
             host: Vec::new(),
         }
-    }
-
-    pub(super) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    pub(super) fn cols(&self) -> usize {
-        self.cols
-    }
-
-    pub(super) fn dtype(&self) -> DType {
-        self.dtype
     }
 
     /// Gives an activation buffer the shape `[rows, cols]` and allocates memory for it as bf16.

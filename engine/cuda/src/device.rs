@@ -98,7 +98,7 @@ impl Cuda {
         if w.padding == 0 {
             return self.gemm.matmul(&mut self.stream, x, w, out, dtype);
         }
-        let (rows, cols) = (out.rows(), out.cols());
+        let (rows, cols) = (out.rows, out.cols);
         let to = out.output(&mut self.stream, dtype)?;
         self.padded.reshape(&mut self.stream, rows, w.n)?;
         self.gemm.matmul(&mut self.stream, x, w, &mut self.padded, dtype)?;
@@ -121,7 +121,7 @@ impl Cuda {
         out: &mut Buffer,
         more: impl FnOnce(Arguments) -> Arguments,
     ) -> Result<()> {
-        let (rows, cols) = (out.rows(), out.cols());
+        let (rows, cols) = (out.rows, out.cols);
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = more(Arguments::of([to, x]).sizes([rows, cols]));
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
@@ -143,8 +143,8 @@ impl Device for Cuda {
     }
 
     fn free_bytes(&self) -> Result<Option<u64>> {
-        self.stream.driver().wait_all()?;
-        Ok(Some(self.stream.driver().memory()?.free))
+        self.stream.driver.wait_all()?;
+        Ok(Some(self.stream.driver.memory()?.free))
     }
 
     fn tune(&mut self) -> Result<()> {
@@ -157,7 +157,7 @@ impl Device for Cuda {
     }
 
     fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<()> {
-        self.reshape(x, rows, x.cols())
+        self.reshape(x, rows, x.cols)
     }
 
     fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<()> {
@@ -165,7 +165,7 @@ impl Device for Cuda {
     }
 
     fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<()> {
-        let cols = x.cols();
+        let cols = x.cols;
         assert_eq!(values.len() % cols, 0, "whole rows");
         x.reshape(&mut self.stream, values.len() / cols, cols)?;
         let rows = values.len() / cols;
@@ -182,7 +182,7 @@ impl Device for Cuda {
     }
 
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix> {
-        weights::matrix(&mut self.staging, self.stream.driver(), parts)
+        weights::matrix(&mut self.staging, &self.stream.driver, parts)
     }
 
     fn random_matrix(&mut self, parts: &[RandomRows], k: usize) -> Result<Option<Matrix>> {
@@ -190,7 +190,7 @@ impl Device for Cuda {
     }
 
     fn vector(&mut self, values: &[f32]) -> Result<Vector> {
-        let part = Part::new(self.stream.driver(), 4 * values.len())?;
+        let part = Part::new(&self.stream.driver, 4 * values.len())?;
         self.staging.send_f32(part.address(), values)?;
         Ok(Vector { part, len: values.len() })
     }
@@ -200,7 +200,7 @@ impl Device for Cuda {
         experts: Vec<Matrix>,
         biases: Vec<Vector>,
     ) -> Result<Stack<Matrix, Vector>> {
-        let driver = self.stream.driver();
+        let driver = &self.stream.driver;
         Ok((weights::stack(driver, experts)?, weights::stack_vectors(driver, &biases)?))
     }
 
@@ -211,7 +211,7 @@ impl Device for Cuda {
             return Err(failed("attention", message));
         }
         if !self.attending.iter().any(|known| known.is_like(&shape, window)) {
-            let processors = self.stream.driver().facts().processors;
+            let processors = self.stream.driver.facts().processors;
             let launch = Launch::attention(processors, PageType::Bf16, shape.head_dim);
             let blocks = launch.grid[0] as usize;
             let lines = AttentionPlan::part_lines_max(&shape, blocks);
@@ -228,8 +228,8 @@ impl Device for Cuda {
     fn kv(&mut self, shape: KvShape) -> Result<Kv> {
         let bytes = Kv::bytes(&shape)?;
         // Captured CUDA graphs name the address of the KV cache, so they are released first.
-        self.stream.moved()?;
-        let memory = Memory::new(self.stream.driver(), bytes)?;
+        self.stream.forget()?;
+        let memory = Memory::new(&self.stream.driver, bytes)?;
         let kv = Kv { shape, memory };
         if shape.layers > 0 && attention_entry(kv.page_type(), shape.head_dim).is_none() {
             let (pages, heads) = (shape.kv_type.name(), shape.head_dim);
@@ -240,8 +240,8 @@ impl Device for Cuda {
     }
 
     fn state(&mut self, shape: StateShape) -> Result<State> {
-        self.stream.moved()?;
-        let memory = Memory::new(self.stream.driver(), State::bytes(&shape))?;
+        self.stream.forget()?;
+        let memory = Memory::new(&self.stream.driver, State::bytes(&shape))?;
         self.slots = Some(shape.slots);
         Ok(State { shape, memory })
     }
@@ -305,15 +305,15 @@ impl Device for Cuda {
     }
 
     fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<()> {
-        out.output(&mut self.stream, x.dtype())?;
+        out.output(&mut self.stream, x.dtype)?;
         let mut all = out.operand();
         let bytes = all.count * all.dtype.bytes();
         match &mut self.group {
             Some(group) => {
                 group.make_room(&mut self.stream, bytes.max(1))?;
-                group.all_gather(&x.operand(), x.rows(), &mut all)
+                group.all_gather(&x.operand(), x.rows, &mut all)
             }
-            None => self.stream.driver().copy(all.at, x.address(), bytes),
+            None => self.stream.driver.copy(all.at, x.address(), bytes),
         }
     }
 
@@ -331,14 +331,14 @@ impl Device for Cuda {
             table.n - table.padding,
             table.k,
         ]);
-        self.stream.launch("embed", Launch::row_copies(out.rows(), table.k), &arguments)
+        self.stream.launch("embed", Launch::row_copies(out.rows, table.k), &arguments)
     }
 
     fn gather(&mut self, x: &Buffer, step: &StepMetadata, out: &mut Buffer) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let rows = step.at(step.layout.head_rows);
-        let arguments = Arguments::of([to, x.bf16(), rows]).sizes([x.cols()]);
-        self.stream.launch("gather", Launch::row_copies(out.rows(), x.cols()), &arguments)
+        let arguments = Arguments::of([to, x.bf16(), rows]).sizes([x.cols]);
+        self.stream.launch("gather", Launch::row_copies(out.rows, x.cols), &arguments)
     }
 
     fn sample(&mut self, logits: &mut Buffer, step: &StepMetadata) -> Result<()> {
@@ -357,7 +357,7 @@ impl Device for Cuda {
                 logits.address()
             }
         };
-        self.outputs.copy_to_host(&self.stream, at, logits.cols(), &step)
+        self.outputs.copy_to_host(&self.stream, at, logits.cols, &step)
     }
 
     fn complete<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<StepOutput<'a>> {
@@ -375,8 +375,8 @@ impl Device for Cuda {
     ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), weight.part.address()]);
-        let arguments = arguments.sizes([x.cols()]).value(epsilon);
-        self.stream.launch("rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
+        let arguments = arguments.sizes([x.cols]).value(epsilon);
+        self.stream.launch("rms_norm", Launch::norms(x.rows, x.cols), &arguments)
     }
 
     fn add_rms_norm(
@@ -389,8 +389,8 @@ impl Device for Cuda {
     ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), delta.bf16(), weight.part.address()]);
-        let arguments = arguments.sizes([x.cols()]).value(epsilon);
-        self.stream.launch("add_rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
+        let arguments = arguments.sizes([x.cols]).value(epsilon);
+        self.stream.launch("add_rms_norm", Launch::norms(x.rows, x.cols), &arguments)
     }
 
     fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<()> {
@@ -402,9 +402,9 @@ impl Device for Cuda {
     }
 
     fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<()> {
-        let (entry, rows, cols) = match x.dtype() {
-            DType::Bf16 => ("add_bias", x.rows(), x.cols()),
-            DType::F32 => ("add_bias_f32", x.rows(), x.cols()),
+        let (entry, rows, cols) = match x.dtype {
+            DType::Bf16 => ("add_bias", x.rows, x.cols),
+            DType::F32 => ("add_bias_f32", x.rows, x.cols),
         };
         let arguments = Arguments::of([x.address(), bias.part.address()]).sizes([rows, cols]);
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
@@ -435,7 +435,7 @@ impl Device for Cuda {
             epsilon: layer.head_norms.as_ref().map_or(0.0, |norms| norms.epsilon),
         });
         let heads = shape.heads + 2 * shape.kv_heads;
-        self.stream.launch(entry, Launch::rope_and_cache(qkv.rows(), heads), &arguments)
+        self.stream.launch(entry, Launch::rope_and_cache(qkv.rows, heads), &arguments)
     }
 
     fn attention(
@@ -450,7 +450,7 @@ impl Device for Cuda {
         let (heads, kv_heads) = (shape.heads as u32, shape.kv_heads as u32);
         let known = self.attending.iter().position(|one| one.is_like(shape, layer.window));
         let known = known.expect("the layer was prepared");
-        let processors = self.stream.driver().facts().processors;
+        let processors = self.stream.driver.facts().processors;
         let entry = attention_entry(page_type, shape.head_dim).expect("pages have a kernel");
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let items = step.at(step.layout.plans[known]);
@@ -555,12 +555,12 @@ impl Device for Cuda {
     }
 
     fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32]> {
-        let bytes = x.rows() * x.cols() * x.dtype().bytes();
-        let mut host = Pinned::new(self.stream.driver(), bytes)?;
+        let bytes = x.rows * x.cols * x.dtype.bytes();
+        let mut host = Pinned::new(&self.stream.driver, bytes)?;
         host.download(0, x.address(), bytes)?;
-        self.stream.driver().wait_all()?;
+        self.stream.driver.wait_all()?;
         x.host.clear();
-        match x.dtype() {
+        match x.dtype {
             DType::F32 => x.host.extend_from_slice(bytemuck::cast_slice(host.bytes())),
             DType::Bf16 => {
                 let two = host.bytes().chunks_exact(2);

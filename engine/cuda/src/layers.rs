@@ -44,7 +44,7 @@ impl Layers {
         staging: &mut Staging,
         layer: &AttentionLayer<Vector>,
     ) -> Result<()> {
-        let driver = stream.driver();
+        let driver = &stream.driver;
         let (heads, kv_heads) = (layer.shape.heads, layer.shape.kv_heads);
         // Without sinks a weight of -infinity adds nothing to the softmax; without scales the
         // factor is 1.
@@ -105,10 +105,10 @@ impl Layers {
 /// Copies device vectors one after another into one new allocation.
 fn side_by_side(stream: &Stream, vectors: &[&Vector]) -> Result<Part> {
     let elements: usize = vectors.iter().map(|vector| vector.len).sum();
-    let all = Part::new(stream.driver(), 4 * elements)?;
+    let all = Part::new(&stream.driver, 4 * elements)?;
     let mut at = 0;
     for vector in vectors {
-        stream.driver().copy(all.address().plus(4 * at), vector.part.address(), 4 * vector.len)?;
+        stream.driver.copy(all.address().plus(4 * at), vector.part.address(), 4 * vector.len)?;
         at += vector.len;
     }
     Ok(all)

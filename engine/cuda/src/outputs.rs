@@ -81,7 +81,7 @@ impl StepOutputs {
         logits: &Buffer,
         step: &StepMetadata,
     ) -> Result<()> {
-        let (rows, vocab) = (logits.rows(), logits.cols());
+        let (rows, vocab) = (logits.rows, logits.cols);
         let launch = Launch::argmax_part(rows, vocab);
         let parts = launch.grid[0] as usize;
         let best = stream.grow(&mut self.best, 8 * rows * parts)?;
@@ -118,7 +118,7 @@ impl StepOutputs {
         if logit_bytes > 0 {
             copy.host.download(start, logits, logit_bytes)?;
         }
-        stream.driver().mark(copy.copied)?;
+        stream.driver.mark(copy.copied)?;
         (copy.tokens, copy.logits) = (samples, (start, logit_bytes));
         (self.first_sampled, self.sampled) = (reads as u32, samples);
         self.submitted.push_back(copy);
@@ -133,9 +133,9 @@ impl StepOutputs {
             // Memory that is too small is released here, so that old and new need not fit at the
             // same time.
             Some(small) => small.copied,
-            None => stream.driver().event()?,
+            None => stream.driver.event()?,
         };
-        let host = Pinned::new(stream.driver(), bytes)?;
+        let host = Pinned::new(&stream.driver, bytes)?;
         Ok(HostCopy { host, copied, tokens: 0, logits: (0, 0) })
     }
 
@@ -147,7 +147,7 @@ impl StepOutputs {
         let Some(copy) = self.submitted.pop_front() else {
             return Err(failed("complete", "no step is in flight"));
         };
-        stream.driver().wait(copy.copied)?;
+        stream.driver.wait(copy.copied)?;
         // Inserted first because `idle_copy` pops the last: memory that the caller still reads is
         // reused as late as possible.
         self.idle.insert(0, copy);

@@ -65,7 +65,7 @@ impl Router {
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Routes> {
-        let (rows, experts) = (logits.rows(), logits.cols());
+        let (rows, experts) = (logits.rows, logits.cols);
         if experts > EXPERTS_MAX || chosen > CHOSEN_MAX {
             let message = format!(
                 "{chosen} of {experts} experts: the kernel takes {CHOSEN_MAX} of {EXPERTS_MAX}"
@@ -96,11 +96,11 @@ impl Routes {
     /// # Errors
     /// The device reports an error.
     pub fn dispatch(&self, stream: &mut Stream, x: &Buffer, out: &mut Buffer) -> Result<()> {
-        assert_eq!((out.rows(), out.cols()), (self.pairs, x.cols()), "a row for each pair");
+        assert_eq!((out.rows, out.cols), (self.pairs, x.cols), "a row for each pair");
         let to = out.output(stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), self.sources, self.sent]);
-        let arguments = arguments.sizes([self.chosen, x.cols()]);
-        stream.launch("dispatch", Launch::row_copies(self.pairs, x.cols()), &arguments)
+        let arguments = arguments.sizes([self.chosen, x.cols]);
+        stream.launch("dispatch", Launch::row_copies(self.pairs, x.cols), &arguments)
     }
 
     /// Sums the results `x` of each row's experts, weighted by the router, to `out`.
@@ -109,10 +109,10 @@ impl Routes {
     /// The device reports an error.
     pub fn combine(&self, stream: &mut Stream, x: &Buffer, out: &mut Buffer) -> Result<()> {
         let rows = self.pairs / self.chosen;
-        assert_eq!((out.rows(), out.cols()), (rows, x.cols()), "a row for each of the step");
+        assert_eq!((out.rows, out.cols), (rows, x.cols), "a row for each of the step");
         let to = out.output(stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), self.slots, self.weights]);
-        let arguments = arguments.sizes([self.chosen, x.cols()]);
-        stream.launch("combine", Launch::row_copies(rows, x.cols()), &arguments)
+        let arguments = arguments.sizes([self.chosen, x.cols]);
+        stream.launch("combine", Launch::row_copies(rows, x.cols), &arguments)
     }
 }

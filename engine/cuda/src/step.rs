@@ -321,14 +321,14 @@ impl StepUploads {
         let capacity = bytes.next_power_of_two().max(BYTES_MIN);
         // One buffer more than steps in flight, so that the one written now is not being copied.
         if self.pinned.len() <= RUN_AHEAD {
-            self.pinned.push(Pinned::new(stream.driver(), capacity)?);
+            self.pinned.push(Pinned::new(&stream.driver, capacity)?);
             self.next = self.pinned.len() - 1;
         } else {
             self.next = (self.next + 1) % self.pinned.len();
         }
         let pinned = &mut self.pinned[self.next];
         if pinned.size() < bytes {
-            *pinned = Pinned::new(stream.driver(), capacity)?;
+            *pinned = Pinned::new(&stream.driver, capacity)?;
         }
         let words = bytemuck::cast_slice_mut(&mut pinned.bytes_mut()[..bytes]);
         draft.write(first_sampled, words);
@@ -352,7 +352,7 @@ impl StepUploads {
         let (rows, pairs) = (step.layout.rows.all, step.pairs);
         let cos_sin = stream.grow(&mut self.cos_sin, (8 * rows * pairs).max(1))?;
         if !matches!(&self.frequencies, Some((known, _)) if known == rotation) {
-            let part = Part::new(stream.driver(), 4 * pairs)?;
+            let part = Part::new(&stream.driver, 4 * pairs)?;
             staging.send_f32(part.address(), &rotation.inverse_frequencies)?;
             self.frequencies = Some((rotation.clone(), part));
         }

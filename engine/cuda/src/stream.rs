@@ -35,7 +35,8 @@ impl GrowableBuffer {
 /// Stream of one device, with the captured CUDA graphs of its decoding steps.
 #[derive(Debug)]
 pub struct Stream {
-    driver: Arc<dyn Driver>,
+    /// Driver in whose stream all work of the device runs.
+    pub driver: Arc<dyn Driver>,
     /// State of each CUDA graph, by the padded number of rows (bucket).
     buckets: BTreeMap<usize, Seen>,
     /// Padded number of rows of the step that is being captured now; `None` outside a capture.
@@ -46,11 +47,6 @@ impl Stream {
     /// Creates a stream without any captured CUDA graph.
     pub fn new(driver: Arc<dyn Driver>) -> Self {
         Self { driver, buckets: BTreeMap::new(), capturing: None }
-    }
-
-    /// Returns the driver in whose stream all work of the device runs.
-    pub fn driver(&self) -> &Arc<dyn Driver> {
-        &self.driver
     }
 
     /// Launches the kernel `entry` in the stream, as [`Driver::launch`] does.
@@ -97,7 +93,10 @@ impl Stream {
     }
 
     /// Releases all captured CUDA graphs, because memory that they name is about to move.
-    fn forget(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// A step is being captured.
+    pub fn forget(&mut self) -> Result<()> {
         if self.capturing.is_some() {
             return Err(failed("capture", "memory moved during CUDA graph capture"));
         }
@@ -156,14 +155,6 @@ impl Stream {
         let graph = self.driver.end_capture()?;
         self.buckets.insert(rows, Seen::Captured { graph, logits });
         self.driver.replay(graph)
-    }
-
-    /// Releases all captured CUDA graphs, because the KV cache or the recurrent state moves.
-    ///
-    /// # Errors
-    /// A step is being captured.
-    pub fn moved(&mut self) -> Result<()> {
-        self.forget()
     }
 }
 

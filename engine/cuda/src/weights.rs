@@ -101,7 +101,7 @@ impl Matrix {
         n: usize,
         k: usize,
     ) -> Result<Self> {
-        let driver = stream.driver();
+        let driver = &stream.driver;
         let random = Self::room(driver, matrix_type, n, k)?;
         let (weight_bytes, scale_bytes) = random.bytes();
         // Random bf16 bytes are also valid random FP8 and MXFP4 values.
@@ -239,7 +239,7 @@ pub fn random_matrix(stream: &Stream, parts: &[RandomRows], k: usize) -> Result<
         return Ok(None);
     }
     let stored = parts.iter().map(|part| part.n).sum();
-    let matrix = Matrix::room(stream.driver(), MatrixType::Bf16, stored, k)?;
+    let matrix = Matrix::room(&stream.driver, MatrixType::Bf16, stored, k)?;
     let mut to = matrix.weights.address();
     for part in parts {
         // One launch per run, since the kernel advances by a fixed stride from row to row.

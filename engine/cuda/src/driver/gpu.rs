@@ -160,7 +160,7 @@ impl Gpu {
 }
 
 /// Reads name, multiprocessors and compute capability of `device` from the driver.
-fn facts(device: sys::CUdevice) -> Result<Facts, DriverError> {
+pub(crate) fn facts(device: sys::CUdevice) -> Result<Facts, DriverError> {
     let attribute = |which| {
         // SAFETY: the driver just returned this device.
         unsafe { result::device::get_attribute(device, which) }

@@ -43,7 +43,7 @@ impl Seen {
     /// Registers the shape of a multiplication by `w`, if cuBLASLt could compute it too.
     pub fn add(&mut self, stream: &Stream, rows: usize, w: &Matrix, result: DType) {
         let is_fixed = self.is_over || rows == 0 || w.matrix_type != MatrixType::Bf16;
-        if is_fixed || stream.driver().blas().is_none() {
+        if is_fixed || stream.driver.blas().is_none() {
             return;
         }
         let shape = Shape { n: w.n, k: w.k, result };
@@ -67,7 +67,7 @@ impl Gemm {
         self.seen.is_over = true;
         self.own_scores = rank != Rank::ONLY;
         let seen = std::mem::take(&mut self.seen.shapes);
-        let driver = Arc::clone(stream.driver());
+        let driver = Arc::clone(&stream.driver);
         let Some(blas) = driver.blas() else { return Ok(()) };
         let kept = self.kept.as_ref().map(|folder| {
             let gpu = driver.facts().name.clone();
@@ -106,7 +106,7 @@ impl Gemm {
         weights: &[Matrix],
         buckets: &[usize],
     ) -> Result<()> {
-        let driver = Arc::clone(stream.driver());
+        let driver = Arc::clone(&stream.driver);
         let Some(blas) = driver.blas() else { return Ok(()) };
         let Shape { n, k, result } = shape;
         let bytes = |rows: usize| [rows * k * DType::Bf16.bytes(), rows * n * result.bytes()];

@@ -102,11 +102,6 @@ impl MatmulPlan {
 }
 
 impl Launch {
-    /// Returns the launch shape of `matmul_merge`: a thread for each eight elements of the result.
-    pub fn matmul_merge(rows: usize, n: usize) -> Self {
-        Self::elements(rows, n)
-    }
-
     /// Returns the launch shape of `expert_matmul`: blocks for all columns of every expert; those
     /// of experts without rows end at once.
     pub fn expert_matmul(experts: usize, n: usize) -> Self {
