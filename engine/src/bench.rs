@@ -190,7 +190,7 @@ fn on_cpu(source: ModelSource, flags: &BenchFlags, clock: Clock) -> Result<Repor
     // The digest of the weights is computed in the background, on a core that the measurement
     // needs.
     let _unused = loaded.weights_sha256.wait();
-    let info = loaded.info().clone();
+    let info = loaded.model.info().clone();
     let mut timed = Timed::new(loaded.model.as_mut(), flags, clock)?;
     let limits = Limits::measure(isa, loaded.device.threads, clock)?;
     let speeds = Speeds {

@@ -10,9 +10,7 @@ use engine_cpu::{Arithmetic, Cpu, Isa};
 use engine_cuda::Cuda;
 use engine_cuda::driver::gpu::Gpu;
 use engine_cuda::driver::{Cubins, Driver};
-use engine_model::{
-    Decoder, LoadError as ModelError, Model, ModelInfo, Parallel, RopeChoice, on_ranks,
-};
+use engine_model::{Decoder, LoadError as ModelError, Model, Parallel, RopeChoice, on_ranks};
 use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 
 use crate::config::{CPU, CUDA, DeviceChoice, DtypeChoice, KvDtypeChoice};
@@ -145,13 +143,6 @@ pub struct Loaded {
     pub format: &'static str,
     /// Number of bytes of device memory that are free after the weights were loaded.
     pub free_bytes: u64,
-}
-
-impl Loaded {
-    /// Returns the facts about the loaded model, such as its sizes and data types.
-    pub fn info(&self) -> &ModelInfo {
-        self.model.info()
-    }
 }
 
 /// Opens the model's files and loads its weights on the device that `options` choose. The files are

@@ -114,7 +114,7 @@ pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
              folder in `LD_LIBRARY_PATH`"
         ));
     }
-    let info = loaded.info().clone();
+    let info = loaded.model.info().clone();
     settle(&mut config, &info, &source.id)?;
     let is_cuda = loaded.device.kind == "cuda";
     config.device = if is_cuda { DeviceChoice::Cuda } else { DeviceChoice::Cpu };

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::buffer::{Buffer, DType};
-use super::cache::{Kv, State};
 use super::driver::{Address, Arguments, Driver, Member, Memory, Pinned};
 use super::gemm::Gemm;
 use super::group::Group;
@@ -16,7 +15,7 @@ use super::launch::attention::{
 };
 use super::launch::delta_net::{DeltaNetArguments, entry as delta_net_entry, has_chunks};
 use super::launch::{Launch, RopeArguments};
-use super::layers::Layers;
+use super::layers::{Kv, Layers, State};
 use super::outputs::StepOutputs;
 use super::routes::{Router, Routes};
 use super::staging::Staging;

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use super::buffer::DType;
 use super::driver::{Address, Arguments, Communicator, Driver, Member, Memory, Operation, Signal};
-use super::launch::Launch;
-use super::launch::all_reduce::{PeersArgument, RANKS_MAX, capacity, exchange_bytes};
+use super::launch::{Launch, PeersArgument, RANKS_MAX, all_reduce_capacity, exchange_bytes};
 use super::stream::{GrowableBuffer, Stream};
 use crate::{Result, failed};
 use engine_core::collective::{ANOTHER_ENDED, InProcess};
@@ -171,7 +170,7 @@ impl Exchange {
     /// Allocates the exchange memory of the ranks. Returns `None` where a member cannot reach the
     /// others' memory, or where the number of members is not supported.
     fn among(members: &[Member]) -> Result<Option<Self>> {
-        let capacity = capacity(members.len());
+        let capacity = all_reduce_capacity(members.len());
         if capacity == 0 || !members.iter().all(|member| member.reaches_others) {
             return Ok(None);
         }

@@ -7,7 +7,6 @@
 #![warn(missing_docs)]
 
 mod buffer;
-mod cache;
 mod choice;
 mod device;
 pub mod driver;

@@ -25,7 +25,7 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
         ChatRequest::take(fields, reasoning, ready.vocab_size)?;
     let text = prompt.render(&ready, app.clock.unix_s()).await?;
     let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
-    let guide = params.guide(&ready, Some(&text)).await?;
+    let guide = params.guide(&ready, Some(text.clone())).await?;
     // The chat template has written the special tokens already.
     let ids = ready.encode(text, false).await?;
     let options = SequenceOptions { logprobs, guide, ..SequenceOptions::default() };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::error::{ApiError, ErrorKind, Result};
+use super::error::{ApiError, ErrorKind, Result, blocking};
 use super::fields::{self, Fields, wrong_type};
 use super::state::Ready;
 use super::structure::{Wanted, take_structure};
@@ -69,17 +69,19 @@ pub(super) struct SequenceOptions {
 }
 
 impl Params {
-    /// Builds the guide that keeps the answer within the structure that the request wants; `None`
-    /// if it wants none. `chat` is the rendered prompt of a chat.
+    /// Builds the guide that keeps the answer within the structure that the request wants, on a
+    /// blocking thread: the grammar of a large schema takes many milliseconds. `None` if the request
+    /// wants no structure. `chat` is the rendered prompt of a chat.
     pub(super) async fn guide(
         &mut self,
-        ready: &Arc<Ready>,
-        chat: Option<&str>,
+        ready: &Ready,
+        chat: Option<String>,
     ) -> Result<Option<Guide>> {
-        match self.structure.take() {
-            Some(structure) => structure.guide(ready, chat.map(str::to_owned)).await.map(Some),
-            None => Ok(None),
-        }
+        let Some((field, structure)) = self.structure.take() else { return Ok(None) };
+        let text = Arc::clone(&ready.text);
+        let built = blocking("the grammar", move || text.guide(&structure, chat.as_deref()));
+        let refused = |error| ApiError::field(field, format!("`{field}` cannot be used: {error}"));
+        built.await?.map(Some).map_err(refused)
     }
 
     /// Reads the request fields that completions and chat share. `max_tokens_names` lists the

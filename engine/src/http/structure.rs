@@ -1,22 +1,15 @@
 //! Request fields for structured output (JSON schema, regex, choice), in the names of OpenAI, vLLM
 //! and SGLang.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
-use super::error::{ApiError, ErrorKind, Result, blocking};
+use super::error::{ApiError, ErrorKind, Result};
 use super::fields::{Fields, wrong_type};
-use super::state::Ready;
-use crate::guide::{Guide, Structure};
+use crate::guide::Structure;
 
-/// Structure (JSON schema or regular expression) that a request wants for its output, with the name
-/// of the request field that gave it.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Wanted {
-    field: &'static str,
-    structure: Structure,
-}
+/// Structure (JSON schema or regular expression) that a request wants for its output, behind the
+/// name of the request field that gave it.
+pub(super) type Wanted = (&'static str, Structure);
 
 /// Function that reads the value of one request field for structured output; it returns `None` if
 /// the value asks for no structure.
@@ -41,27 +34,13 @@ pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>> {
     for (field, read) in SPELLINGS {
         let Some(value) = fields.take(field) else { continue };
         let Some(structure) = read(field, value)? else { continue };
-        if let Some(first) = &wanted {
-            let message = format!("`{field}` cannot be combined with `{}`", first.field);
+        if let Some((first, _)) = &wanted {
+            let message = format!("`{field}` cannot be combined with `{first}`");
             return Err(ApiError::field(field, message));
         }
-        wanted = Some(Wanted { field, structure });
+        wanted = Some((field, structure));
     }
     Ok(wanted)
-}
-
-impl Wanted {
-    /// Builds the guide that keeps outputs within the structure, on a blocking thread: the grammar
-    /// of a large schema takes many milliseconds. `chat` is the rendered prompt of a chat.
-    pub(super) async fn guide(self, ready: &Arc<Ready>, chat: Option<String>) -> Result<Guide> {
-        let text = Arc::clone(&ready.text);
-        let Self { field, structure } = self;
-        let built = blocking("the grammar", move || text.guide(&structure, chat.as_deref()));
-        built.await?.map_err(|error| {
-            let message = format!("`{field}` cannot be used: {error}");
-            ApiError::field(field, message)
-        })
-    }
 }
 
 fn response_format(field: &'static str, value: Value) -> Result<Option<Structure>> {
@@ -174,7 +153,7 @@ mod tests {
         ] {
             let Value::Object(map) = body.clone() else { unreachable!() };
             let found = take_structure(&mut Fields::of(map)).unwrap();
-            assert_eq!(found.map(|found| found.structure), wanted, "{body}");
+            assert_eq!(found.map(|(_, structure)| structure), wanted, "{body}");
         }
     }
 
