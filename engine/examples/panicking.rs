@@ -7,6 +7,7 @@ use clap::Parser;
 use engine::cli::{Cli, Surroundings};
 use engine::serve::{self, Start};
 use engine::server::Loaded;
+use engine::worker::Handle;
 use engine_core::clock::Clock;
 use engine_core::{DeviceError, StepBatch, StepOutput};
 use engine_cuda::driver::Cubins;
@@ -41,9 +42,9 @@ impl Model for Panicking {
     }
 }
 
-fn prepare(start: &Start) -> anyhow::Result<Loaded> {
-    let loaded = serve::prepare(start)?;
-    Ok(Loaded { model: Box::new(Panicking { model: loaded.model, steps: 0 }), ..loaded })
+fn prepare(start: &Start, handle: Handle) -> anyhow::Result<Loaded> {
+    let (model, ready) = serve::prepare(start, handle)?;
+    Ok((Box::new(Panicking { model, steps: 0 }), ready))
 }
 
 fn main() -> ExitCode {

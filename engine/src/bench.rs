@@ -12,12 +12,12 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::EnvironmentError;
-use crate::config::{DeviceChoice, LoadFormat, NO_GPU, PAGE_TOKENS};
+use crate::config::{DeviceChoice, LoadFormat, NO_GPU};
 use crate::load::{self, DeviceInfo, LoadError, LoadOptions};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
@@ -26,7 +26,7 @@ use engine_cuda::driver::Cubins;
 use engine_weights::{ModelFiles, ModelSource};
 use gpu::Kernel;
 use kernels::{AttentionFigures, Kernels, MatmulFigures};
-use steps::{Decode, Prefill, Speeds, Timed, median_seconds, pages_each};
+use steps::{Decode, Prefill, Speeds, Timed, median_seconds};
 
 /// Options of `redline bench`: prompt lengths, batch sizes and device to measure, and the form of
 /// the report.
@@ -102,15 +102,6 @@ impl Report {
         let (engine, version) = ("redline", env!("CARGO_PKG_VERSION"));
         Self { engine, version, device, device_name, ..Self::default() }
     }
-
-    /// Formats the report as one JSON document, or as a table for people.
-    fn text(&self, as_json: bool) -> String {
-        if as_json {
-            serde_json::to_string_pretty(self).expect("plain values are JSON") + "\n"
-        } else {
-            self.to_string()
-        }
-    }
 }
 
 /// Measured limits of the processor: peak arithmetic throughput per type, and read bandwidth of
@@ -146,25 +137,6 @@ impl Limits {
     }
 }
 
-/// Model to measure, by name, and the folder in which hub ids are looked up.
-#[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
-    /// Folder, .gguf file or hub id of the model to measure; `None` with `--kernels`, which needs
-    /// no model.
-    pub model: Option<&'a str>,
-    /// Folder of the local hub cache, in which hub ids are looked up.
-    pub hub_cache: Option<&'a Path>,
-}
-
-impl Subject<'_> {
-    /// Finds the files of the model to measure; an error if no model is named.
-    fn source(&self) -> Result<ModelSource> {
-        let missing = "no MODEL is given; hint: name a model, or use `--kernels`, which needs none";
-        let model = self.model.context(missing)?;
-        Ok(ModelSource::find(model, self.hub_cache).map_err(LoadError::from)?)
-    }
-}
-
 /// Measures a model, single GPU kernels (`--kernels`), or both, and returns the table or JSON
 /// document to print.
 ///
@@ -172,7 +144,8 @@ impl Subject<'_> {
 /// The model cannot be loaded or run, the lengths exceed the model's context, there is no GPU, or
 /// `--kernels` is given for a CPU.
 pub fn run(
-    subject: Subject<'_>,
+    model: Option<&str>,
+    hub_cache: Option<&Path>,
     flags: &BenchFlags,
     cubins: &Cubins,
     clock: Clock,
@@ -180,19 +153,32 @@ pub fn run(
     let has_gpu = flags.device != DeviceChoice::Cpu && !engine_cuda::usable().is_empty();
     // `auto` falls back to the CPU; only `cuda` by name is an error without a GPU.
     match (flags.device, has_gpu) {
-        (_, true) => gpu::run(subject, flags, cubins, clock),
+        (_, true) => {}
         (DeviceChoice::Cuda, false) => bail!(EnvironmentError(NO_GPU.into())),
         _ if flags.kernels => bail!(
             "`--kernels` measures GPU kernels; hint: use `--device cuda`, or `cargo xtask kernels` \
              for the kernels of the CPU"
         ),
-        _ => on_cpu(subject, flags, clock),
+        _ => {}
     }
+    // Looked up first, so that a wrong model name is reported before a minute of measuring.
+    let source = model.map(|model| ModelSource::find(model, hub_cache)).transpose();
+    let report = match source.map_err(LoadError::from)? {
+        None if !flags.kernels => {
+            bail!("no MODEL is given; hint: name a model, or use `--kernels`, which needs none")
+        }
+        Some(source) if !has_gpu => on_cpu(source, flags, clock)?,
+        source => gpu::run(source, flags, cubins, clock)?,
+    };
+    Ok(if flags.json {
+        serde_json::to_string_pretty(&report).expect("plain values are JSON") + "\n"
+    } else {
+        report.to_string()
+    })
 }
 
-/// Measures a model on the CPU and returns the table or JSON document to print.
-fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<String> {
-    let source = subject.source()?;
+/// Measures a model on the CPU.
+fn on_cpu(source: ModelSource, flags: &BenchFlags, clock: Clock) -> Result<Report> {
     let isa = Isa::best();
     let options = LoadOptions {
         threads: flags.threads,
@@ -204,14 +190,9 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     // The digest of the weights is computed in the background, on a core that the measurement
     // needs.
     let _unused = loaded.weights_sha256.wait();
-    let info = loaded.info().clone();
-    let pages_each = pages_each(flags, &info)?;
-    // Pages for the largest batch serve all smaller ones.
-    let widest = flags.batches.iter().map(|batch| batch.get()).max().unwrap_or(1);
-    loaded.model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
-    loaded.model.allocate_states(widest)?;
+    let info = loaded.model.info().clone();
+    let mut timed = Timed::new(loaded.model.as_mut(), flags, clock)?;
     let limits = Limits::measure(isa, loaded.device.threads, clock)?;
-    let mut timed = Timed { model: loaded.model.as_mut(), pages_each, clock };
     let speeds = Speeds {
         ops_per_s: limits.ops_per_s(info.compute_dtype),
         read_bytes_per_s: limits.read_bytes_per_s,
@@ -221,7 +202,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
     let kernels = Kernels { isa, threads: loaded.device.threads, clock, limits: &limits };
     let (products, attention) = (kernels.matmuls(&info)?, kernels.attention(&info)?);
     let DeviceInfo { kind, name, threads, .. } = loaded.device;
-    let report = Report {
+    Ok(Report {
         model: Some(source.id),
         device_lines: format!("{name} · {threads} threads\n{limits}"),
         threads: Some(threads),
@@ -232,8 +213,7 @@ fn on_cpu(subject: Subject<'_>, flags: &BenchFlags, clock: Clock) -> Result<Stri
         attention,
         limits: serde_json::to_value(&limits)?,
         ..Report::new(kind, name)
-    };
-    Ok(report.text(flags.json))
+    })
 }
 
 /// Returns the size of the weights in their files, in bytes; `None` if it cannot be read. A decode

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
-use crate::bench::{self, BenchFlags, Subject};
+use crate::bench::{self, BenchFlags};
 use crate::config::{Config, Flags, Machine};
 use crate::load::LoadError;
 use crate::perplexity::{self, PerplexityFlags};
@@ -86,8 +86,8 @@ impl Cli {
         let Surroundings { clock, cores, hub_cache, cubins } = surroundings;
         match self.command {
             Command::Bench { model, flags } => {
-                let subject = Subject { model: model.as_deref(), hub_cache: hub_cache.as_deref() };
-                bench::run(subject, &flags, &cubins, clock).context("failed to measure the model")
+                bench::run(model.as_deref(), hub_cache.as_deref(), &flags, &cubins, clock)
+                    .context("failed to measure the model")
             }
             Command::Perplexity { model, flags } => {
                 perplexity::run(&model, hub_cache.as_deref(), &flags)

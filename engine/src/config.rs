@@ -1,12 +1,10 @@
 //! Configuration of a server: joins command line, profile and defaults, records where each value
 //! comes from, and refuses values that this release does not support.
 
-mod capabilities;
 mod flags;
 #[cfg(test)]
 mod tests;
 
-pub use capabilities::{Capabilities, capabilities};
 pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat};
 
 use std::collections::BTreeMap;
@@ -19,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
+use engine_core::KvType;
 use engine_weights::hex;
 
 /// Number of tokens in a KV page (a block, in vLLM's words).
@@ -44,6 +43,62 @@ pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capabili
 /// what it computes. They are left out of the configuration's hash, so that two starts with equal
 /// computation have equal hashes.
 const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "profile"];
+
+/// Data types that one kind of device (CPU or GPU) supports for matrix multiplication and for the
+/// KV cache. Flags, defaults, the choice of a device and loading consult [`CPU`] and [`CUDA`].
+#[derive(Debug)]
+pub struct Capabilities {
+    /// Values of `--dtype` that the device supports, besides `auto`.
+    dtypes: &'static [DtypeChoice],
+    /// Values of `--kv-dtype` that the device supports, besides `auto`, each with its type of the
+    /// KV cache.
+    kv_types: &'static [(KvDtypeChoice, KvType)],
+    /// Data type of the device's KV cache where `--kv-dtype` is `auto`.
+    kv_default: KvType,
+}
+
+/// Data types that the CPU supports for matrix multiplication and for the KV cache. A KV cache in
+/// f16 takes half the memory of f32 and still conforms to the reference outputs.
+pub const CPU: Capabilities = Capabilities {
+    dtypes: &[DtypeChoice::F32, DtypeChoice::Bf16, DtypeChoice::Int8],
+    kv_types: &[(KvDtypeChoice::F32, KvType::F32), (KvDtypeChoice::F16, KvType::F16)],
+    kv_default: KvType::F16,
+};
+
+/// Data types that a GPU supports for matrix multiplication and for the KV cache.
+pub const CUDA: Capabilities = Capabilities {
+    dtypes: &[DtypeChoice::Bf16],
+    kv_types: &[(KvDtypeChoice::Bf16, KvType::Bf16), (KvDtypeChoice::Fp8, KvType::Fp8)],
+    kv_default: KvType::Bf16,
+};
+
+/// Returns the capabilities of the devices that a value of `--device` permits, one entry per kind
+/// of device (CPU, GPU).
+fn capabilities(device: DeviceChoice) -> &'static [Capabilities] {
+    match device {
+        DeviceChoice::Auto => &[CPU, CUDA],
+        DeviceChoice::Cpu => &[CPU],
+        DeviceChoice::Cuda => &[CUDA],
+    }
+}
+
+impl Capabilities {
+    /// Returns true if the device supports this value of `--dtype`; `auto` is always supported.
+    pub fn has_dtype(&self, dtype: DtypeChoice) -> bool {
+        dtype == DtypeChoice::Auto || self.dtypes.contains(&dtype)
+    }
+
+    /// Returns the data type of the KV cache for a value of `--kv-dtype`, or `None` if the device
+    /// does not support the value.
+    pub fn kv_type(&self, kv: KvDtypeChoice) -> Option<KvType> {
+        match kv {
+            KvDtypeChoice::Auto => Some(self.kv_default),
+            _ => {
+                self.kv_types.iter().find(|(choice, _)| *choice == kv).map(|(_, kv_type)| *kv_type)
+            }
+        }
+    }
+}
 
 /// Origin of a flag's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -152,9 +207,8 @@ impl Config {
         let mut config = Self { sources, ..serde_json::from_value(values)? };
         // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
         let suits_gpu = config.device != DeviceChoice::Cpu
-            && capabilities(DeviceChoice::Cuda)
-                .iter()
-                .all(|gpu| gpu.has_dtype(config.dtype) && gpu.kv_type(config.kv_dtype).is_some());
+            && CUDA.has_dtype(config.dtype)
+            && CUDA.kv_type(config.kv_dtype).is_some();
         if let Some(gpu) = machine.gpus.first()
             && suits_gpu
             && machine.gpus.len() >= config.tp
@@ -198,8 +252,8 @@ impl Config {
         let devices = capabilities(device);
         let on_gpu = if device == DeviceChoice::Cuda { " on a GPU" } else { "" };
         let on_device = if device == DeviceChoice::Cpu { " on the CPU" } else { on_gpu };
-        let dtypes = devices.iter().flat_map(Capabilities::dtype_names).collect();
-        let kv_types = devices.iter().flat_map(Capabilities::kv_type_names).collect();
+        let dtypes = devices.iter().flat_map(|one| one.dtypes).map(name_of);
+        let kv_types = devices.iter().flat_map(|one| one.kv_types).map(|(kv, _)| name_of(kv));
         for (flag, ok, value, supported) in [
             ("tp", (1..=TP_MAX).contains(&self.tp), name_of(&self.tp), "1 to 64".to_owned()),
             (
@@ -299,7 +353,7 @@ fn invalid(flag: &str, value: &dyn fmt::Display, wanted: &str) -> anyhow::Error 
 
 /// Joins the names of the values that several devices support for a flag to one list for an error
 /// message, `auto` first. A name that several devices support is listed once.
-fn names_once(names: Vec<String>) -> String {
+fn names_once(names: impl Iterator<Item = String>) -> String {
     let mut supported = vec!["auto".to_owned()];
     for name in names {
         if !supported.contains(&name) {

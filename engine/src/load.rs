@@ -10,13 +10,14 @@ use engine_cpu::{Arithmetic, Cpu, Isa};
 use engine_cuda::Cuda;
 use engine_cuda::driver::gpu::Gpu;
 use engine_cuda::driver::{Cubins, Driver};
-use engine_model::{
-    Decoder, LoadError as ModelError, Model, ModelInfo, Parallel, RopeChoice, on_ranks,
-};
+use engine_model::{Decoder, LoadError as ModelError, Model, Parallel, RopeChoice, on_ranks};
 use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 
-use crate::config::{DeviceChoice, DtypeChoice, KvDtypeChoice, capabilities};
+use crate::config::{CPU, CUDA, DeviceChoice, DtypeChoice, KvDtypeChoice};
 use crate::tokenize::TokenizerError;
+
+/// Result of loading a model.
+pub type Result<T, E = LoadError> = std::result::Result<T, E>;
 
 /// Error: a model or its tokenizer cannot be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -26,8 +27,13 @@ pub enum LoadError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    #[error(transparent)]
-    Dtype(#[from] DtypeError),
+    #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
+    Int4,
+    #[error(
+        "`--dtype bf16` needs a processor with AVX-512 BF16, which `{processor}` lacks; hint: \
+         `--dtype auto` computes bf16 weights in f32 there"
+    )]
+    NoBf16 { processor: String },
 }
 
 impl From<CheckpointError> for LoadError {
@@ -58,36 +64,23 @@ impl LoadError {
                 )
                 | ModelError::Device(_),
             )
-            | Self::Dtype(DtypeError::NoBf16 { .. }) => 4,
-            Self::Tokenizer(TokenizerError::Checkpoint(CheckpointError::Read { .. })) => 4,
+            | Self::NoBf16 { .. }
+            | Self::Tokenizer(TokenizerError::Checkpoint(CheckpointError::Read { .. })) => 4,
             _ => 2,
         }
     }
 }
 
-/// Reason why a value of `--dtype` cannot be computed by this release or on this processor.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each message says what happened, and to what")]
-pub enum DtypeError {
-    #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
-    Int4,
-    #[error(
-        "`--dtype bf16` needs a processor with AVX-512 BF16, which `{processor}` lacks; hint: \
-         `--dtype auto` computes bf16 weights in f32 there"
-    )]
-    NoBf16 { processor: String },
-}
-
 /// Returns the arithmetic in which a CPU with the instruction set `isa` multiplies matrices for a
 /// value of `--dtype`.
-fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic, DtypeError> {
+fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic> {
     match dtype {
         DtypeChoice::Auto => Ok(Arithmetic::AsStored),
         DtypeChoice::F32 => Ok(Arithmetic::F32),
         DtypeChoice::Bf16 if isa.has_bf16() => Ok(Arithmetic::Bf16),
-        DtypeChoice::Bf16 => Err(DtypeError::NoBf16 { processor: engine_cpu::processor_name() }),
+        DtypeChoice::Bf16 => Err(LoadError::NoBf16 { processor: engine_cpu::processor_name() }),
         DtypeChoice::Int8 => Ok(Arithmetic::Int8),
-        DtypeChoice::Int4 => Err(DtypeError::Int4),
+        DtypeChoice::Int4 => Err(LoadError::Int4),
     }
 }
 
@@ -152,19 +145,12 @@ pub struct Loaded {
     pub free_bytes: u64,
 }
 
-impl Loaded {
-    /// Returns the facts about the loaded model, such as its sizes and data types.
-    pub fn info(&self) -> &ModelInfo {
-        self.model.info()
-    }
-}
-
 /// Opens the model's files and loads its weights on the device that `options` choose. The files are
 /// closed when this returns.
 ///
 /// # Errors
 /// Fails if a file is missing or damaged, or needs something that this release does not support.
-pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadError> {
+pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded> {
     load_checkpoint(&Checkpoint::open(&source.files, options.random_seed)?, options)
 }
 
@@ -173,10 +159,7 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded, LoadE
 ///
 /// # Errors
 /// Fails as [`load`] does, except for errors of opening the checkpoint.
-pub fn load_checkpoint(
-    checkpoint: &Checkpoint,
-    options: &LoadOptions,
-) -> Result<Loaded, LoadError> {
+pub fn load_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Loaded> {
     let is_cuda = match options.device {
         DeviceChoice::Cuda => true,
         DeviceChoice::Auto => {
@@ -207,11 +190,10 @@ impl LoadOptions {
     /// # Errors
     /// Returns the reason why a GPU does not support these options.
     fn on_gpu(&self) -> Result<KvType, &'static str> {
-        let [gpu] = capabilities(DeviceChoice::Cuda) else { return Err("there is no GPU") };
-        if !gpu.has_dtype(self.dtype) {
+        if !CUDA.has_dtype(self.dtype) {
             return Err("a GPU multiplies matrices in bf16 only");
         }
-        gpu.kv_type(self.kv).ok_or("the KV cache of a GPU is bf16 or fp8")
+        CUDA.kv_type(self.kv).ok_or("the KV cache of a GPU is bf16 or fp8")
     }
 
     /// Returns the number of tensor-parallel ranks.
@@ -229,7 +211,7 @@ pub fn load_on(
     gpu: Arc<dyn Driver>,
     checkpoint: &Checkpoint,
     options: &LoadOptions,
-) -> Result<Box<dyn Model>, LoadError> {
+) -> Result<Box<dyn Model>> {
     Ok(Box::new(load_part(Cuda::new(gpu), checkpoint, options)?))
 }
 
@@ -239,14 +221,14 @@ fn load_part(
     device: Cuda,
     checkpoint: &Checkpoint,
     options: &LoadOptions,
-) -> Result<Decoder<Cuda>, LoadError> {
+) -> Result<Decoder<Cuda>> {
     let kv_type = options.on_gpu().map_err(|reason| LoadError::unsupported(checkpoint, reason))?;
     let device = device.keeping(options.cubins.choices.clone());
     Ok(Decoder::load(device, checkpoint, kv_type, options.rope)?)
 }
 
 /// Loads a checkpoint on the first GPU, or on as many GPUs as there are ranks.
-fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, LoadError> {
+fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice> {
     // Checked before a GPU is opened, which takes seconds.
     options.on_gpu().map_err(|reason| LoadError::unsupported(checkpoint, reason))?;
     let ranks = options.ranks();
@@ -274,7 +256,7 @@ fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, L
     Ok((model, info, memory.free))
 }
 
-fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, LoadError> {
+fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice> {
     // Available parallelism respects the process's CPU affinity and its control group.
     let threads = options.threads.or_else(|| thread::available_parallelism().ok());
     let threads = threads.map_or(1, NonZeroUsize::get);
@@ -292,10 +274,8 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice, Lo
         },
         lacks_library: false,
     };
-    let kv_types = capabilities(DeviceChoice::Cpu).iter();
-    let Some(kv_type) = kv_types.filter_map(|cpu| cpu.kv_type(options.kv)).next() else {
-        return Err(LoadError::unsupported(checkpoint, "the KV cache of the CPU is in f32 or f16"));
-    };
+    let refused = || LoadError::unsupported(checkpoint, "the KV cache of the CPU is in f32 or f16");
+    let kv_type = CPU.kv_type(options.kv).ok_or_else(refused)?;
     let arithmetic = arithmetic(options.dtype, isa)?;
     let load = |device| Decoder::load(device, checkpoint, kv_type, options.rope);
     let model: Box<dyn Model> = if ranks == 1 {

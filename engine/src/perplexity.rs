@@ -70,7 +70,7 @@ pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Res
     let tokenizer = Tokenizer::load(checkpoint.config())
         .map_err(LoadError::from)?
         .context("the model has no tokenizer; hint: a folder needs its tokenizer.json")?;
-    let info = loaded.info().clone();
+    let info = loaded.model.info().clone();
     let context = flags.context.get();
     if context < 2 || context > info.max_seq_len {
         let max_seq_len = info.max_seq_len;

@@ -13,10 +13,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::capacity::{self, FreeMemory};
 use crate::config::{Config, DeviceChoice, DtypeChoice, NO_GPU, Source, config_sha256};
-use crate::http::{KvFacts, ModelFacts, ServerInfo};
+use crate::http::{KvFacts, ModelFacts, Ready, ServerInfo};
 use crate::load::{self, LoadError, LoadOptions};
 use crate::server::{Loaded, Server, listen};
 use crate::tokenize::{NoTokenizer, Text, Tokenizer};
+use crate::worker::Handle;
 use crate::{COMMIT, EnvironmentError, log};
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
@@ -41,7 +42,7 @@ pub struct Start {
 
 /// Function that loads a model and settles the flags that depend on it: [`prepare`], or a stand-in
 /// for it in tests.
-pub type Prepare = fn(&Start) -> Result<Loaded>;
+pub type Prepare = fn(&Start, Handle) -> Result<Loaded>;
 
 /// Runs the server until SIGTERM, Ctrl-C or a failure of the engine. The socket is open while
 /// `prepare` still loads the model, so that `/health` can say so.
@@ -65,8 +66,8 @@ pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).with_context(started)?;
     let mut interrupt = signal(SignalKind::interrupt()).with_context(started)?;
     let clock = start.clock;
-    let load = move || {
-        let loaded = prepare(&start);
+    let load = move |handle| {
+        let loaded = prepare(&start, handle);
         engine_cpu::give_back_freed();
         loaded
     };
@@ -93,11 +94,11 @@ fn check_gpus(found: usize, wanted: usize) -> Result<()> {
 }
 
 /// Loads the model, settles the flags that depend on it, runs a warm-up step and allocates the KV
-/// cache from the memory that is left.
+/// cache from the memory that is left. The routes submit requests to the engine loop by `handle`.
 ///
 /// # Errors
 /// The model is unusable, or the memory does not suffice for it.
-pub fn prepare(start: &Start) -> Result<Loaded> {
+pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     let mut config = start.config.clone();
     let start_us = start.clock.elapsed_us();
     let source =
@@ -113,7 +114,7 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
              folder in `LD_LIBRARY_PATH`"
         ));
     }
-    let info = loaded.info().clone();
+    let info = loaded.model.info().clone();
     settle(&mut config, &info, &source.id)?;
     let is_cuda = loaded.device.kind == "cuda";
     config.device = if is_cuda { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
@@ -155,14 +156,16 @@ pub fn prepare(start: &Start) -> Result<Loaded> {
         Some(tokenizer) => Arc::new(tokenizer),
         None => Arc::new(NoTokenizer),
     };
-    Ok(Loaded {
-        model: loaded.model,
+    let ready = Ready {
+        handle,
         text,
         limits,
+        vocab_size: info.vocab_size,
         model_name: config.model_name.unwrap_or(source.id),
         info: server_info,
         weights_sha256: loaded.weights_sha256,
-    })
+    };
+    Ok((loaded.model, ready))
 }
 
 /// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory
@@ -189,7 +192,7 @@ fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> 
 fn load(
     source: &ModelSource,
     options: &LoadOptions,
-) -> Result<(load::Loaded, Option<Tokenizer>), LoadError> {
+) -> load::Result<(load::Loaded, Option<Tokenizer>)> {
     let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
     thread::scope(|scope| {
         let tokenizer = scope.spawn(|| Tokenizer::load(checkpoint.config()));

@@ -14,15 +14,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
-use crate::http::{self, App, Phase, Ready, ServerInfo};
+use crate::http::{self, App, Phase, Ready};
 use crate::metrics::Metrics;
-use crate::tokenize::Text;
 use crate::worker::{Command, Handle, Output, Worker};
 use crate::{EnvironmentError, log};
 use engine_core::clock::Clock;
 use engine_model::Model;
-use engine_schedule::Limits;
-use engine_weights::Digest;
 
 /// Time that running requests get to finish after a shutdown signal.
 const GRACE: Duration = Duration::from_secs(10);
@@ -38,22 +35,9 @@ const BACKLOG: u32 = 65_535;
 /// reached its limit leaves clients waiting without an answer.
 const FILES_MAX: u64 = 65_536;
 
-/// Loaded model, with the facts about it that the routes report.
-#[derive(Debug)]
-pub struct Loaded {
-    /// Model on its device, with the KV cache allocated as `limits` says.
-    pub model: Box<dyn Model>,
-    /// Tokenizer of the model, with its chat template.
-    pub text: Arc<dyn Text>,
-    /// Limits of the scheduler: batch size, KV pages and lengths.
-    pub limits: Limits,
-    /// Name of the served model, which requests give in the field `model`.
-    pub model_name: String,
-    /// Body of `/server_info`; `startup_us` is filled in when the server is ready.
-    pub info: ServerInfo,
-    /// SHA-256 of the weights, which may still be computed in the background.
-    pub weights_sha256: Digest,
-}
+/// Loaded model, and the state that the routes need once it is loaded. The KV cache is allocated as
+/// the state's limits say; the worker fills in `startup_us`.
+pub type Loaded = (Box<dyn Model>, Ready);
 
 /// Error for a bug of the engine: a thread panicked with this message.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +59,7 @@ impl Server {
     /// # Errors
     /// The thread cannot be started.
     pub fn start(
-        load: impl FnOnce() -> Result<Loaded> + Send + 'static,
+        load: impl FnOnce(Handle) -> Result<Loaded> + Send + 'static,
         api_key: Option<&str>,
         clock: Clock,
     ) -> Result<Self> {
@@ -90,8 +74,8 @@ impl Server {
         let work = move || {
             let phase = phase_sender;
             let life = || {
-                let loaded = load().context("failed to load the model")?;
-                work(loaded, handle, &phase, &queues, metrics, clock)
+                let loaded = load(handle).context("failed to load the model")?;
+                work(loaded, &phase, &queues, metrics, clock)
             };
             // A panic becomes a failure that clients and the exit code report; a server whose
             // worker is gone would answer nothing.
@@ -215,18 +199,14 @@ struct Queues {
 /// Creates the worker for the loaded model, announces that the server is ready, and runs the engine
 /// loop until it ends.
 fn work(
-    loaded: Loaded,
-    handle: Handle,
+    (model, mut ready): Loaded,
     phase: &watch::Sender<Phase>,
     queues: &Queues,
     metrics: Arc<Metrics>,
     clock: Clock,
 ) -> Result<()> {
-    let Loaded { model, text, limits, model_name, mut info, weights_sha256 } = loaded;
-    let vocab_size = model.info().vocab_size;
-    let worker = Worker::new(model, Arc::clone(&text), limits.clone(), metrics, clock);
-    info.startup_us = clock.elapsed_us();
-    let ready = Ready { handle, text, limits, vocab_size, model_name, info, weights_sha256 };
+    let worker = Worker::new(model, Arc::clone(&ready.text), ready.limits.clone(), metrics, clock);
+    ready.info.startup_us = clock.elapsed_us();
     phase.send_replace(Phase::Ready(Arc::new(ready)));
     worker.run(&queues.commands, &queues.outputs).context("the engine failed")
 }

@@ -6,8 +6,8 @@
 use half::bf16;
 
 use super::{Emulated, Work};
-use engine_core::DeviceError;
 use engine_cuda::DType;
+use engine_cuda::Result;
 use engine_cuda::driver::{
     Address, Algorithm, Blas, ColumnMatmul, Columns, Operands, Side, WORKSPACE_BYTES,
 };
@@ -21,11 +21,7 @@ impl Blas for Emulated {
         "emulated"
     }
 
-    fn algorithms(
-        &self,
-        matmul: &ColumnMatmul,
-        most: usize,
-    ) -> Result<Vec<Algorithm>, DeviceError> {
+    fn algorithms(&self, matmul: &ColumnMatmul, most: usize) -> Result<Vec<Algorithm>> {
         let all = (1..=self.script.algorithms).map(|number| Algorithm([number; 8]));
         Ok(all.filter(|one| self.takes(matmul, *one)).take(most).collect())
     }
@@ -39,7 +35,7 @@ impl Blas for Emulated {
         matmul: &ColumnMatmul,
         algorithm: Algorithm,
         operands: &Operands,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         assert!(self.takes(matmul, algorithm), "the algorithm takes {matmul:?}");
         let inside = |at: Address, bytes: usize| {
             let state = self.state();

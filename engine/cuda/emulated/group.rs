@@ -14,9 +14,10 @@ use half::bf16;
 
 use super::{Emulated, Work};
 use engine_core::collective::{ANOTHER_ENDED, InProcess};
-use engine_core::{Collective, DeviceError, Rank};
+use engine_core::{Collective, DeviceError};
 use engine_cuda::DType;
-use engine_cuda::driver::{Address, Communicator, Member};
+use engine_cuda::Result;
+use engine_cuda::driver::{Address, Communicator, Member, Operation};
 
 /// Connection of an emulated rank to the other ranks; `None` after the group was aborted.
 type Way = Arc<Mutex<Option<InProcess>>>;
@@ -25,7 +26,6 @@ type Way = Arc<Mutex<Option<InProcess>>>;
 #[derive(Debug)]
 struct InThreads {
     gpu: Arc<Emulated>,
-    rank: Rank,
     way: Way,
 }
 
@@ -40,14 +40,6 @@ pub struct Meeting {
     dtype: DType,
 }
 
-/// Kind of a collective operation in an emulated group, with what only this kind needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Operation {
-    AllReduce,
-    AllGather { ranks: usize },
-    Broadcast { root: usize },
-}
-
 impl Emulated {
     /// Creates `count` emulated GPUs of `total` bytes each in one tensor-parallel group. With
     /// `reaches_others` their kernels can read one another's memory. Returns `None` where
@@ -60,9 +52,9 @@ impl Emulated {
         let gpus: Vec<Arc<Self>> = (0..count).map_while(|_| Self::new(total)).collect();
         let ways = InProcess::group(count);
         let member = |(gpu, way): (&Arc<Self>, InProcess)| {
-            let (gpu, rank, way) = (Arc::clone(gpu), way.rank(), Arc::new(Mutex::new(Some(way))));
+            let (gpu, way) = (Arc::clone(gpu), Arc::new(Mutex::new(Some(way))));
             let driver = Arc::clone(&gpu) as _;
-            let communicator = Box::new(InThreads { gpu, rank, way });
+            let communicator = Box::new(InThreads { gpu, way });
             Member { driver, communicator, reaches_others }
         };
         let members = gpus.iter().zip(ways).map(member).collect();
@@ -70,48 +62,16 @@ impl Emulated {
     }
 }
 
-impl InThreads {
-    fn begin(
+impl Communicator for InThreads {
+    fn start(
         &self,
         operation: Operation,
         [x, out]: [Address; 2],
         count: usize,
         dtype: DType,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let way = Arc::clone(&self.way);
         self.gpu.begin(Work::Meeting(Meeting { way, operation, x, out, count, dtype }))
-    }
-}
-
-impl Communicator for InThreads {
-    fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    fn all_reduce(&self, x: Address, count: usize, dtype: DType) -> Result<(), DeviceError> {
-        self.begin(Operation::AllReduce, [x, x], count, dtype)
-    }
-
-    fn all_gather(
-        &self,
-        x: Address,
-        out: Address,
-        count: usize,
-        dtype: DType,
-    ) -> Result<(), DeviceError> {
-        let ranks = self.rank.count;
-        self.begin(Operation::AllGather { ranks }, [x, out], count, dtype)
-    }
-
-    fn broadcast(
-        &self,
-        x: Address,
-        out: Address,
-        count: usize,
-        dtype: DType,
-        root: usize,
-    ) -> Result<(), DeviceError> {
-        self.begin(Operation::Broadcast { root }, [x, out], count, dtype)
     }
 
     fn abandon(&self) {
@@ -131,11 +91,7 @@ impl fmt::Display for Meeting {
 
 impl Meeting {
     pub fn name(&self) -> &'static str {
-        match self.operation {
-            Operation::AllReduce => "ncclAllReduce",
-            Operation::AllGather { .. } => "ncclAllGather",
-            Operation::Broadcast { .. } => "ncclBroadcast",
-        }
+        self.operation.name()
     }
 
     pub fn addresses(&self) -> [Address; 2] {
@@ -143,7 +99,7 @@ impl Meeting {
     }
 
     /// Waits for the other ranks, computes the collective operation and writes this rank's result.
-    pub fn run(&self) -> Result<(), DeviceError> {
+    pub fn run(&self) -> Result<()> {
         let mut way = locked(&self.way);
         let Some(way) = way.as_mut() else {
             let message = ANOTHER_ENDED.to_owned();
@@ -156,8 +112,8 @@ impl Meeting {
                 way.all_reduce_sum(&mut x)?;
                 x
             }
-            Operation::AllGather { ranks } => {
-                let mut out = vec![0.0; ranks * self.count];
+            Operation::AllGather => {
+                let mut out = vec![0.0; way.rank().count * self.count];
                 way.all_gather(&read(), 1, &mut out)?;
                 out
             }

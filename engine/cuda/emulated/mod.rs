@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine_core::DeviceError;
+use engine_cuda::Result;
 use engine_cuda::driver::{
     Address, Algorithm, Arguments, Blas, ColumnMatmul, CudaGraph, Driver, Event, Facts,
     MemoryBytes, Operands, out_of_memory,
@@ -217,7 +217,7 @@ impl Emulated {
     }
 
     /// Runs `work` at once, or during a capture appends it to the CUDA graph.
-    fn begin(&self, work: Work) -> Result<(), DeviceError> {
+    fn begin(&self, work: Work) -> Result<()> {
         let mut state = self.state();
         let allocations = state.allocations(&work);
         state.count(&work);
@@ -234,7 +234,7 @@ impl Emulated {
     }
 
     /// Runs a kernel, GEMM call or collective operation on the host processor.
-    fn run(&self, work: &Work) -> Result<(), DeviceError> {
+    fn run(&self, work: &Work) -> Result<()> {
         match work {
             Work::Launch { entry, launch, arguments } => {
                 if entry == "all_reduce" {
@@ -274,12 +274,12 @@ impl Driver for Emulated {
         &self.facts
     }
 
-    fn memory(&self) -> Result<MemoryBytes, DeviceError> {
+    fn memory(&self) -> Result<MemoryBytes> {
         let used: usize = self.state().allocations.values().map(|one| one.bytes).sum();
         Ok(MemoryBytes { free: self.total - used as u64, total: self.total })
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+    fn allocate(&self, bytes: usize) -> Result<Address> {
         let memory = self.memory()?;
         if memory.free < bytes as u64 {
             return Err(out_of_memory(bytes, memory));
@@ -304,7 +304,7 @@ impl Driver for Emulated {
         unsafe { dealloc(address.0 as *mut u8, layout(freed.bytes)) }
     }
 
-    fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError> {
+    fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>> {
         // SAFETY: the size is not 0.
         Ok(NonNull::new(unsafe { alloc_zeroed(layout(bytes)) }).unwrap())
     }
@@ -314,21 +314,21 @@ impl Driver for Emulated {
         unsafe { dealloc(start.as_ptr(), layout(bytes.max(1))) }
     }
 
-    unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), DeviceError> {
+    unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<()> {
         self.check(to, bytes, "an upload");
         // SAFETY: the device memory was checked here, and the caller guarantees the host memory.
         unsafe { (to.0 as *mut u8).copy_from_nonoverlapping(from, bytes) };
         Ok(())
     }
 
-    unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), DeviceError> {
+    unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<()> {
         self.check(from, bytes, "a download");
         // SAFETY: the device memory was checked here, and the caller guarantees the host memory.
         unsafe { to.copy_from_nonoverlapping(from.0 as *const u8, bytes) };
         Ok(())
     }
 
-    fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
+    fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<()> {
         self.check(to, bytes, "the target of a copy");
         self.check(from, bytes, "the source of a copy");
         // SAFETY: the check ensures that the bytes lie in one allocation.
@@ -336,71 +336,66 @@ impl Driver for Emulated {
         Ok(())
     }
 
-    fn zero(&self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+    fn zero(&self, at: Address, bytes: usize) -> Result<()> {
         self.check(at, bytes, "zeros");
         // SAFETY: the check ensures that the bytes lie in one allocation.
         unsafe { (at.0 as *mut u8).write_bytes(0, bytes) };
         Ok(())
     }
 
-    fn launch(
-        &self,
-        entry: &str,
-        launch: Launch,
-        arguments: &Arguments,
-    ) -> Result<(), DeviceError> {
+    fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<()> {
         let (entry, arguments) = (entry.to_owned(), Box::new(arguments.clone()));
         self.begin(Work::Launch { entry, launch, arguments })
     }
 
-    fn event(&self) -> Result<Event, DeviceError> {
+    fn event(&self) -> Result<Event> {
         self.timed_event()
     }
 
-    fn timed_event(&self) -> Result<Event, DeviceError> {
+    fn timed_event(&self) -> Result<Event> {
         let mut state = self.state();
         state.marks.push(0.0);
         Ok(Event(state.marks.len() as u64 - 1))
     }
 
-    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, DeviceError> {
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64> {
         let state = self.state();
         let [from, to] = [from, to].map(|event| state.marks[event.0 as usize]);
         Ok(to - from)
     }
 
-    fn mark(&self, event: Event) -> Result<(), DeviceError> {
+    fn mark(&self, event: Event) -> Result<()> {
         let mut state = self.state();
         state.refuse_capture("an event");
         state.marks[event.0 as usize] = state.now_ns;
         Ok(())
     }
 
-    fn wait(&self, _event: Event) -> Result<(), DeviceError> {
+    fn wait(&self, _event: Event) -> Result<()> {
         self.state().refuse_capture("a wait");
         Ok(())
     }
 
-    fn wait_all(&self) -> Result<(), DeviceError> {
+    fn wait_all(&self) -> Result<()> {
         self.state().refuse_capture("a wait");
         Ok(())
     }
 
-    fn begin_capture(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<()> {
         let mut state = self.state();
         state.refuse_capture("a graph");
         state.capturing = Some(Vec::new());
         Ok(())
     }
 
-    fn end_capture(&self) -> Result<CudaGraph, DeviceError> {
+    fn end_capture(&self) -> Result<CudaGraph> {
         let mut state = self.state();
         let captured = state.capturing.take().expect("launches are captured");
         state.graphs.push(captured);
         Ok(CudaGraph(state.graphs.len() as u64 - 1))
     }
 
-    fn replay(&self, graph: CudaGraph) -> Result<(), DeviceError> {
+    fn replay(&self, graph: CudaGraph) -> Result<()> {
         let mut state = self.state();
         state.refuse_capture("a replay");
         state.replays += 1;

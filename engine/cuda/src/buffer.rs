@@ -3,7 +3,7 @@
 use super::driver::Address;
 use super::group::Operand;
 use super::stream::{GrowableBuffer, Stream};
-use engine_core::DeviceError;
+use crate::Result;
 
 /// Element type (DType) of a buffer of activations in GPU memory.
 #[derive(
@@ -31,9 +31,9 @@ impl DType {
 /// operation that wrote it last.
 #[derive(Debug)]
 pub struct Buffer {
-    rows: usize,
-    cols: usize,
-    dtype: DType,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) dtype: DType,
     room: GrowableBuffer,
     /// Copy of the buffer's elements in host memory as f32, filled when the buffer is read back.
     pub(super) host: Vec<f32>,
@@ -50,36 +50,15 @@ impl Buffer {
         }
     }
 
-    pub(super) fn rows(&self) -> usize {
-        self.rows
-    }
-
-    pub(super) fn cols(&self) -> usize {
-        self.cols
-    }
-
-    pub(super) fn dtype(&self) -> DType {
-        self.dtype
-    }
-
     /// Gives an activation buffer the shape `[rows, cols]` and allocates memory for it as bf16.
-    pub(super) fn reshape(
-        &mut self,
-        stream: &mut Stream,
-        rows: usize,
-        cols: usize,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn reshape(&mut self, stream: &mut Stream, rows: usize, cols: usize) -> Result<()> {
         (self.rows, self.cols) = (rows, cols);
         self.output(stream, DType::Bf16).map(|_| ())
     }
 
     /// Returns the device address at which an operation writes the whole buffer as elements of
     /// `dtype`, after growing the memory where that is needed.
-    pub(super) fn output(
-        &mut self,
-        stream: &mut Stream,
-        dtype: DType,
-    ) -> Result<Address, DeviceError> {
+    pub(super) fn output(&mut self, stream: &mut Stream, dtype: DType) -> Result<Address> {
         self.dtype = dtype;
         // An empty buffer still needs an address, which kernels take as an argument.
         stream.grow(&mut self.room, (self.rows * self.cols * dtype.bytes()).max(1))

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::buffer::DType;
 use super::driver::{Algorithm, keep};
-use engine_core::DeviceError;
+use crate::Result;
 use engine_weights::hex;
 
 /// Number of candidate algorithms to request from cuBLASLt for one matrix multiplication.
@@ -81,8 +81,8 @@ impl Choices {
 /// A measurement fails for another reason than that the implementation does not support the size.
 pub fn fastest(
     algorithms: &[Algorithm],
-    mut measure: impl FnMut(Way) -> Result<Option<f64>, DeviceError>,
-) -> Result<Way, DeviceError> {
+    mut measure: impl FnMut(Way) -> Result<Option<f64>>,
+) -> Result<Way> {
     let own = measure(Way::Own)?.unwrap_or(f64::INFINITY);
     // Only our own kernels get the bonus; among the algorithms the fastest wins.
     let mut best = (Way::Own, own * GAIN);
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_failure_to_measure_is_told() {
-        let failed = |_| Err(DeviceError { operation: "x", message: "gone".to_owned() });
+        let failed = |_| Err(crate::failed("x", "gone"));
         assert!(fastest(&[], failed).is_err());
     }
 

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use half::bf16;
 
 use super::buffer::{Buffer, DType};
-use super::cache::{Kv, State};
 use super::driver::{Address, Arguments, Driver, Member, Memory, Pinned};
 use super::gemm::Gemm;
 use super::group::Group;
@@ -16,16 +15,17 @@ use super::launch::attention::{
 };
 use super::launch::delta_net::{DeltaNetArguments, entry as delta_net_entry, has_chunks};
 use super::launch::{Launch, RopeArguments};
-use super::layers::Layers;
+use super::layers::{Kv, Layers, State};
 use super::outputs::StepOutputs;
 use super::routes::{Router, Routes};
 use super::staging::Staging;
 use super::step::{Attending, Draft, Scratch, StepMetadata, StepUploads};
 use super::stream::{GrowableBuffer, Stream};
 use super::weights::{self, Matrix, Part, Vector};
+use crate::{Result, failed};
 use engine_core::{
-    AttentionLayer, Collective, DeltaNetLayer, Device, DeviceError, Feature, Gate, HostMatrix,
-    KvShape, RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
+    AttentionLayer, Collective, DeltaNetLayer, Device, Feature, Gate, HostMatrix, KvShape,
+    RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
     check_state_slots,
 };
 
@@ -86,24 +86,18 @@ impl Cuda {
     ///
     /// # Errors
     /// A device does not have enough memory.
-    pub fn group(members: Vec<Member>) -> Result<Vec<Self>, DeviceError> {
+    pub fn group(members: Vec<Member>) -> Result<Vec<Self>> {
         let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
         let ranks = drivers.into_iter().zip(Group::of(members)?);
         Ok(ranks.map(|(driver, group)| Self { group: Some(group), ..Self::new(driver) }).collect())
     }
 
     /// Computes `out = x * w^T` into elements of `dtype`, without the padding columns of `w`.
-    fn multiply(
-        &mut self,
-        x: &Buffer,
-        w: &Matrix,
-        out: &mut Buffer,
-        dtype: DType,
-    ) -> Result<(), DeviceError> {
+    fn multiply(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer, dtype: DType) -> Result<()> {
         if w.padding == 0 {
             return self.gemm.matmul(&mut self.stream, x, w, out, dtype);
         }
-        let (rows, cols) = (out.rows(), out.cols());
+        let (rows, cols) = (out.rows, out.cols);
         let to = out.output(&mut self.stream, dtype)?;
         self.padded.reshape(&mut self.stream, rows, w.n)?;
         self.gemm.matmul(&mut self.stream, x, w, &mut self.padded, dtype)?;
@@ -125,8 +119,8 @@ impl Cuda {
         x: Address,
         out: &mut Buffer,
         more: impl FnOnce(Arguments) -> Arguments,
-    ) -> Result<(), DeviceError> {
-        let (rows, cols) = (out.rows(), out.cols());
+    ) -> Result<()> {
+        let (rows, cols) = (out.rows, out.cols);
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = more(Arguments::of([to, x]).sizes([rows, cols]));
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
@@ -147,30 +141,30 @@ impl Device for Cuda {
         RUN_AHEAD
     }
 
-    fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
-        self.stream.driver().wait_all()?;
-        Ok(Some(self.stream.driver().memory()?.free))
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        self.stream.driver.wait_all()?;
+        Ok(Some(self.stream.driver.memory()?.free))
     }
 
-    fn tune(&mut self) -> Result<(), DeviceError> {
+    fn tune(&mut self) -> Result<()> {
         let rank = self.rank();
         self.gemm.tune(&mut self.stream, rank)
     }
 
-    fn buffer(&mut self, cols: usize) -> Result<Buffer, DeviceError> {
+    fn buffer(&mut self, cols: usize) -> Result<Buffer> {
         Ok(Buffer::new(cols))
     }
 
-    fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<(), DeviceError> {
-        self.reshape(x, rows, x.cols())
+    fn resize(&mut self, x: &mut Buffer, rows: usize) -> Result<()> {
+        self.reshape(x, rows, x.cols)
     }
 
-    fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<(), DeviceError> {
+    fn reshape(&mut self, x: &mut Buffer, rows: usize, cols: usize) -> Result<()> {
         x.reshape(&mut self.stream, rows, cols)
     }
 
-    fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<(), DeviceError> {
-        let cols = x.cols();
+    fn write(&mut self, x: &mut Buffer, values: &[f32]) -> Result<()> {
+        let cols = x.cols;
         assert_eq!(values.len() % cols, 0, "whole rows");
         x.reshape(&mut self.stream, values.len() / cols, cols)?;
         let rows = values.len() / cols;
@@ -186,20 +180,16 @@ impl Device for Cuda {
         "bf16"
     }
 
-    fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, DeviceError> {
-        weights::matrix(&mut self.staging, self.stream.driver(), parts)
+    fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix> {
+        weights::matrix(&mut self.staging, &self.stream.driver, parts)
     }
 
-    fn random_matrix(
-        &mut self,
-        parts: &[RandomRows],
-        k: usize,
-    ) -> Result<Option<Matrix>, DeviceError> {
+    fn random_matrix(&mut self, parts: &[RandomRows], k: usize) -> Result<Option<Matrix>> {
         weights::random_matrix(&self.stream, parts, k)
     }
 
-    fn vector(&mut self, values: &[f32]) -> Result<Vector, DeviceError> {
-        let part = Part::new(self.stream.driver(), 4 * values.len())?;
+    fn vector(&mut self, values: &[f32]) -> Result<Vector> {
+        let part = Part::new(&self.stream.driver, 4 * values.len())?;
         self.staging.send_f32(part.address(), values)?;
         Ok(Vector { part, len: values.len() })
     }
@@ -208,19 +198,19 @@ impl Device for Cuda {
         &mut self,
         experts: Vec<Matrix>,
         biases: Vec<Vector>,
-    ) -> Result<Stack<Matrix, Vector>, DeviceError> {
-        let driver = self.stream.driver();
+    ) -> Result<Stack<Matrix, Vector>> {
+        let driver = &self.stream.driver;
         Ok((weights::stack(driver, experts)?, weights::stack_vectors(driver, &biases)?))
     }
 
-    fn prepare_attention(&mut self, layer: &AttentionLayer<Vector>) -> Result<(), DeviceError> {
+    fn prepare_attention(&mut self, layer: &AttentionLayer<Vector>) -> Result<()> {
         let (shape, window) = (layer.shape, layer.window);
         if attention_entry(PageType::Bf16, shape.head_dim).is_none() {
             let message = format!("there is no kernel for heads of {}", shape.head_dim);
-            return Err(DeviceError { operation: "attention", message });
+            return Err(failed("attention", message));
         }
         if !self.attending.iter().any(|known| known.is_like(&shape, window)) {
-            let processors = self.stream.driver().facts().processors;
+            let processors = self.stream.driver.facts().processors;
             let launch = Launch::attention(processors, PageType::Bf16, shape.head_dim);
             let blocks = launch.grid[0] as usize;
             let lines = AttentionPlan::part_lines_max(&shape, blocks);
@@ -230,27 +220,27 @@ impl Device for Cuda {
         self.layers.add_attention(&self.stream, &mut self.staging, layer)
     }
 
-    fn prepare_delta_net(&mut self, layer: &DeltaNetLayer<Vector>) -> Result<(), DeviceError> {
+    fn prepare_delta_net(&mut self, layer: &DeltaNetLayer<Vector>) -> Result<()> {
         self.layers.add_delta_net(&self.stream, layer)
     }
 
-    fn kv(&mut self, shape: KvShape) -> Result<Kv, DeviceError> {
+    fn kv(&mut self, shape: KvShape) -> Result<Kv> {
         let bytes = Kv::bytes(&shape)?;
         // Captured CUDA graphs name the address of the KV cache, so they are released first.
-        self.stream.moved()?;
-        let memory = Memory::new(self.stream.driver(), bytes)?;
+        self.stream.forget()?;
+        let memory = Memory::new(&self.stream.driver, bytes)?;
         let kv = Kv { shape, memory };
         if shape.layers > 0 && attention_entry(kv.page_type(), shape.head_dim).is_none() {
             let (pages, heads) = (shape.kv_type.name(), shape.head_dim);
             let message = format!("there is no kernel for pages of {pages} and heads of {heads}");
-            return Err(DeviceError { operation: "kv", message });
+            return Err(failed("kv", message));
         }
         Ok(kv)
     }
 
-    fn state(&mut self, shape: StateShape) -> Result<State, DeviceError> {
-        self.stream.moved()?;
-        let memory = Memory::new(self.stream.driver(), State::bytes(&shape))?;
+    fn state(&mut self, shape: StateShape) -> Result<State> {
+        self.stream.forget()?;
+        let memory = Memory::new(&self.stream.driver, State::bytes(&shape))?;
         self.slots = Some(shape.slots);
         Ok(State { shape, memory })
     }
@@ -260,8 +250,8 @@ impl Device for Cuda {
         batch: &StepBatch,
         kv: &Kv,
         rotations: &[Rotation],
-    ) -> Result<StepMetadata, DeviceError> {
-        let wrong = |message| DeviceError { operation: "prepare_step", message };
+    ) -> Result<StepMetadata> {
+        let wrong = |message| failed("prepare_step", message);
         batch.check(&kv.shape, self.outputs.sampled).map_err(wrong)?;
         if let Some(slots) = self.slots {
             check_state_slots(&batch.sequences, slots).map_err(wrong)?;
@@ -288,7 +278,7 @@ impl Device for Cuda {
         step.layout.rows
     }
 
-    fn replay(&mut self, step: &StepMetadata) -> Result<bool, DeviceError> {
+    fn replay(&mut self, step: &StepMetadata) -> Result<bool> {
         self.replayed = None;
         if let Some(rows) = step.bucket {
             let known = self.stream.known(rows);
@@ -306,23 +296,23 @@ impl Device for Cuda {
         self.group.as_ref().map_or(Rank::ONLY, Collective::rank)
     }
 
-    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<(), DeviceError> {
+    fn all_reduce_sum(&mut self, x: &mut Buffer) -> Result<()> {
         match &mut self.group {
             Some(group) => group.all_reduce_sum(&mut x.operand()),
             None => Ok(()),
         }
     }
 
-    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
-        out.output(&mut self.stream, x.dtype())?;
+    fn all_gather(&mut self, x: &Buffer, out: &mut Buffer) -> Result<()> {
+        out.output(&mut self.stream, x.dtype)?;
         let mut all = out.operand();
         let bytes = all.count * all.dtype.bytes();
         match &mut self.group {
             Some(group) => {
                 group.make_room(&mut self.stream, bytes.max(1))?;
-                group.all_gather(&x.operand(), x.rows(), &mut all)
+                group.all_gather(&x.operand(), x.rows, &mut all)
             }
-            None => self.stream.driver().copy(all.at, x.address(), bytes),
+            None => self.stream.driver.copy(all.at, x.address(), bytes),
         }
     }
 
@@ -332,7 +322,7 @@ impl Device for Cuda {
         first: usize,
         step: &StepMetadata,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let ids = [step.at(step.layout.ids), self.outputs.ids()];
         let arguments = Arguments::of([to, table.weights.address(), ids[0], ids[1]]).sizes([
@@ -340,22 +330,17 @@ impl Device for Cuda {
             table.n - table.padding,
             table.k,
         ]);
-        self.stream.launch("embed", Launch::row_copies(out.rows(), table.k), &arguments)
+        self.stream.launch("embed", Launch::row_copies(out.rows, table.k), &arguments)
     }
 
-    fn gather(
-        &mut self,
-        x: &Buffer,
-        step: &StepMetadata,
-        out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    fn gather(&mut self, x: &Buffer, step: &StepMetadata, out: &mut Buffer) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let rows = step.at(step.layout.head_rows);
-        let arguments = Arguments::of([to, x.bf16(), rows]).sizes([x.cols()]);
-        self.stream.launch("gather", Launch::row_copies(out.rows(), x.cols()), &arguments)
+        let arguments = Arguments::of([to, x.bf16(), rows]).sizes([x.cols]);
+        self.stream.launch("gather", Launch::row_copies(out.rows, x.cols), &arguments)
     }
 
-    fn sample(&mut self, logits: &mut Buffer, step: &StepMetadata) -> Result<(), DeviceError> {
+    fn sample(&mut self, logits: &mut Buffer, step: &StepMetadata) -> Result<()> {
         // A CUDA graph always samples, so that it can be replayed for every step.
         if step.samples == 0 && step.bucket.is_none() {
             return Ok(());
@@ -363,7 +348,7 @@ impl Device for Cuda {
         self.outputs.sample(&mut self.stream, logits, step)
     }
 
-    fn submit(&mut self, logits: &mut Buffer, step: StepMetadata) -> Result<(), DeviceError> {
+    fn submit(&mut self, logits: &mut Buffer, step: StepMetadata) -> Result<()> {
         let at = match self.replayed.take() {
             Some(at) => at,
             None => {
@@ -371,10 +356,10 @@ impl Device for Cuda {
                 logits.address()
             }
         };
-        self.outputs.copy_to_host(&self.stream, at, logits.cols(), &step)
+        self.outputs.copy_to_host(&self.stream, at, logits.cols, &step)
     }
 
-    fn complete<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<StepOutput<'a>, DeviceError> {
+    fn complete<'a>(&'a mut self, _logits: &'a mut Buffer) -> Result<StepOutput<'a>> {
         let output = self.outputs.complete(&self.stream)?;
         self.group.as_ref().map_or(Ok(()), Group::check)?;
         Ok(output)
@@ -386,11 +371,11 @@ impl Device for Cuda {
         weight: &Vector,
         epsilon: f32,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), weight.part.address()]);
-        let arguments = arguments.sizes([x.cols()]).value(epsilon);
-        self.stream.launch("rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
+        let arguments = arguments.sizes([x.cols]).value(epsilon);
+        self.stream.launch("rms_norm", Launch::norms(x.rows, x.cols), &arguments)
     }
 
     fn add_rms_norm(
@@ -400,25 +385,25 @@ impl Device for Cuda {
         weight: &Vector,
         epsilon: f32,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), delta.bf16(), weight.part.address()]);
-        let arguments = arguments.sizes([x.cols()]).value(epsilon);
-        self.stream.launch("add_rms_norm", Launch::norms(x.rows(), x.cols()), &arguments)
+        let arguments = arguments.sizes([x.cols]).value(epsilon);
+        self.stream.launch("add_rms_norm", Launch::norms(x.rows, x.cols), &arguments)
     }
 
-    fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
+    fn matmul(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<()> {
         self.multiply(x, w, out, DType::Bf16)
     }
 
-    fn scores(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<(), DeviceError> {
+    fn scores(&mut self, x: &Buffer, w: &Matrix, out: &mut Buffer) -> Result<()> {
         self.multiply(x, w, out, DType::F32)
     }
 
-    fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<(), DeviceError> {
-        let (entry, rows, cols) = match x.dtype() {
-            DType::Bf16 => ("add_bias", x.rows(), x.cols()),
-            DType::F32 => ("add_bias_f32", x.rows(), x.cols()),
+    fn add_bias(&mut self, x: &mut Buffer, bias: &Vector) -> Result<()> {
+        let (entry, rows, cols) = match x.dtype {
+            DType::Bf16 => ("add_bias", x.rows, x.cols),
+            DType::F32 => ("add_bias_f32", x.rows, x.cols),
         };
         let arguments = Arguments::of([x.address(), bias.part.address()]).sizes([rows, cols]);
         self.stream.launch(entry, Launch::elements(rows, cols), &arguments)
@@ -430,7 +415,7 @@ impl Device for Cuda {
         layer: &AttentionLayer<Vector>,
         step: &StepMetadata,
         kv: &mut Kv,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let shape = &layer.shape;
         let (entry, scales) = match kv.page_type() {
             PageType::Bf16 => ("rope_and_cache_bf16", Address::NULL),
@@ -449,7 +434,7 @@ impl Device for Cuda {
             epsilon: layer.head_norms.as_ref().map_or(0.0, |norms| norms.epsilon),
         });
         let heads = shape.heads + 2 * shape.kv_heads;
-        self.stream.launch(entry, Launch::rope_and_cache(qkv.rows(), heads), &arguments)
+        self.stream.launch(entry, Launch::rope_and_cache(qkv.rows, heads), &arguments)
     }
 
     fn attention(
@@ -459,12 +444,12 @@ impl Device for Cuda {
         step: &StepMetadata,
         kv: &Kv,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let (shape, page_type) = (&layer.shape, kv.page_type());
         let (heads, kv_heads) = (shape.heads as u32, shape.kv_heads as u32);
         let known = self.attending.iter().position(|one| one.is_like(shape, layer.window));
         let known = known.expect("the layer was prepared");
-        let processors = self.stream.driver().facts().processors;
+        let processors = self.stream.driver.facts().processors;
         let entry = attention_entry(page_type, shape.head_dim).expect("pages have a kernel");
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let items = step.at(step.layout.plans[known]);
@@ -494,7 +479,7 @@ impl Device for Cuda {
         step: &StepMetadata,
         state: &mut State,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let to = out.output(&mut self.stream, DType::Bf16)?;
         let (states, sequences) = (state.layer(layer.index), step.at(step.layout.states));
         let count = step.layout.recurrent;
@@ -515,11 +500,11 @@ impl Device for Cuda {
         self.stream.launch("delta_net_history", launch, &arguments)
     }
 
-    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<(), DeviceError> {
+    fn sigmoid_mul(&mut self, x: &mut Buffer, gate: &Buffer) -> Result<()> {
         self.elementwise("sigmoid_mul", gate.bf16(), x, |arguments| arguments)
     }
 
-    fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<(), DeviceError> {
+    fn silu_mul(&mut self, gate_up: &Buffer, out: &mut Buffer) -> Result<()> {
         self.elementwise("silu_mul", gate_up.bf16(), out, |arguments| arguments)
     }
 
@@ -529,7 +514,7 @@ impl Device for Cuda {
         alpha: f32,
         limit: f32,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let more = |arguments: Arguments| arguments.value(alpha).value(limit);
         self.elementwise("clamped_swiglu", gate_up.bf16(), out, more)
     }
@@ -540,7 +525,7 @@ impl Device for Cuda {
         chosen: usize,
         gate: Gate,
         own: Range<usize>,
-    ) -> Result<Routes, DeviceError> {
+    ) -> Result<Routes> {
         self.router.route(&mut self.stream, logits, chosen, gate, own)
     }
 
@@ -548,12 +533,7 @@ impl Device for Cuda {
         routes.pairs
     }
 
-    fn dispatch(
-        &mut self,
-        x: &Buffer,
-        routes: &Routes,
-        out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    fn dispatch(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<()> {
         routes.dispatch(&mut self.stream, x, out)
     }
 
@@ -564,27 +544,22 @@ impl Device for Cuda {
         biases: &[Vector],
         routes: &Routes,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let weights = (experts, biases);
         self.gemm.expert_matmul(&mut self.stream, x, weights, routes.offsets, out)
     }
 
-    fn combine(
-        &mut self,
-        x: &Buffer,
-        routes: &Routes,
-        out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    fn combine(&mut self, x: &Buffer, routes: &Routes, out: &mut Buffer) -> Result<()> {
         routes.combine(&mut self.stream, x, out)
     }
 
-    fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32], DeviceError> {
-        let bytes = x.rows() * x.cols() * x.dtype().bytes();
-        let mut host = Pinned::new(self.stream.driver(), bytes)?;
+    fn read<'a>(&mut self, x: &'a mut Buffer) -> Result<&'a [f32]> {
+        let bytes = x.rows * x.cols * x.dtype.bytes();
+        let mut host = Pinned::new(&self.stream.driver, bytes)?;
         host.download(0, x.address(), bytes)?;
-        self.stream.driver().wait_all()?;
+        self.stream.driver.wait_all()?;
         x.host.clear();
-        match x.dtype() {
+        match x.dtype {
             DType::F32 => x.host.extend_from_slice(bytemuck::cast_slice(host.bytes())),
             DType::Bf16 => {
                 let two = host.bytes().chunks_exact(2);

@@ -14,6 +14,7 @@ use super::launch::Launch;
 use super::launch::matmul::{MatrixType, ROWS_MAX};
 use super::stream::{GrowableBuffer, Stream};
 use super::weights::{Matrix, Vector};
+use crate::{Result, failed};
 use engine_core::DeviceError;
 
 /// Matrix multiplication with weights, and the state that it keeps: buffers and measured choices.
@@ -63,13 +64,13 @@ impl Gemm {
         w: &Matrix,
         out: &mut Buffer,
         dtype: DType,
-    ) -> Result<(), DeviceError> {
-        assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
+    ) -> Result<()> {
+        assert_eq!((x.cols, out.cols, out.rows), (w.k, w.n, x.rows), "shapes fit");
         let to = out.output(stream, dtype)?;
-        let rows = Rows { x: x.bf16(), out: to, count: x.rows() };
+        let rows = Rows { x: x.bf16(), out: to, count: x.rows };
         // Warm-up steps register here the shapes that `tune` measures.
         self.seen.add(stream, rows.count, w, dtype);
-        let way = match self.algorithm(stream.driver().as_ref(), rows.count, w, dtype) {
+        let way = match self.algorithm(stream.driver.as_ref(), rows.count, w, dtype) {
             Some(algorithm) => Way::Library(algorithm),
             None => Way::Own,
         };
@@ -113,7 +114,7 @@ impl Gemm {
         w: &Matrix,
         dtype: DType,
         way: Way,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         match (way, rows.count) {
             (_, 0) => Ok(()),
             (Way::Library(algorithm), _) => self.by_library(stream, rows, w, dtype, algorithm),
@@ -130,8 +131,8 @@ impl Gemm {
         w: &Matrix,
         dtype: DType,
         algorithm: Algorithm,
-    ) -> Result<(), DeviceError> {
-        let blas = stream.driver().blas().expect("it proposed the algorithm");
+    ) -> Result<()> {
+        let blas = stream.driver.blas().expect("it proposed the algorithm");
         let workspace = self.workspace.as_ref().expect("it was allocated with the choice");
         let matmul = ColumnMatmul::of_weights(rows.count, w.n, w.k, dtype);
         let operands = Operands {
@@ -151,19 +152,17 @@ impl Gemm {
         rows: Rows,
         w: &Matrix,
         dtype: DType,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let entry = w.matrix_type.matmul().ok_or_else(|| by_expert_only(w))?;
         let plan = &w.plan;
         // Without split-K the f32 output of the kernel is the result, and no merge is needed.
         let is_whole = plan.splits == 1;
-        let (to, parts) = match dtype {
-            DType::Bf16 if is_whole => (rows.out, Address::NULL),
-            DType::F32 if is_whole => (Address::NULL, rows.out),
-            _ => {
-                // Sized for the most rows, so that the buffer does not move when the batch grows.
-                let bytes = plan.splits * ROWS_MAX * w.n * DType::F32.bytes();
-                (Address::NULL, stream.grow(&mut self.parts, bytes)?)
-            }
+        let [to, parts] = if is_whole {
+            of_type(dtype, rows.out)
+        } else {
+            // Sized for the most rows, so that the buffer does not move when the batch grows.
+            let bytes = plan.splits * ROWS_MAX * w.n * DType::F32.bytes();
+            [Address::NULL, stream.grow(&mut self.parts, bytes)?]
         };
         let arguments = with_weights(Arguments::of([to, parts, rows.x]), w);
         // One structure of four sizes.
@@ -172,13 +171,10 @@ impl Gemm {
         if is_whole {
             return Ok(());
         }
-        let (narrow, wide) = match dtype {
-            DType::Bf16 => (rows.out, Address::NULL),
-            DType::F32 => (Address::NULL, rows.out),
-        };
+        let [narrow, wide] = of_type(dtype, rows.out);
         let arguments = Arguments::of([narrow, wide, parts]);
         let arguments = arguments.sizes([plan.splits, rows.count, w.n]);
-        stream.launch("matmul_merge", Launch::matmul_merge(rows.count, w.n), &arguments)
+        stream.launch("matmul_merge", Launch::elements(rows.count, w.n), &arguments)
     }
 
     /// Computes the grouped matrix multiplication of a mixture of experts: rows sorted by expert,
@@ -194,9 +190,9 @@ impl Gemm {
         (experts, biases): (&[Matrix], &[Vector]),
         offsets: Address,
         out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let Some(w) = experts.first() else { return Ok(()) };
-        assert_eq!((x.cols(), out.cols(), out.rows()), (w.k, w.n, x.rows()), "shapes fit");
+        assert_eq!((x.cols, out.cols, out.rows), (w.k, w.n, x.rows), "shapes fit");
         // The kernels compute the address of an expert's weights from its index.
         let last = &experts[experts.len() - 1].weights;
         let apart = (experts.len() - 1) * w.bytes().0;
@@ -207,11 +203,11 @@ impl Gemm {
         let arguments = arguments.address(biases).address(offsets);
         // The number of rows per expert is known on the device only, so the kernel is chosen by the
         // average.
-        if x.rows() <= ROWS_MAX * experts.len() {
+        if x.rows <= ROWS_MAX * experts.len() {
             let launch = Launch::expert_matmul(experts.len(), w.n);
             stream.launch(w.matrix_type.expert_matmul(), launch, &arguments.sizes([w.n, w.k]))
         } else {
-            let processors = stream.driver().facts().processors;
+            let processors = stream.driver.facts().processors;
             let launch = Launch::grouped_matmul(processors, w.matrix_type);
             let arguments = arguments.sizes([experts.len(), w.n, w.k]);
             stream.launch(w.matrix_type.grouped_matmul(), launch, &arguments)
@@ -220,23 +216,29 @@ impl Gemm {
 }
 
 /// Computes a matrix multiplication of more than [`ROWS_MAX`] rows by our own kernel, tile by tile.
-fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<(), DeviceError> {
+fn many_rows(stream: &Stream, rows: Rows, w: &Matrix, dtype: DType) -> Result<()> {
     let entry = w.matrix_type.tile_matmul().ok_or_else(|| by_expert_only(w))?;
-    let (narrow, wide) = match dtype {
-        DType::Bf16 => (rows.out, Address::NULL),
-        DType::F32 => (Address::NULL, rows.out),
-    };
+    let [narrow, wide] = of_type(dtype, rows.out);
     let arguments = with_weights(Arguments::of([narrow, wide, rows.x]), w);
     let arguments = arguments.sizes([rows.count, w.n, w.k]);
-    let processors = stream.driver().facts().processors;
+    let processors = stream.driver.facts().processors;
     let launch = Launch::tile_matmul(processors, w.matrix_type, rows.count, w.n);
     stream.launch(entry, launch, &arguments)
+}
+
+/// Returns the addresses for a kernel's results in bf16 and in f32: `out` for the type `dtype`, and
+/// null for the other.
+fn of_type(dtype: DType, out: Address) -> [Address; 2] {
+    match dtype {
+        DType::Bf16 => [out, Address::NULL],
+        DType::F32 => [Address::NULL, out],
+    }
 }
 
 /// Returns the error for multiplying by weights in a format that is supported for experts only.
 fn by_expert_only(w: &Matrix) -> DeviceError {
     let message = format!("weights of {:?} are multiplied by expert only", w.matrix_type);
-    DeviceError { operation: "matmul", message }
+    failed("matmul", message)
 }
 
 /// Appends the addresses of the weights and, for quantized formats, of their scales to a kernel's

@@ -7,12 +7,12 @@
 use std::sync::Arc;
 
 use super::buffer::DType;
-use super::driver::{Address, Arguments, Communicator, Driver, Member, Memory, Signal};
-use super::launch::Launch;
-use super::launch::all_reduce::{PeersArgument, RANKS_MAX, capacity, exchange_bytes};
+use super::driver::{Address, Arguments, Communicator, Driver, Member, Memory, Operation, Signal};
+use super::launch::{Launch, PeersArgument, RANKS_MAX, all_reduce_capacity, exchange_bytes};
 use super::stream::{GrowableBuffer, Stream};
+use crate::{Result, failed};
 use engine_core::collective::{ANOTHER_ENDED, InProcess};
-use engine_core::{Collective, DeviceError, Rank};
+use engine_core::{Collective, Rank};
 
 /// Operand of a collective operation: elements in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Group {
     ///
     /// # Errors
     /// A device does not have enough memory.
-    pub fn of(members: Vec<Member>) -> Result<Vec<Self>, DeviceError> {
+    pub fn of(members: Vec<Member>) -> Result<Vec<Self>> {
         let Some(first) = members.first() else { return Ok(Vec::new()) };
         let ended = Arc::new(Signal::new(&first.driver)?);
         let exchange = Exchange::among(&members)?;
@@ -77,7 +77,7 @@ impl Group {
     ///
     /// # Errors
     /// Another rank has ended.
-    pub fn least(&mut self, x: f32) -> Result<f32, DeviceError> {
+    pub fn least(&mut self, x: f32) -> Result<f32> {
         self.host.least(x)
     }
 
@@ -86,10 +86,9 @@ impl Group {
     ///
     /// # Errors
     /// Another rank has ended.
-    pub fn check(&self) -> Result<(), DeviceError> {
+    pub fn check(&self) -> Result<()> {
         if self.ended.is_raised() {
-            let message = ANOTHER_ENDED.to_owned();
-            return Err(DeviceError { operation: "a collective operation", message });
+            return Err(failed("a collective operation", ANOTHER_ENDED));
         }
         Ok(())
     }
@@ -98,12 +97,12 @@ impl Group {
     ///
     /// # Errors
     /// The device does not have enough memory.
-    pub fn make_room(&mut self, stream: &mut Stream, bytes: usize) -> Result<(), DeviceError> {
+    pub fn make_room(&mut self, stream: &mut Stream, bytes: usize) -> Result<()> {
         stream.grow(&mut self.parts, bytes).map(|_| ())
     }
 
     /// Launches the one-kernel all-reduce of `x` through the ranks' exchange memory.
-    fn sum_at_once(&self, exchange: &Exchange, x: &Operand) -> Result<(), DeviceError> {
+    fn sum_at_once(&self, exchange: &Exchange, x: &Operand) -> Result<()> {
         let Rank { index, count } = self.host.rank();
         let arguments = Arguments::of([x.at, x.at]).value(exchange.argument());
         // Passed as a plain value: the flag is in host memory, not in an allocation of the device.
@@ -118,25 +117,20 @@ impl Collective<Operand> for Group {
         self.host.rank()
     }
 
-    fn all_reduce_sum(&mut self, x: &mut Operand) -> Result<(), DeviceError> {
+    fn all_reduce_sum(&mut self, x: &mut Operand) -> Result<()> {
         match &self.exchange {
             // No rank waits for this one, since the count is the same on every rank.
             _ if x.count == 0 => Ok(()),
             Some(exchange) if x.dtype == DType::Bf16 && x.count <= exchange.capacity => {
                 self.sum_at_once(exchange, x)
             }
-            _ => self.communicator.all_reduce(x.at, x.count, x.dtype),
+            _ => self.communicator.start(Operation::AllReduce, [x.at, x.at], x.count, x.dtype),
         }
     }
 
     /// Gathers f32 columns, of which each rank has the share that [`Rank::share`] gives it, and
     /// interleaves them to whole rows.
-    fn all_gather(
-        &mut self,
-        x: &Operand,
-        rows: usize,
-        out: &mut Operand,
-    ) -> Result<(), DeviceError> {
+    fn all_gather(&mut self, x: &Operand, rows: usize, out: &mut Operand) -> Result<()> {
         assert_eq!((x.dtype, out.dtype), (DType::F32, DType::F32), "logits are gathered");
         if rows == 0 {
             return Ok(());
@@ -146,12 +140,13 @@ impl Collective<Operand> for Group {
         let parts = self.parts.address();
         // NCCL gathers only parts of equal size; others are broadcast one by one.
         if cols.is_multiple_of(ranks) {
-            self.communicator.all_gather(x.at, parts, x.count, x.dtype)?;
+            self.communicator.start(Operation::AllGather, [x.at, parts], x.count, x.dtype)?;
         } else {
             for root in 0..ranks {
                 let own = share(root);
                 let to = parts.plus(rows * own.start * x.dtype.bytes());
-                self.communicator.broadcast(x.at, to, rows * own.len(), x.dtype, root)?;
+                let (operation, count) = (Operation::Broadcast { root }, rows * own.len());
+                self.communicator.start(operation, [x.at, to], count, x.dtype)?;
             }
         }
         // The parts are whole ranks one after another; the kernel interleaves their columns.
@@ -174,8 +169,8 @@ impl Drop for Group {
 impl Exchange {
     /// Allocates the exchange memory of the ranks. Returns `None` where a member cannot reach the
     /// others' memory, or where the number of members is not supported.
-    fn among(members: &[Member]) -> Result<Option<Self>, DeviceError> {
-        let capacity = capacity(members.len());
+    fn among(members: &[Member]) -> Result<Option<Self>> {
+        let capacity = all_reduce_capacity(members.len());
         if capacity == 0 || !members.iter().all(|member| member.reaches_others) {
             return Ok(None);
         }

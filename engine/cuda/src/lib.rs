@@ -7,7 +7,6 @@
 #![warn(missing_docs)]
 
 mod buffer;
-mod cache;
 mod choice;
 mod device;
 pub mod driver;
@@ -40,8 +39,20 @@ pub use device::Cuda;
 #[cfg(test)]
 extern crate self as engine_cuda;
 
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
+use cudarc::driver::sys;
 use cudarc::driver::{DriverError, result};
+use engine_core::DeviceError;
+
+use driver::Facts;
+use driver::gpu::facts;
+
+/// Result of an operation that fails only if the device does, or if it has too little memory.
+pub type Result<T, E = DeviceError> = std::result::Result<T, E>;
+
+/// Returns the error of a device's `operation` with a message that says why it failed.
+fn failed(operation: &'static str, message: impl Into<String>) -> DeviceError {
+    DeviceError { operation, message: message.into() }
+}
 
 /// Oldest supported compute capability (major, minor): the kernels use asynchronous copies to
 /// shared memory, which exist since 8.0.
@@ -97,18 +108,10 @@ fn list() -> Vec<Gpu> {
     let count = result::device::get_count().unwrap_or(0);
     let one = |ordinal| -> Result<Gpu, DriverError> {
         let device = result::device::get(ordinal)?;
-        let name = result::device::get_name(device)?;
+        let Facts { name, capability, .. } = facts(device)?;
         // SAFETY: the driver is initialized and just returned this device.
-        let [memory, major, minor] = unsafe {
-            let attribute = |which| result::device::get_attribute(device, which);
-            [
-                result::device::total_mem(device)?,
-                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)? as usize,
-                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)? as usize,
-            ]
-        };
-        let capability = (major as u32, minor as u32);
-        Ok(Gpu { name, memory_bytes: memory as u64, capability })
+        let memory_bytes = unsafe { result::device::total_mem(device)? } as u64;
+        Ok(Gpu { name, memory_bytes, capability })
     };
     (0..count).filter_map(|ordinal| one(ordinal).ok()).collect()
 }

@@ -15,7 +15,8 @@ use super::launch::Launch;
 use super::launch::matmul::MatrixType;
 use super::stopwatch::Stopwatch;
 use super::weights::Matrix;
-use engine_core::{Device, DeviceError};
+use crate::Result;
+use engine_core::Device;
 
 /// Number of timed runs with which a hardware limit is measured; the fastest is taken.
 const SAMPLES: usize = 10;
@@ -52,11 +53,7 @@ impl Limits {
     ///
     /// # Errors
     /// The device reports an error, or does not have enough memory.
-    pub fn measure(
-        driver: &Arc<dyn Driver>,
-        kept: Option<PathBuf>,
-        sizes: Sizes,
-    ) -> Result<Self, DeviceError> {
+    pub fn measure(driver: &Arc<dyn Driver>, kept: Option<PathBuf>, sizes: Sizes) -> Result<Self> {
         Ok(Self {
             read_bytes_per_s: read_bytes_per_s(driver, sizes.read_bytes)?,
             bf16_flops_per_s: bf16_flops_per_s(driver, kept, sizes.matmul)?,
@@ -65,7 +62,7 @@ impl Limits {
 }
 
 /// Measures the memory bandwidth of reading `bytes` bytes, in bytes per second.
-fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64, DeviceError> {
+fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64> {
     let cuda = Cuda::new(Arc::clone(driver));
     // A GPU that is small or full has a limit too, so at most half of the free memory is read.
     let bytes = bytes.min((driver.memory()?.free / 2) as usize) / 16 * 16;
@@ -80,11 +77,7 @@ fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64, Devic
 
 /// Measures the throughput of a square bf16 matrix multiplication of `size` rows, in floating-point
 /// operations per second.
-fn bf16_flops_per_s(
-    driver: &Arc<dyn Driver>,
-    kept: Option<PathBuf>,
-    size: usize,
-) -> Result<f64, DeviceError> {
+fn bf16_flops_per_s(driver: &Arc<dyn Driver>, kept: Option<PathBuf>, size: usize) -> Result<f64> {
     let mut cuda = Cuda::new(Arc::clone(driver)).keeping(kept);
     let w = Matrix::random(&mut cuda.staging, &cuda.stream, MatrixType::Bf16, size, size)?;
     let (mut x, mut out) = (cuda.buffer(size)?, cuda.buffer(size)?);

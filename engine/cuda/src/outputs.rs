@@ -8,7 +8,8 @@ use super::driver::{Address, Arguments, Event, Pinned};
 use super::launch::Launch;
 use super::step::StepMetadata;
 use super::stream::{GrowableBuffer, Stream};
-use engine_core::{DeviceError, StepOutput};
+use crate::{Result, failed};
+use engine_core::StepOutput;
 
 /// Value in place of a token id that the sampling kernel writes for a row from which no token could
 /// be sampled.
@@ -61,7 +62,7 @@ impl StepOutputs {
     ///
     /// # Errors
     /// The device does not have enough memory.
-    pub fn reserve(&mut self, stream: &mut Stream, rows: usize) -> Result<(), DeviceError> {
+    pub fn reserve(&mut self, stream: &mut Stream, rows: usize) -> Result<()> {
         if rows > self.ids_max || self.ids_max == 0 {
             stream.grow_keeping(&mut self.ids, 4 * rows.max(1))?;
             self.ids_max = rows.max(1);
@@ -79,8 +80,8 @@ impl StepOutputs {
         stream: &mut Stream,
         logits: &Buffer,
         step: &StepMetadata,
-    ) -> Result<(), DeviceError> {
-        let (rows, vocab) = (logits.rows(), logits.cols());
+    ) -> Result<()> {
+        let (rows, vocab) = (logits.rows, logits.cols);
         let launch = Launch::argmax_part(rows, vocab);
         let parts = launch.grid[0] as usize;
         let best = stream.grow(&mut self.best, 8 * rows * parts)?;
@@ -104,7 +105,7 @@ impl StepOutputs {
         logits: Address,
         vocab: usize,
         step: &StepMetadata,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let StepMetadata { reads, samples, .. } = *step;
         let logit_bytes = 4 * reads * vocab;
         // Aligned, so that the logits can be read in place as f32.
@@ -117,7 +118,7 @@ impl StepOutputs {
         if logit_bytes > 0 {
             copy.host.download(start, logits, logit_bytes)?;
         }
-        stream.driver().mark(copy.copied)?;
+        stream.driver.mark(copy.copied)?;
         (copy.tokens, copy.logits) = (samples, (start, logit_bytes));
         (self.first_sampled, self.sampled) = (reads as u32, samples);
         self.submitted.push_back(copy);
@@ -126,15 +127,15 @@ impl StepOutputs {
 
     /// Returns pinned memory of at least `bytes` bytes and an event for the copy of a step's
     /// outputs, reused from a completed step where possible.
-    fn idle_copy(&mut self, stream: &Stream, bytes: usize) -> Result<HostCopy, DeviceError> {
+    fn idle_copy(&mut self, stream: &Stream, bytes: usize) -> Result<HostCopy> {
         let copied = match self.idle.pop() {
             Some(copy) if copy.host.size() >= bytes => return Ok(copy),
             // Memory that is too small is released here, so that old and new need not fit at the
             // same time.
             Some(small) => small.copied,
-            None => stream.driver().event()?,
+            None => stream.driver.event()?,
         };
-        let host = Pinned::new(stream.driver(), bytes)?;
+        let host = Pinned::new(&stream.driver, bytes)?;
         Ok(HostCopy { host, copied, tokens: 0, logits: (0, 0) })
     }
 
@@ -142,12 +143,11 @@ impl StepOutputs {
     ///
     /// # Errors
     /// The device reports an error, or no step is in flight.
-    pub fn complete(&mut self, stream: &Stream) -> Result<StepOutput<'_>, DeviceError> {
+    pub fn complete(&mut self, stream: &Stream) -> Result<StepOutput<'_>> {
         let Some(copy) = self.submitted.pop_front() else {
-            let message = "no step is in flight".to_owned();
-            return Err(DeviceError { operation: "complete", message });
+            return Err(failed("complete", "no step is in flight"));
         };
-        stream.driver().wait(copy.copied)?;
+        stream.driver.wait(copy.copied)?;
         // Inserted first because `idle_copy` pops the last: memory that the caller still reads is
         // reused as late as possible.
         self.idle.insert(0, copy);

@@ -7,7 +7,8 @@ use super::buffer::{Buffer, DType};
 use super::driver::{Address, Arguments};
 use super::launch::Launch;
 use super::stream::{GrowableBuffer, Stream};
-use engine_core::{DeviceError, Gate};
+use crate::{Result, failed};
+use engine_core::Gate;
 
 /// Largest number of experts of a layer that the routing kernel supports.
 const EXPERTS_MAX: usize = 512;
@@ -63,13 +64,13 @@ impl Router {
         chosen: usize,
         gate: Gate,
         own: Range<usize>,
-    ) -> Result<Routes, DeviceError> {
-        let (rows, experts) = (logits.rows(), logits.cols());
+    ) -> Result<Routes> {
+        let (rows, experts) = (logits.rows, logits.cols);
         if experts > EXPERTS_MAX || chosen > CHOSEN_MAX {
             let message = format!(
                 "{chosen} of {experts} experts: the kernel takes {CHOSEN_MAX} of {EXPERTS_MAX}"
             );
-            return Err(DeviceError { operation: "route", message });
+            return Err(failed("route", message));
         }
         let pairs = rows * chosen;
         let ids = stream.grow(&mut self.ids, 4 * pairs)?;
@@ -94,34 +95,24 @@ impl Routes {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn dispatch(
-        &self,
-        stream: &mut Stream,
-        x: &Buffer,
-        out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
-        assert_eq!((out.rows(), out.cols()), (self.pairs, x.cols()), "a row for each pair");
+    pub fn dispatch(&self, stream: &mut Stream, x: &Buffer, out: &mut Buffer) -> Result<()> {
+        assert_eq!((out.rows, out.cols), (self.pairs, x.cols), "a row for each pair");
         let to = out.output(stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), self.sources, self.sent]);
-        let arguments = arguments.sizes([self.chosen, x.cols()]);
-        stream.launch("dispatch", Launch::row_copies(self.pairs, x.cols()), &arguments)
+        let arguments = arguments.sizes([self.chosen, x.cols]);
+        stream.launch("dispatch", Launch::row_copies(self.pairs, x.cols), &arguments)
     }
 
     /// Sums the results `x` of each row's experts, weighted by the router, to `out`.
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn combine(
-        &self,
-        stream: &mut Stream,
-        x: &Buffer,
-        out: &mut Buffer,
-    ) -> Result<(), DeviceError> {
+    pub fn combine(&self, stream: &mut Stream, x: &Buffer, out: &mut Buffer) -> Result<()> {
         let rows = self.pairs / self.chosen;
-        assert_eq!((out.rows(), out.cols()), (rows, x.cols()), "a row for each of the step");
+        assert_eq!((out.rows, out.cols), (rows, x.cols), "a row for each of the step");
         let to = out.output(stream, DType::Bf16)?;
         let arguments = Arguments::of([to, x.bf16(), self.slots, self.weights]);
-        let arguments = arguments.sizes([self.chosen, x.cols()]);
-        stream.launch("combine", Launch::row_copies(rows, x.cols()), &arguments)
+        let arguments = arguments.sizes([self.chosen, x.cols]);
+        stream.launch("combine", Launch::row_copies(rows, x.cols), &arguments)
     }
 }

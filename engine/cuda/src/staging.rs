@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::driver::{Address, Driver, Event, Pinned};
-use engine_core::DeviceError;
+use crate::Result;
 
 /// Size in bytes of each half of the double buffer for uploads: large enough to hide the start-up
 /// time of a transfer, and small compared with a model.
@@ -37,7 +37,7 @@ impl Staging {
         rows: usize,
         row_bytes: usize,
         mut fill: impl FnMut(usize, &mut [u8]),
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         let rows_of_half = (HALF_BYTES / row_bytes.max(1)).max(1);
         for first in (0..rows).step_by(rows_of_half) {
             let count = rows_of_half.min(rows - first);
@@ -57,7 +57,7 @@ impl Staging {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn send_f32(&mut self, to: Address, values: &[f32]) -> Result<(), DeviceError> {
+    pub fn send_f32(&mut self, to: Address, values: &[f32]) -> Result<()> {
         self.send(to, values.len(), size_of::<f32>(), |i, out| {
             out.copy_from_slice(&values[i].to_le_bytes());
         })
@@ -65,7 +65,7 @@ impl Staging {
 
     /// Returns the half of the double buffer that was used longer ago, after its copy has ended,
     /// with space for `bytes` bytes.
-    fn half(&mut self, bytes: usize) -> Result<&mut (Pinned, Event), DeviceError> {
+    fn half(&mut self, bytes: usize) -> Result<&mut (Pinned, Event)> {
         if self.halves.len() < 2 {
             let pinned = Pinned::new(&self.driver, HALF_BYTES)?;
             self.halves.push((pinned, self.driver.event()?));

@@ -13,10 +13,11 @@ use super::launch::{Launch, SamplingArguments};
 use super::staging::Staging;
 use super::stream::{GrowableBuffer, Stream, bucket};
 use super::weights::Part;
+use crate::Result;
 use engine_core::sample::SampleParams;
 use engine_core::{
-    AttentionShape, DeviceError, HeadRows, Rotation, ScheduledSequence, StateSlots, StepBatch,
-    StepRows, StepToken,
+    AttentionShape, HeadRows, Rotation, ScheduledSequence, StateSlots, StepBatch, StepRows,
+    StepToken,
 };
 
 /// Bit in an input token id that marks a token that the step before sampled and that is still on
@@ -313,21 +314,21 @@ impl StepUploads {
         stream: &mut Stream,
         draft: &Draft<'_>,
         first_sampled: u32,
-    ) -> Result<Address, DeviceError> {
+    ) -> Result<Address> {
         let bytes = 4 * draft.layout.words;
         // Page tables grow with every page; rounding up keeps the buffer in place, so that captured
         // CUDA graphs stay valid.
         let capacity = bytes.next_power_of_two().max(BYTES_MIN);
         // One buffer more than steps in flight, so that the one written now is not being copied.
         if self.pinned.len() <= RUN_AHEAD {
-            self.pinned.push(Pinned::new(stream.driver(), capacity)?);
+            self.pinned.push(Pinned::new(&stream.driver, capacity)?);
             self.next = self.pinned.len() - 1;
         } else {
             self.next = (self.next + 1) % self.pinned.len();
         }
         let pinned = &mut self.pinned[self.next];
         if pinned.size() < bytes {
-            *pinned = Pinned::new(stream.driver(), capacity)?;
+            *pinned = Pinned::new(&stream.driver, capacity)?;
         }
         let words = bytemuck::cast_slice_mut(&mut pinned.bytes_mut()[..bytes]);
         draft.write(first_sampled, words);
@@ -347,11 +348,11 @@ impl StepUploads {
         staging: &mut Staging,
         rotation: &Rotation,
         step: &StepMetadata,
-    ) -> Result<Address, DeviceError> {
+    ) -> Result<Address> {
         let (rows, pairs) = (step.layout.rows.all, step.pairs);
         let cos_sin = stream.grow(&mut self.cos_sin, (8 * rows * pairs).max(1))?;
         if !matches!(&self.frequencies, Some((known, _)) if known == rotation) {
-            let part = Part::new(stream.driver(), 4 * pairs)?;
+            let part = Part::new(&stream.driver, 4 * pairs)?;
             staging.send_f32(part.address(), &rotation.inverse_frequencies)?;
             self.frequencies = Some((rotation.clone(), part));
         }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::driver::{Driver, Event};
-use engine_core::DeviceError;
+use crate::Result;
 
 /// Stopwatch for work on the device: a pair of timed events in the stream.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Stopwatch {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
+    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self> {
         let (from, to) = (driver.timed_event()?, driver.timed_event()?);
         Ok(Self { driver: Arc::clone(driver), from, to })
     }
@@ -72,8 +72,8 @@ impl Stopwatch {
         &self,
         calls: usize,
         samples: usize,
-        mut work: impl FnMut() -> Result<(), DeviceError>,
-    ) -> Result<Timing, DeviceError> {
+        mut work: impl FnMut() -> Result<()>,
+    ) -> Result<Timing> {
         let driver = &self.driver;
         work()?;
         driver.wait_all()?;
@@ -90,7 +90,7 @@ impl Stopwatch {
             driver.wait(self.to)?;
             Ok(driver.elapsed_ns(self.from, self.to)? / calls as f64)
         };
-        let all: Result<Vec<f64>, DeviceError> = (0..=samples).map(|_| sample()).collect();
+        let all: Result<Vec<f64>> = (0..=samples).map(|_| sample()).collect();
         driver.release_graph(graph);
         // The first run warms up and does not count.
         Ok(Timing::of(all?.split_off(1)))

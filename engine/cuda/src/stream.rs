@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::driver::{Address, Arguments, CudaGraph, Driver, Memory};
 use super::launch::Launch;
-use engine_core::DeviceError;
+use crate::{Result, failed};
 
 /// State of the CUDA graph of one bucket (padded number of rows): a step ran, or a step was
 /// captured and can be replayed.
@@ -35,7 +35,8 @@ impl GrowableBuffer {
 /// Stream of one device, with the captured CUDA graphs of its decoding steps.
 #[derive(Debug)]
 pub struct Stream {
-    driver: Arc<dyn Driver>,
+    /// Driver in whose stream all work of the device runs.
+    pub driver: Arc<dyn Driver>,
     /// State of each CUDA graph, by the padded number of rows (bucket).
     buckets: BTreeMap<usize, Seen>,
     /// Padded number of rows of the step that is being captured now; `None` outside a capture.
@@ -48,21 +49,11 @@ impl Stream {
         Self { driver, buckets: BTreeMap::new(), capturing: None }
     }
 
-    /// Returns the driver in whose stream all work of the device runs.
-    pub fn driver(&self) -> &Arc<dyn Driver> {
-        &self.driver
-    }
-
     /// Launches the kernel `entry` in the stream, as [`Driver::launch`] does.
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn launch(
-        &self,
-        entry: &str,
-        launch: Launch,
-        arguments: &Arguments,
-    ) -> Result<(), DeviceError> {
+    pub fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<()> {
         self.driver.launch(entry, launch, arguments)
     }
 
@@ -71,11 +62,7 @@ impl Stream {
     ///
     /// # Errors
     /// The device does not have enough memory, or the buffer would move during a capture.
-    pub fn grow(
-        &mut self,
-        room: &mut GrowableBuffer,
-        bytes: usize,
-    ) -> Result<Address, DeviceError> {
+    pub fn grow(&mut self, room: &mut GrowableBuffer, bytes: usize) -> Result<Address> {
         match &room.0 {
             Some(memory) if memory.bytes() >= bytes => Ok(memory.address()),
             _ => {
@@ -92,11 +79,7 @@ impl Stream {
     ///
     /// # Errors
     /// The device does not have enough memory, or the buffer would move during a capture.
-    pub fn grow_keeping(
-        &mut self,
-        room: &mut GrowableBuffer,
-        bytes: usize,
-    ) -> Result<Address, DeviceError> {
+    pub fn grow_keeping(&mut self, room: &mut GrowableBuffer, bytes: usize) -> Result<Address> {
         if room.0.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
             let mut larger = GrowableBuffer::default();
             let to = self.grow(&mut larger, bytes)?;
@@ -110,10 +93,12 @@ impl Stream {
     }
 
     /// Releases all captured CUDA graphs, because memory that they name is about to move.
-    fn forget(&mut self) -> Result<(), DeviceError> {
+    ///
+    /// # Errors
+    /// A step is being captured.
+    pub fn forget(&mut self) -> Result<()> {
         if self.capturing.is_some() {
-            let message = "memory moved during CUDA graph capture".to_owned();
-            return Err(DeviceError { operation: "capture", message });
+            return Err(failed("capture", "memory moved during CUDA graph capture"));
         }
         for seen in std::mem::take(&mut self.buckets).into_values() {
             if let Seen::Captured { graph, .. } = seen {
@@ -140,7 +125,7 @@ impl Stream {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn replay(&mut self, rows: usize, known: u8) -> Result<Option<Address>, DeviceError> {
+    pub fn replay(&mut self, rows: usize, known: u8) -> Result<Option<Address>> {
         match self.buckets.get(&rows) {
             Some(Seen::Captured { graph, logits }) if known == 2 => {
                 self.driver.replay(*graph)?;
@@ -165,19 +150,11 @@ impl Stream {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn finish(&mut self, logits: Address) -> Result<(), DeviceError> {
+    pub fn finish(&mut self, logits: Address) -> Result<()> {
         let Some(rows) = self.capturing.take() else { return Ok(()) };
         let graph = self.driver.end_capture()?;
         self.buckets.insert(rows, Seen::Captured { graph, logits });
         self.driver.replay(graph)
-    }
-
-    /// Releases all captured CUDA graphs, because the KV cache or the recurrent state moves.
-    ///
-    /// # Errors
-    /// A step is being captured.
-    pub fn moved(&mut self) -> Result<(), DeviceError> {
-        self.forget()
     }
 }
 

@@ -13,6 +13,7 @@ use super::launch::Launch;
 use super::launch::matmul::{MatmulPlan, MatrixType};
 use super::staging::Staging;
 use super::stream::Stream;
+use crate::{Result, failed};
 use engine_core::{DeviceError, HostMatrix, RandomRows, WeightType};
 use engine_weights::format::dequantize;
 use engine_weights::random;
@@ -37,7 +38,7 @@ pub struct Part {
 
 impl Part {
     /// Allocates `bytes` bytes of device memory as one part.
-    pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+    pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self> {
         Ok(Self { memory: Arc::new(Memory::new(driver, bytes)?), at: 0 })
     }
 
@@ -48,11 +49,7 @@ impl Part {
 
     /// Copies parts of `bytes` bytes each into one new allocation of device memory, one after
     /// another.
-    pub fn join(
-        driver: &Arc<dyn Driver>,
-        parts: &[&Self],
-        bytes: usize,
-    ) -> Result<Vec<Self>, DeviceError> {
+    pub fn join(driver: &Arc<dyn Driver>, parts: &[&Self], bytes: usize) -> Result<Vec<Self>> {
         let memory = Arc::new(Memory::new(driver, bytes * parts.len())?);
         let each = parts.iter().enumerate().map(|(i, part)| {
             let own = Self { memory: Arc::clone(&memory), at: i * bytes };
@@ -103,8 +100,8 @@ impl Matrix {
         matrix_type: MatrixType,
         n: usize,
         k: usize,
-    ) -> Result<Self, DeviceError> {
-        let driver = stream.driver();
+    ) -> Result<Self> {
+        let driver = &stream.driver;
         let random = Self::room(driver, matrix_type, n, k)?;
         let (weight_bytes, scale_bytes) = random.bytes();
         // Random bf16 bytes are also valid random FP8 and MXFP4 values.
@@ -125,7 +122,7 @@ impl Matrix {
         matrix_type: MatrixType,
         stored: usize,
         k: usize,
-    ) -> Result<Self, DeviceError> {
+    ) -> Result<Self> {
         let n = stored.next_multiple_of(ROWS);
         let (weight_bytes, scale_bytes) = bytes(matrix_type, n, k);
         let weights = Part::new(driver, weight_bytes)?;
@@ -192,7 +189,7 @@ pub fn matrix(
     staging: &mut Staging,
     driver: &Arc<dyn Driver>,
     parts: &[HostMatrix<'_>],
-) -> Result<Matrix, DeviceError> {
+) -> Result<Matrix> {
     let rows = Rows(parts);
     let (stored, k) = (rows.count(), rows.k());
     let e4m3_scales = rows.e4m3_scales();
@@ -234,11 +231,7 @@ pub fn matrix(
 ///
 /// # Errors
 /// The device does not have enough memory, or reports an error.
-pub fn random_matrix(
-    stream: &Stream,
-    parts: &[RandomRows],
-    k: usize,
-) -> Result<Option<Matrix>, DeviceError> {
+pub fn random_matrix(stream: &Stream, parts: &[RandomRows], k: usize) -> Result<Option<Matrix>> {
     // The kernel generates four numbers of a random stream at a time, and writes eight.
     let is_made =
         |part: &RandomRows| part.stride.is_multiple_of(4) && part.column.is_multiple_of(4);
@@ -246,7 +239,7 @@ pub fn random_matrix(
         return Ok(None);
     }
     let stored = parts.iter().map(|part| part.n).sum();
-    let matrix = Matrix::room(stream.driver(), MatrixType::Bf16, stored, k)?;
+    let matrix = Matrix::room(&stream.driver, MatrixType::Bf16, stored, k)?;
     let mut to = matrix.weights.address();
     for part in parts {
         // One launch per run, since the kernel advances by a fixed stride from row to row.
@@ -277,7 +270,7 @@ fn runs(part: &RandomRows) -> Vec<(usize, usize)> {
 
 /// Returns the error for weights that the kernels do not support.
 fn refused(message: String) -> DeviceError {
-    DeviceError { operation: "matrix", message }
+    failed("matrix", message)
 }
 
 impl Rows<'_, '_> {
@@ -307,7 +300,7 @@ impl Rows<'_, '_> {
 
 /// Uploads weight rows to the device address `to` as bf16, dequantized if they are stored in
 /// another format.
-fn send_bf16(staging: &mut Staging, rows: &Rows<'_, '_>, to: Address) -> Result<(), DeviceError> {
+fn send_bf16(staging: &mut Staging, rows: &Rows<'_, '_>, to: Address) -> Result<()> {
     let mut values = vec![0.0; rows.k()];
     staging.send(to, rows.count(), 2 * rows.k(), |row, out| match rows.row(row) {
         (WeightType::Bf16, bytes) => out.copy_from_slice(bytes),
@@ -327,7 +320,7 @@ fn send_mxfp4(
     rows: &Rows<'_, '_>,
     to: Address,
     scales_to: Address,
-) -> Result<(), DeviceError> {
+) -> Result<()> {
     let (n, k) = (rows.count(), rows.k());
     let blocks = |row| rows.row(row).1.chunks_exact(WeightType::Mxfp4.block_bytes());
     if let Some(scale) =
@@ -356,7 +349,7 @@ fn send_mxfp4(
 ///
 /// # Errors
 /// The matrices differ in shape or format, or the device does not have enough memory.
-pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matrix>, DeviceError> {
+pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matrix>> {
     let Some(first) = experts.first() else { return Ok(experts) };
     if first.padding > 0 {
         let columns = first.n - first.padding;
@@ -382,10 +375,7 @@ pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matri
 ///
 /// # Errors
 /// The biases differ in length, or the device does not have enough memory.
-pub fn stack_vectors(
-    driver: &Arc<dyn Driver>,
-    vectors: &[Vector],
-) -> Result<Vec<Vector>, DeviceError> {
+pub fn stack_vectors(driver: &Arc<dyn Driver>, vectors: &[Vector]) -> Result<Vec<Vector>> {
     let Some(len) = vectors.first().map(|vector| vector.len) else { return Ok(Vec::new()) };
     assert!(vectors.iter().all(|vector| vector.len == len), "experts are alike");
     let parts: Vec<&Part> = vectors.iter().map(|vector| &vector.part).collect();

@@ -10,9 +10,8 @@ use serde_json::json;
 
 use super::list;
 use super::setup::{Make, Setup};
-use super::steps::{Speeds, Timed, pages_each};
-use super::{BenchFlags, Report, Subject};
-use crate::config::PAGE_TOKENS;
+use super::steps::{Speeds, Timed};
+use super::{BenchFlags, Report};
 use crate::load::{LoadError, LoadOptions, load_on};
 use crate::log;
 use engine_core::clock::Clock;
@@ -48,27 +47,20 @@ pub(super) struct Kernel {
     limit_share: f64,
 }
 
-/// Opens the first GPU, measures the model, the kernels or both, as the arguments say, and returns
-/// the table or JSON document to print.
+/// Opens the first GPU, and measures the model if one is given, and the kernels if `flags` say so.
 ///
 /// # Errors
 /// The GPU cannot be opened, or the model cannot be loaded or run.
 pub(super) fn run(
-    subject: Subject<'_>,
+    source: Option<ModelSource>,
     flags: &BenchFlags,
     cubins: &Cubins,
     clock: Clock,
-) -> Result<String> {
-    // Looked up first, so that a wrong model name is reported before a minute of measuring.
-    let source = match subject.model {
-        None if flags.kernels => None,
-        _ => Some(subject.source()?),
-    };
-    let driver: Arc<dyn Driver> = Gpu::open(0, cubins)?;
-    let bench = Bench { driver, cubins, clock };
+) -> Result<Report> {
+    let bench = Bench { driver: Gpu::open(0, cubins)?, cubins, clock };
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
     let cases = if flags.kernels { list::gpu() } else { Vec::new() };
-    Ok(bench.report(source, flags, limits, &cases)?.text(flags.json))
+    bench.report(source, flags, limits, &cases)
 }
 
 /// Open GPU, with the kernel cache and the clock that its measurements need.
@@ -165,19 +157,13 @@ impl Bench<'_> {
         let mut model = load_on(Arc::clone(&self.driver), &checkpoint, &options)?;
         let weight_bytes = free_before.saturating_sub(self.driver.memory()?.free);
         let info = model.info().clone();
-        let pages_each = pages_each(flags, &info)?;
-        let widest = flags.batches.iter().map(|batch| batch.get()).max().unwrap_or(1);
-        let longest = flags.prompts.iter().chain([&flags.context]).map(|tokens| tokens.get());
-        model.profile_run(longest.max().unwrap_or(1), widest)?;
-        model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
-        model.allocate_states(widest)?;
+        let mut timed = Timed::new(model.as_mut(), flags, self.clock)?;
         let speeds = Speeds {
             ops_per_s: limits.bf16_flops_per_s,
             read_bytes_per_s: limits.read_bytes_per_s,
             // Which experts a step reads is known on the device only.
             weight_bytes: (!info.has_experts).then_some(weight_bytes as f64),
         };
-        let mut timed = Timed { model: model.as_mut(), pages_each, clock: self.clock };
         (report.prefill, report.decode) = timed.rows(flags, &speeds)?;
         (report.model, report.dtype) = (Some(source.id), Some(info.compute_dtype));
         Ok(report)
@@ -259,7 +245,7 @@ mod tests {
     }
 
     fn json(report: &Report) -> Value {
-        serde_json::from_str(&report.text(true)).unwrap()
+        serde_json::to_value(report).unwrap()
     }
 
     const STEPS: [&str; 10] =
@@ -271,7 +257,7 @@ mod tests {
             let folder = config(model);
             let source = ModelSource::find(folder.path().to_str().unwrap(), None).unwrap();
             let Some(report) = report(Some(source), &STEPS, &[]) else { return };
-            let text = report.text(false);
+            let text = report.to_string();
             let json = json(&report);
             assert_eq!([&json["device"], &json["dtype"]], ["cuda", "bf16"]);
             for (kind, is_positive) in [("prefill", true), ("decode", has_share)] {
@@ -366,6 +352,6 @@ mod tests {
         assert_eq!(kernel["flops"], 2 * 20 * 64 * 128);
         assert!(kernel["limit_share"].as_f64().unwrap() > 0.0);
         assert!(json.get("model").is_none() && json.get("prefill").is_none(), "{json}");
-        assert!(report.text(false).contains("2.00 us"), "{report}");
+        assert!(report.to_string().contains("2.00 us"), "{report}");
     }
 }

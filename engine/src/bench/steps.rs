@@ -1,6 +1,7 @@
 //! Measures whole steps of a model: prefill of prompts, and decoding. It must not know the device.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -10,7 +11,7 @@ use crate::config::PAGE_TOKENS;
 use engine_core::clock::Clock;
 use engine_core::sample::Sampling;
 use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBatch, StepToken};
-use engine_model::{Model, ModelInfo};
+use engine_model::Model;
 
 /// Number of timed runs of each measurement, whose median is reported.
 const REPEATS: usize = 3;
@@ -50,27 +51,34 @@ pub(super) struct Speeds {
     pub weight_bytes: Option<f64>,
 }
 
-/// Returns the number of KV pages of the longest sequence that `flags` select; an error if the
-/// model does not take such a sequence.
-pub(super) fn pages_each(flags: &BenchFlags, info: &ModelInfo) -> Result<usize> {
-    let longest = flags.prompts.iter().map(|tokens| tokens.get()).max().unwrap_or(1);
-    let wanted = longest.max(flags.context.get() + flags.steps.get());
-    let max_seq_len = info.max_seq_len;
-    if wanted > max_seq_len {
-        bail!("{wanted} tokens are requested, but a sequence has at most {max_seq_len}");
-    }
-    Ok(wanted.div_ceil(PAGE_TOKENS))
-}
-
 /// Model to measure, with the KV pages of each sequence. If it runs ahead, it samples its own
 /// tokens, and a step is submitted before the previous one is complete, as in the server.
 pub(super) struct Timed<'a> {
-    pub model: &'a mut dyn Model,
-    pub pages_each: usize,
-    pub clock: Clock,
+    model: &'a mut dyn Model,
+    pages_each: usize,
+    clock: Clock,
 }
 
-impl Timed<'_> {
+impl<'a> Timed<'a> {
+    /// Allocates the model's memory for the longest sequence and the largest batch in `flags`; an
+    /// error if the model does not take such a sequence.
+    pub fn new(model: &'a mut dyn Model, flags: &BenchFlags, clock: Clock) -> Result<Self> {
+        let most = |counts: &[NonZeroUsize]| counts.iter().max().map_or(1, |count| count.get());
+        let (prompt, context, widest) =
+            (most(&flags.prompts), flags.context.get(), most(&flags.batches));
+        let (wanted, max_seq_len) =
+            (prompt.max(context + flags.steps.get()), model.info().max_seq_len);
+        if wanted > max_seq_len {
+            bail!("{wanted} tokens are requested, but a sequence has at most {max_seq_len}");
+        }
+        let pages_each = wanted.div_ceil(PAGE_TOKENS);
+        model.profile_run(prompt.max(context), widest)?;
+        // Pages for the largest batch serve all smaller ones.
+        model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
+        model.allocate_states(widest)?;
+        Ok(Self { model, pages_each, clock })
+    }
+
     /// Measures prefill and decoding at the lengths and batch sizes in `flags`, with shares of the
     /// limits in `speeds`.
     pub fn rows(

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_stream::Stream;
 
-use super::error::{ApiError, ErrorKind};
+use super::error::{ApiError, ErrorKind, Result};
 use super::params::AnswerOptions;
 use super::state::Ready;
 use crate::logprobs::TokenLogprobs;
@@ -166,7 +166,7 @@ pub(super) async fn respond<S: Shape>(
     shape: S,
     writing: Writing,
     ticket: Ticket,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     if !writing.options.stream {
         return whole(&shape, &writing, ticket).await;
     }
@@ -191,11 +191,7 @@ struct Choice {
 }
 
 /// Waits until all choices of an answer are complete, and writes them as one JSON document.
-async fn whole<S: Shape>(
-    shape: &S,
-    writing: &Writing,
-    mut ticket: Ticket,
-) -> Result<Response, ApiError> {
+async fn whole<S: Shape>(shape: &S, writing: &Writing, mut ticket: Ticket) -> Result<Response> {
     let mut choices = vec![Choice::default(); writing.choices()];
     while choices.iter().any(|choice| choice.finish.is_none()) {
         let (index, output) = ticket.next().await.ok_or_else(engine_ended)?;

@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Piece, Shape, Writing};
-use super::error::{ApiError, ErrorKind, blocking};
+use super::error::{ApiError, ErrorKind, Result, blocking};
 use super::fields::{Fields, wrong_type};
 use super::params::{Params, SequenceOptions, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
@@ -16,10 +16,7 @@ use crate::logprobs::Candidate;
 use crate::tokenize::{self, Reasoning, SplitText, Splitter, Text};
 use crate::worker::TokenOutput;
 
-pub(super) async fn chat_completions(
-    State(app): State<App>,
-    body: Bytes,
-) -> Result<Response, ApiError> {
+pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
@@ -28,7 +25,7 @@ pub(super) async fn chat_completions(
         ChatRequest::take(fields, reasoning, ready.vocab_size)?;
     let text = prompt.render(&ready, app.clock.unix_s()).await?;
     let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
-    let guide = params.guide(&ready, Some(&text)).await?;
+    let guide = params.guide(&ready, Some(text.clone())).await?;
     // The chat template has written the special tokens already.
     let ids = ready.encode(text, false).await?;
     let options = SequenceOptions { logprobs, guide, ..SequenceOptions::default() };
@@ -51,7 +48,7 @@ pub(super) async fn chat_completions(
 ///
 /// # Errors
 /// The body is not JSON, a field has an invalid value, or the template refuses the messages.
-pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<(), ApiError> {
+pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<()> {
     let mut fields = Fields::parse(body)?;
     // Without a server any model name is right, but it must be a string.
     fields.string("model")?;
@@ -68,7 +65,7 @@ struct ChatRequest {
 }
 
 impl ChatRequest {
-    fn take(mut fields: Fields, reasoning: Reasoning, vocab_size: usize) -> Result<Self, ApiError> {
+    fn take(mut fields: Fields, reasoning: Reasoning, vocab_size: usize) -> Result<Self> {
         let prompt = ChatPrompt::take(&mut fields, reasoning)?;
         let names = ["max_completion_tokens", "max_tokens"];
         let mut params = Params::take(&mut fields, &names, 1, vocab_size)?;
@@ -92,7 +89,7 @@ pub(super) struct ChatPrompt {
 }
 
 impl ChatPrompt {
-    pub(super) fn take(fields: &mut Fields, reasoning: Reasoning) -> Result<Self, ApiError> {
+    pub(super) fn take(fields: &mut Fields, reasoning: Reasoning) -> Result<Self> {
         let messages = match fields.take("messages") {
             Some(Value::Array(messages)) if !messages.is_empty() => messages,
             Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
@@ -119,16 +116,12 @@ impl ChatPrompt {
 
     /// Renders the conversation to the prompt's text. The chat template is a program that came with
     /// the checkpoint and may run long, so it runs on a blocking thread.
-    pub(super) async fn render(
-        self,
-        ready: &Arc<Ready>,
-        now_unix_s: u64,
-    ) -> Result<String, ApiError> {
+    pub(super) async fn render(self, ready: &Arc<Ready>, now_unix_s: u64) -> Result<String> {
         let text = Arc::clone(&ready.text);
         blocking("the chat template", move || self.written(&*text, now_unix_s)).await?
     }
 
-    fn written(&self, text: &dyn Text, now_unix_s: u64) -> Result<String, ApiError> {
+    fn written(&self, text: &dyn Text, now_unix_s: u64) -> Result<String> {
         let rendered = text.render_chat(&tokenize::Chat {
             messages: &self.messages,
             add_generation_prompt: self.add_generation_prompt,
@@ -141,7 +134,7 @@ impl ChatPrompt {
 
 /// Normalizes one message of a chat request: its content becomes a string. Content parts other than
 /// text are refused; unknown keys are left for the chat template.
-fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
+fn message((index, message): (usize, Value)) -> Result<Value> {
     let name = |field: &str| format!("messages.{index}.{field}");
     let unsupported = |field: &str, what: &str| {
         let name = name(field);
@@ -190,7 +183,7 @@ fn message((index, message): (usize, Value)) -> Result<Value, ApiError> {
 /// Removes the tool calls from a message and returns them; none if it has no such field. Clients
 /// send a call's arguments as a JSON string; if it is an object it is parsed, since templates
 /// expect an object.
-fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, ApiError> {
+fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>> {
     let mut calls = match map.remove("tool_calls") {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(calls)) => calls,

@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::answer::{self, Piece, Shape, Writing};
-use super::error::ApiError;
+use super::error::Result;
 use super::fields::Fields;
 use super::params::{
     Params, Prompt, SequenceOptions, check_choices, take_completion_logprobs, take_prompts,
@@ -17,7 +17,7 @@ use crate::logprobs::TokenLogprobs;
 /// Default of the field `max_tokens` of a completion request, from OpenAI's API reference.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
-pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Response, ApiError> {
+pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     super::check_model(&mut fields, &ready)?;
@@ -60,7 +60,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
 ///
 /// # Errors
 /// The body is not JSON, or a field has an invalid value.
-pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<(), ApiError> {
+pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<()> {
     let mut fields = Fields::parse(body)?;
     fields.string("model")?;
     CompletionRequest::take(fields, vocab_size).map(|_| ())
@@ -78,7 +78,7 @@ struct CompletionRequest {
 }
 
 impl CompletionRequest {
-    fn take(mut fields: Fields, vocab_size: usize) -> Result<Self, ApiError> {
+    fn take(mut fields: Fields, vocab_size: usize) -> Result<Self> {
         let prompts = take_prompts(&mut fields, vocab_size)?;
         let echo = fields.bool("echo")?;
         // With `echo`, `max_tokens: 0` is allowed: the client may want only the prompt's

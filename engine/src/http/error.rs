@@ -80,6 +80,9 @@ impl ErrorKind {
     }
 }
 
+/// Result of reading or answering a request.
+pub(super) type Result<T, E = ApiError> = std::result::Result<T, E>;
+
 /// Error that a request is answered with. The client sees its message but never its `source`.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
@@ -162,7 +165,7 @@ impl IntoResponse for ApiError {
 pub(super) async fn blocking<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
+) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|panicked| ApiError {
         source: Some(Box::new(panicked)),
         ..ApiError::new(ErrorKind::EngineFailed, format!("{what} failed"))

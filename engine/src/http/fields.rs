@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::error::{ApiError, ErrorKind};
+use super::error::{ApiError, ErrorKind, Result};
 
 /// Fields of a request's JSON object that have not been read yet. A `null` value counts as absent.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ impl Neutral {
 
 impl Fields {
     /// Parses a request body, which must be a JSON object.
-    pub(super) fn parse(body: &[u8]) -> Result<Self, ApiError> {
+    pub(super) fn parse(body: &[u8]) -> Result<Self> {
         let invalid = |message: String| ApiError::new(ErrorKind::InvalidJson, message);
         match serde_json::from_slice(body) {
             Ok(Value::Object(map)) => Ok(Self(map)),
@@ -104,11 +104,11 @@ impl Fields {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
-    pub(super) fn bool(&mut self, name: &str) -> Result<bool, ApiError> {
+    pub(super) fn bool(&mut self, name: &str) -> Result<bool> {
         self.bool_or(name, false)
     }
 
-    pub(super) fn bool_or(&mut self, name: &str, default: bool) -> Result<bool, ApiError> {
+    pub(super) fn bool_or(&mut self, name: &str, default: bool) -> Result<bool> {
         match self.take(name) {
             None => Ok(default),
             Some(Value::Bool(value)) => Ok(value),
@@ -116,7 +116,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn string(&mut self, name: &str) -> Result<Option<String>, ApiError> {
+    pub(super) fn string(&mut self, name: &str) -> Result<Option<String>> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(value)) => Ok(Some(value)),
@@ -126,7 +126,7 @@ impl Fields {
 
     /// Reads a request field whose value is a whole number of at least `min`; `None` if it is
     /// absent.
-    pub(super) fn count(&mut self, name: &str, min: usize) -> Result<Option<usize>, ApiError> {
+    pub(super) fn count(&mut self, name: &str, min: usize) -> Result<Option<usize>> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
         match count.filter(|count| *count >= min) {
@@ -142,7 +142,7 @@ impl Fields {
         name: &str,
         wanted: &str,
         fits: impl Fn(f32) -> bool,
-    ) -> Result<Option<f32>, ApiError> {
+    ) -> Result<Option<f32>> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_f64().map(|number| number as f32).filter(|n| n.is_finite() && fits(*n)) {
             Some(number) => Ok(Some(number)),
@@ -152,17 +152,13 @@ impl Fields {
 
     /// Reads a request field whose value is a list of token ids, each below `vocab_size`; `None` if
     /// it is absent.
-    pub(super) fn tokens(
-        &mut self,
-        name: &str,
-        vocab_size: usize,
-    ) -> Result<Option<Vec<u32>>, ApiError> {
+    pub(super) fn tokens(&mut self, name: &str, vocab_size: usize) -> Result<Option<Vec<u32>>> {
         self.take(name).map(|value| tokens(name, &value, vocab_size)).transpose()
     }
 
     /// Refuses unsupported fields that would change the output, among the request fields that
     /// nothing has read.
-    pub(super) fn finish(mut self) -> Result<(), ApiError> {
+    pub(super) fn finish(mut self) -> Result<()> {
         for (neutral, name) in unsupported() {
             let Some(value) = self.take(name) else { continue };
             if !neutral.holds(&value) {
@@ -191,7 +187,7 @@ fn hint(name: &str) -> &'static str {
 }
 
 /// Converts the JSON list in the field `name` to token ids, each below `vocab_size`.
-pub(super) fn tokens(name: &str, value: &Value, vocab_size: usize) -> Result<Vec<u32>, ApiError> {
+pub(super) fn tokens(name: &str, value: &Value, vocab_size: usize) -> Result<Vec<u32>> {
     let Value::Array(items) = value else {
         return Err(wrong_type(name, "a list of token ids", value));
     };

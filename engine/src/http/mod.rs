@@ -5,7 +5,6 @@ mod chat;
 mod completions;
 mod error;
 mod fields;
-mod info;
 mod params;
 mod state;
 mod structure;
@@ -13,8 +12,7 @@ mod structure;
 pub use chat::check_chat;
 pub use completions::check_completion;
 pub use error::{ApiError, ErrorKind};
-pub use info::{KvFacts, ModelFacts, ServerInfo};
-pub use state::{App, Phase, Ready};
+pub use state::{App, KvFacts, ModelFacts, Phase, Ready, ServerInfo};
 
 use std::io;
 
@@ -30,6 +28,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use chat::ChatPrompt;
+use error::{Result, blocking};
 use fields::Fields;
 
 /// Largest request body in bytes. A prompt of a million token ids fits with room to spare.
@@ -63,7 +62,7 @@ fn router(app: App) -> Router {
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/health", get(health))
-        .route("/server_info", get(info::server_info))
+        .route("/server_info", get(server_info))
         .route("/metrics", get(metrics))
         .route("/reset_prefix_cache", post(reset_prefix_cache))
         .fallback(not_found)
@@ -101,7 +100,7 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
 
 /// Reads the request field `model`. It may be absent, but must not name another model than the
 /// served one.
-fn check_model(fields: &mut Fields, ready: &Ready) -> Result<(), ApiError> {
+fn check_model(fields: &mut Fields, ready: &Ready) -> Result<()> {
     match fields.string("model")? {
         Some(name) if name != ready.model_name => Err(unknown_model(&name, ready)),
         _ => Ok(()),
@@ -124,12 +123,12 @@ async fn health(State(app): State<App>) -> Response {
     (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
 }
 
-async fn models(State(app): State<App>) -> Result<Json<Value>, ApiError> {
+async fn models(State(app): State<App>) -> Result<Json<Value>> {
     let ready = app.ready()?;
     Ok(Json(json!({"object": "list", "data": [model_json(&app, &ready)]})))
 }
 
-async fn model(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>, ApiError> {
+async fn model(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Value>> {
     let ready = app.ready()?;
     if id != ready.model_name {
         return Err(unknown_model(&id, &ready));
@@ -148,12 +147,21 @@ fn model_json(app: &App, ready: &Ready) -> Value {
     })
 }
 
+async fn server_info(State(app): State<App>) -> Result<Json<ServerInfo>> {
+    let ready = app.ready()?;
+    let mut info = ready.info.clone();
+    // On a blocking thread, because hashing large files takes longer than loading them.
+    let digest = ready.weights_sha256.clone();
+    info.model.weights_sha256 = blocking("hashing", move || digest.wait()).await?.ok();
+    Ok(Json(info))
+}
+
 async fn metrics(State(app): State<App>) -> Response {
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (kind, app.metrics.render()).into_response()
 }
 
-async fn reset_prefix_cache(State(app): State<App>) -> Result<Json<Value>, ApiError> {
+async fn reset_prefix_cache(State(app): State<App>) -> Result<Json<Value>> {
     let freed = app.ready()?.handle.reset_prefix_cache().await?;
     Ok(Json(json!({"freed_pages": freed})))
 }
@@ -168,7 +176,7 @@ async fn method_not_allowed(request: Request) -> ApiError {
     ApiError::new(ErrorKind::MethodNotAllowed, message)
 }
 
-async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>> {
     let ready = app.ready()?;
     let mut fields = Fields::parse(&body)?;
     check_model(&mut fields, &ready)?;
@@ -192,7 +200,7 @@ async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>, Ap
     })))
 }
 
-async fn detokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+async fn detokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>> {
     let ready = app.ready()?;
     let mut fields = Fields::parse(&body)?;
     check_model(&mut fields, &ready)?;

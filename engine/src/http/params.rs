@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::error::{ApiError, ErrorKind};
+use super::error::{ApiError, ErrorKind, Result, blocking};
 use super::fields::{self, Fields, wrong_type};
 use super::state::Ready;
 use super::structure::{Wanted, take_structure};
@@ -69,17 +69,19 @@ pub(super) struct SequenceOptions {
 }
 
 impl Params {
-    /// Builds the guide that keeps the answer within the structure that the request wants; `None`
-    /// if it wants none. `chat` is the rendered prompt of a chat.
+    /// Builds the guide that keeps the answer within the structure that the request wants, on a
+    /// blocking thread: the grammar of a large schema takes many milliseconds. `None` if the request
+    /// wants no structure. `chat` is the rendered prompt of a chat.
     pub(super) async fn guide(
         &mut self,
-        ready: &Arc<Ready>,
-        chat: Option<&str>,
-    ) -> Result<Option<Guide>, ApiError> {
-        match self.structure.take() {
-            Some(structure) => structure.guide(ready, chat.map(str::to_owned)).await.map(Some),
-            None => Ok(None),
-        }
+        ready: &Ready,
+        chat: Option<String>,
+    ) -> Result<Option<Guide>> {
+        let Some((field, structure)) = self.structure.take() else { return Ok(None) };
+        let text = Arc::clone(&ready.text);
+        let built = blocking("the grammar", move || text.guide(&structure, chat.as_deref()));
+        let refused = |error| ApiError::field(field, format!("`{field}` cannot be used: {error}"));
+        built.await?.map(Some).map_err(refused)
     }
 
     /// Reads the request fields that completions and chat share. `max_tokens_names` lists the
@@ -90,7 +92,7 @@ impl Params {
         max_tokens_names: &[&str],
         max_tokens_min: usize,
         vocab_size: usize,
-    ) -> Result<Self, ApiError> {
+    ) -> Result<Self> {
         let n = fields.count("n", 1)?.unwrap_or(1);
         refuse_best_of(fields, n)?;
         let mut max_tokens = None;
@@ -129,7 +131,7 @@ impl Params {
         options: SequenceOptions,
         limits: &Limits,
         fresh_seed: impl Fn() -> u64,
-    ) -> Result<Vec<Request>, ApiError> {
+    ) -> Result<Vec<Request>> {
         if prompt.is_empty() {
             return Err(ApiError::field("prompt", "the prompt has no tokens"));
         }
@@ -167,7 +169,7 @@ impl Params {
 }
 
 /// Refuses a request with more choices than [`CHOICES_MAX`].
-pub(super) fn check_choices(prompts: usize, n: usize) -> Result<(), ApiError> {
+pub(super) fn check_choices(prompts: usize, n: usize) -> Result<()> {
     if prompts.saturating_mul(n) <= CHOICES_MAX {
         return Ok(());
     }
@@ -176,7 +178,7 @@ pub(super) fn check_choices(prompts: usize, n: usize) -> Result<(), ApiError> {
 }
 
 /// Refuses the request field `best_of` unless it has no effect: this server does not rank outputs.
-fn refuse_best_of(fields: &mut Fields, n: usize) -> Result<(), ApiError> {
+fn refuse_best_of(fields: &mut Fields, n: usize) -> Result<()> {
     match fields.count("best_of", 1)? {
         Some(best_of) if best_of != n && best_of != 1 => {
             let message = "`best_of` is supported only if it is 1 or equal to `n`";
@@ -186,7 +188,7 @@ fn refuse_best_of(fields: &mut Fields, n: usize) -> Result<(), ApiError> {
     }
 }
 
-fn take_answer(fields: &mut Fields) -> Result<AnswerOptions, ApiError> {
+fn take_answer(fields: &mut Fields) -> Result<AnswerOptions> {
     let stream = fields.bool("stream")?;
     let (mut include_usage, mut continuous_usage) = (false, false);
     match fields.take("stream_options") {
@@ -203,7 +205,7 @@ fn take_answer(fields: &mut Fields) -> Result<AnswerOptions, ApiError> {
     Ok(AnswerOptions { stream, include_usage, continuous_usage, return_token_ids, tokens_as_ids })
 }
 
-fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, ApiError> {
+fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling> {
     let penalty = |n: f32| (-2.0..=2.0).contains(&n);
     let mut number = |name, default: f32, wanted, fits: &dyn Fn(f32) -> bool| {
         Ok::<f32, ApiError>(fields.number(name, wanted, fits)?.unwrap_or(default))
@@ -224,7 +226,7 @@ fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling, Api
 }
 
 /// Reads the request field `top_k`; -1 and 0 both mean no limit, `None`.
-fn take_top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+fn take_top_k(fields: &mut Fields) -> Result<Option<usize>> {
     let Some(value) = fields.take("top_k") else { return Ok(None) };
     match value.as_i64() {
         Some(-1 | 0) => Ok(None),
@@ -234,7 +236,7 @@ fn take_top_k(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
 }
 
 /// Reads the request field `seed`: any 64-bit integer, signed or unsigned.
-fn take_seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
+fn take_seed(fields: &mut Fields) -> Result<Option<u64>> {
     let Some(value) = fields.take("seed") else { return Ok(None) };
     match value.as_u64().or_else(|| value.as_i64().map(i64::cast_unsigned)) {
         Some(seed) => Ok(Some(seed)),
@@ -242,7 +244,7 @@ fn take_seed(fields: &mut Fields) -> Result<Option<u64>, ApiError> {
     }
 }
 
-fn take_logit_bias(fields: &mut Fields, vocab_size: usize) -> Result<BTreeMap<u32, f32>, ApiError> {
+fn take_logit_bias(fields: &mut Fields, vocab_size: usize) -> Result<BTreeMap<u32, f32>> {
     let name = "logit_bias";
     let Some(value) = fields.take(name) else { return Ok(BTreeMap::new()) };
     let Value::Object(entries) = &value else {
@@ -263,7 +265,7 @@ fn take_logit_bias(fields: &mut Fields, vocab_size: usize) -> Result<BTreeMap<u3
     Ok(biases)
 }
 
-fn take_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+fn take_stop(fields: &mut Fields) -> Result<Vec<String>> {
     let Some(value) = fields.take("stop") else { return Ok(Vec::new()) };
     let wanted = format!("a string, or a list of at most {STOPS_MAX} strings, none of them empty");
     let items = match &value {
@@ -279,7 +281,7 @@ fn take_stop(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
 
 /// Reads the field `logprobs` of a completion request: the number of likeliest tokens to report
 /// with each token; `None` for no log-probabilities.
-pub(super) fn take_completion_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+pub(super) fn take_completion_logprobs(fields: &mut Fields) -> Result<Option<usize>> {
     match fields.take("logprobs") {
         None | Some(Value::Bool(false)) => Ok(None),
         Some(value) => top_count("logprobs", &value).map(Some),
@@ -288,7 +290,7 @@ pub(super) fn take_completion_logprobs(fields: &mut Fields) -> Result<Option<usi
 
 /// Reads the fields `logprobs` and `top_logprobs` of a chat request: the number of likeliest tokens
 /// to report with each token; `None` for no log-probabilities.
-pub(super) fn take_chat_logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+pub(super) fn take_chat_logprobs(fields: &mut Fields) -> Result<Option<usize>> {
     let wanted = fields.bool("logprobs")?;
     let top = fields.take("top_logprobs");
     let top = top.map(|value| top_count("top_logprobs", &value)).transpose()?.unwrap_or(0);
@@ -298,7 +300,7 @@ pub(super) fn take_chat_logprobs(fields: &mut Fields) -> Result<Option<usize>, A
     Ok(wanted.then_some(top))
 }
 
-fn top_count(name: &str, value: &Value) -> Result<usize, ApiError> {
+fn top_count(name: &str, value: &Value) -> Result<usize> {
     // The limit is OpenAI's.
     let count = value.as_u64().filter(|count| *count <= 20).and_then(|n| usize::try_from(n).ok());
     count.ok_or_else(|| wrong_type(name, "a whole number from 0 to 20", value))
@@ -313,10 +315,7 @@ pub(super) enum Prompt {
 
 /// Reads the field `prompt` of a completion request: a text, a list of token ids, or a list of
 /// either.
-pub(super) fn take_prompts(
-    fields: &mut Fields,
-    vocab_size: usize,
-) -> Result<Vec<Prompt>, ApiError> {
+pub(super) fn take_prompts(fields: &mut Fields, vocab_size: usize) -> Result<Vec<Prompt>> {
     let Some(value) = fields.take("prompt") else {
         return Err(ApiError::new(ErrorKind::MissingField, "`prompt` is missing").at("prompt"));
     };

@@ -1,14 +1,16 @@
-//! State that all HTTP routes share: the phase of the engine, its metrics, and the handle of its
-//! worker.
+//! State that all HTTP routes share: the phase of the engine, its metrics, the handle of its worker,
+//! and the facts that `/server_info` shows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use super::error::{ApiError, ErrorKind, blocking};
-use super::info::ServerInfo;
+use super::error::{ApiError, ErrorKind, Result, blocking};
+use crate::config::Setting;
 use crate::metrics::Metrics;
 use crate::tokenize::Text;
 use crate::worker::Handle;
@@ -51,6 +53,76 @@ pub struct Ready {
     pub weights_sha256: engine_weights::Digest,
 }
 
+/// Body of `/server_info`. The digest of the weights is filled in per request, because it may still
+/// be computed.
+#[derive(Debug, Clone, Serialize)]
+pub struct ServerInfo {
+    /// Name of the engine: `redline`.
+    pub engine: &'static str,
+    /// Version of the engine, as in `Cargo.toml`.
+    pub version: &'static str,
+    /// Commit that the binary was built from, if its builder passed it in.
+    pub commit: Option<&'static str>,
+    /// Kind of the device: `cpu` or `cuda`.
+    pub device: &'static str,
+    /// Name of the processor or the GPU.
+    pub device_name: String,
+    /// Value and origin of every flag, by the flag's name.
+    pub config: BTreeMap<String, Setting>,
+    /// Hash of the flags in `config`, as [`config_sha256`](crate::config::config_sha256) computes
+    /// it.
+    pub config_sha256: String,
+    /// Size and data type of the server's KV cache.
+    pub kv: KvFacts,
+    /// Facts about the served model.
+    pub model: ModelFacts,
+    /// Microseconds from the start of the process until the server was ready.
+    pub startup_us: u64,
+    /// Microseconds from the start of the search for the model's files until weights and tokenizer
+    /// were loaded.
+    pub weights_load_us: u64,
+}
+
+/// Size and data type of the server's KV cache.
+#[derive(Debug, Clone, Serialize)]
+pub struct KvFacts {
+    /// Number of KV pages in the cache.
+    pub pages: usize,
+    /// Number of tokens per KV page.
+    pub page_tokens: usize,
+    /// Size of all KV pages in bytes. On a CPU a page takes memory only once it is used.
+    pub bytes: u64,
+    /// Name of the data type of keys and values in the KV cache.
+    pub dtype: &'static str,
+}
+
+/// Facts about the model and its checkpoint.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelFacts {
+    /// Id of the model: its hub id, or the name of its folder or file.
+    pub id: String,
+    /// Name of the model's architecture, as the checkpoint gives it.
+    pub architecture: String,
+    /// SHA-256 of the weights' files in hex, filled in per request; `None` if a file could not be
+    /// read.
+    pub weights_sha256: Option<String>,
+    /// Origin of the weights: `real` for the checkpoint's, `random` for generated ones.
+    pub weights: &'static str,
+    /// File format of the weights, such as GGUF.
+    pub format: &'static str,
+    /// Commit of the hub repository that the model's files are from, if known.
+    pub revision: Option<String>,
+    /// SHA-256 of the tokenizer, as [`Tokenizer`](crate::tokenize::Tokenizer)
+    /// defines it; `None` for a model without a tokenizer.
+    pub tokenizer_sha256: Option<String>,
+    /// Name of the data type in which matrix multiplications are computed.
+    pub dtype: &'static str,
+    /// Number of the model's weights (parameters); tied embeddings count once.
+    pub parameters: u64,
+    /// Longest sequence in tokens that the checkpoint was trained for.
+    pub max_seq_len: usize,
+}
+
 impl Ready {
     /// Tokenizes `text` and returns its token ids; with `add_special_tokens` they include those
     /// that the model expects around a text. A long text is tokenized on a blocking thread.
@@ -58,7 +130,7 @@ impl Ready {
         self: &Arc<Self>,
         text: String,
         add_special_tokens: bool,
-    ) -> Result<Vec<u32>, ApiError> {
+    ) -> Result<Vec<u32>> {
         // No length limit here: a text far beyond the model's context is refused by its number of
         // tokens, which is cheap to find out.
         if text.len() <= INLINE_BYTES_MAX {
@@ -109,7 +181,7 @@ impl App {
     }
 
     /// Returns the state of the loaded engine, or an error while it loads or after it failed.
-    pub(super) fn ready(&self) -> Result<Arc<Ready>, ApiError> {
+    pub(super) fn ready(&self) -> Result<Arc<Ready>> {
         match &*self.phase.borrow() {
             Phase::Ready(ready) => Ok(Arc::clone(ready)),
             Phase::Loading => {
@@ -121,7 +193,7 @@ impl App {
 
     /// Returns the state of the loaded engine for a new request, or an error while the engine
     /// loads, after it failed, or while the server shuts down.
-    pub(super) fn ready_for_work(&self) -> Result<Arc<Ready>, ApiError> {
+    pub(super) fn ready_for_work(&self) -> Result<Arc<Ready>> {
         if self.draining.load(Ordering::Relaxed) {
             return Err(ApiError::new(ErrorKind::Draining, "the server is shutting down"));
         }

@@ -1,26 +1,19 @@
 //! Request fields for structured output (JSON schema, regex, choice), in the names of OpenAI, vLLM
 //! and SGLang.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
-use super::error::{ApiError, ErrorKind, blocking};
+use super::error::{ApiError, ErrorKind, Result};
 use super::fields::{Fields, wrong_type};
-use super::state::Ready;
-use crate::guide::{Guide, Structure};
+use crate::guide::Structure;
 
-/// Structure (JSON schema or regular expression) that a request wants for its output, with the name
-/// of the request field that gave it.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Wanted {
-    field: &'static str,
-    structure: Structure,
-}
+/// Structure (JSON schema or regular expression) that a request wants for its output, behind the
+/// name of the request field that gave it.
+pub(super) type Wanted = (&'static str, Structure);
 
 /// Function that reads the value of one request field for structured output; it returns `None` if
 /// the value asks for no structure.
-type Read = fn(&'static str, Value) -> Result<Option<Structure>, ApiError>;
+type Read = fn(&'static str, Value) -> Result<Option<Structure>>;
 
 /// Names of the request fields for structured output, each with the function that reads its value.
 const SPELLINGS: [(&str, Read); 7] = [
@@ -35,40 +28,22 @@ const SPELLINGS: [(&str, Read); 7] = [
 
 /// Reads the structure that a request wants for its output from any of the fields for structured
 /// output. Two fields that both want one are an error, since they could contradict each other.
-pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>, ApiError> {
+pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>> {
     let mut wanted: Option<Wanted> = None;
     // All fields are read, to notice contradictions.
     for (field, read) in SPELLINGS {
         let Some(value) = fields.take(field) else { continue };
         let Some(structure) = read(field, value)? else { continue };
-        if let Some(first) = &wanted {
-            let message = format!("`{field}` cannot be combined with `{}`", first.field);
+        if let Some((first, _)) = &wanted {
+            let message = format!("`{field}` cannot be combined with `{first}`");
             return Err(ApiError::field(field, message));
         }
-        wanted = Some(Wanted { field, structure });
+        wanted = Some((field, structure));
     }
     Ok(wanted)
 }
 
-impl Wanted {
-    /// Builds the guide that keeps outputs within the structure, on a blocking thread: the grammar
-    /// of a large schema takes many milliseconds. `chat` is the rendered prompt of a chat.
-    pub(super) async fn guide(
-        self,
-        ready: &Arc<Ready>,
-        chat: Option<String>,
-    ) -> Result<Guide, ApiError> {
-        let text = Arc::clone(&ready.text);
-        let Self { field, structure } = self;
-        let built = blocking("the grammar", move || text.guide(&structure, chat.as_deref()));
-        built.await?.map_err(|error| {
-            let message = format!("`{field}` cannot be used: {error}");
-            ApiError::field(field, message)
-        })
-    }
-}
-
-fn response_format(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+fn response_format(field: &'static str, value: Value) -> Result<Option<Structure>> {
     match value["type"].as_str() {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(Structure::any_object())),
@@ -88,7 +63,7 @@ fn response_format(field: &'static str, value: Value) -> Result<Option<Structure
 
 /// Reads vLLM's `structured_outputs`: `{"json": ..}`, `{"regex": ..}`, `{"choice": ..}` or
 /// `{"json_object": true}`.
-fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Structure>> {
     let Value::Object(entries) = value else {
         return Err(wrong_type(field, "an object", &value));
     };
@@ -117,7 +92,7 @@ fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Struct
 }
 
 /// Reads a JSON schema, given as JSON or as a string that contains JSON.
-fn json(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+fn json(field: &'static str, value: Value) -> Result<Option<Structure>> {
     let schema = match value {
         Value::String(text) => serde_json::from_str(&text)
             .map_err(|error| ApiError::field(field, format!("`{field}` is not JSON: {error}")))?,
@@ -129,14 +104,14 @@ fn json(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError
     }
 }
 
-fn regex(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+fn regex(field: &'static str, value: Value) -> Result<Option<Structure>> {
     match value {
         Value::String(expression) => Ok(Some(Structure::Regex(expression))),
         other => Err(wrong_type(field, "a regular expression", &other)),
     }
 }
 
-fn choice(field: &'static str, value: Value) -> Result<Option<Structure>, ApiError> {
+fn choice(field: &'static str, value: Value) -> Result<Option<Structure>> {
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
     let texts: Option<Vec<_>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
     match texts.filter(|texts| !texts.is_empty()) {
@@ -178,7 +153,7 @@ mod tests {
         ] {
             let Value::Object(map) = body.clone() else { unreachable!() };
             let found = take_structure(&mut Fields::of(map)).unwrap();
-            assert_eq!(found.map(|found| found.structure), wanted, "{body}");
+            assert_eq!(found.map(|(_, structure)| structure), wanted, "{body}");
         }
     }
 

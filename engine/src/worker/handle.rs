@@ -29,9 +29,7 @@ pub struct Handle {
 
 /// Table from sequence ids to the queues of the requests that wait for the sequences' outputs.
 #[derive(Debug, Default)]
-struct Routes {
-    state: Mutex<RouteState>,
-}
+struct Routes(Mutex<RouteState>);
 
 #[derive(Debug, Default)]
 struct RouteState {
@@ -50,7 +48,7 @@ impl Routes {
     fn lock(&self) -> MutexGuard<'_, RouteState> {
         // No operation leaves the map half-changed, so a panic elsewhere while it is locked does no
         // harm.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -207,7 +207,7 @@ impl Worker {
     }
 
     fn is_idle(&self) -> bool {
-        self.requests.is_idle() && self.in_flight.is_empty()
+        self.requests.scheduler.is_idle() && self.in_flight.is_empty()
     }
 
     /// Submits the next step to the device, and completes the oldest step in flight unless more
@@ -224,7 +224,7 @@ impl Worker {
     /// Submits the next step to the device. Returns false if there is nothing to compute, or
     /// nothing before a step in flight completes.
     fn submit(&mut self) -> Result<bool, DeviceError> {
-        if self.requests.is_idle() {
+        if self.requests.scheduler.is_idle() {
             return Ok(false);
         }
         // The duration of a step includes planning it.

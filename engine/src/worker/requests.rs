@@ -58,11 +58,6 @@ impl Requests {
         Self { scheduler, sampler, active, text, metrics, clock }
     }
 
-    /// Returns true when no sequence is waiting or running.
-    pub(super) fn is_idle(&self) -> bool {
-        self.scheduler.is_idle()
-    }
-
     /// Applies a command of the HTTP front end; a refusal is appended to `outputs`.
     pub(super) fn obey(&mut self, command: Command, outputs: &mut Vec<Output>) {
         match command {

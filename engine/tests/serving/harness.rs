@@ -6,8 +6,8 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::config::{Config, Flags, Machine};
-use engine::http::{KvFacts, ModelFacts, ServerInfo};
-use engine::server::{Loaded, Server};
+use engine::http::{KvFacts, ModelFacts, Ready, ServerInfo};
+use engine::server::Server;
 use engine::tokenize::Reasoning;
 use engine_core::clock::Clock;
 use engine_model::Model;
@@ -95,19 +95,21 @@ pub async fn start(setup: Setup) -> Running {
     let seen = Arc::clone(&widest);
     let wake = Arc::new(Barrier::new(2));
     let template = Arc::clone(&wake);
-    let loading = move || {
+    let loading = move |handle| {
         // An error means that the sender was dropped, which also lets the model load.
         let _ = may_load.recv();
         let mut model = FakeModel::new(setup.behavior, seen);
         model.allocate_kv(setup.limits.pages, setup.limits.page_tokens).unwrap();
-        Ok(Loaded {
-            model: Box::new(model),
+        let ready = Ready {
+            handle,
             text: Arc::new(ByteText { reasoning: setup.reasoning, wake: template }),
             limits: setup.limits,
+            vocab_size: model.info().vocab_size,
             model_name: "fake".into(),
             info: info(),
             weights_sha256: Digest::of_files(Vec::new()),
-        })
+        };
+        Ok((Box::new(model) as _, ready))
     };
     let server = Server::start(loading, setup.api_key, Clock::start()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

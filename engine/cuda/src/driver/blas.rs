@@ -7,8 +7,8 @@
 use std::fmt;
 
 use super::Address;
+use crate::Result;
 use crate::buffer::DType;
-use engine_core::DeviceError;
 
 /// Layout of a column-major matrix in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,8 +114,7 @@ pub trait Blas: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// The library reports an error other than "not supported".
-    fn algorithms(&self, matmul: &ColumnMatmul, most: usize)
-    -> Result<Vec<Algorithm>, DeviceError>;
+    fn algorithms(&self, matmul: &ColumnMatmul, most: usize) -> Result<Vec<Algorithm>>;
 
     /// Returns true if an algorithm that was proposed for a multiplication of other sizes supports
     /// `matmul` too.
@@ -130,7 +129,7 @@ pub trait Blas: Send + Sync + fmt::Debug {
         matmul: &ColumnMatmul,
         algorithm: Algorithm,
         operands: &Operands,
-    ) -> Result<(), DeviceError>;
+    ) -> Result<()>;
 }
 
 #[cfg(test)]

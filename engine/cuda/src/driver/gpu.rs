@@ -28,6 +28,7 @@ use super::{
 };
 use crate::CAPABILITY_MIN;
 use crate::launch::{Launch, Processors};
+use crate::{Result, failed};
 use engine_core::DeviceError;
 
 /// One real GPU with its context, stream and loaded kernels.
@@ -54,22 +55,24 @@ impl Gpu {
     /// # Errors
     /// There is no driver or no such GPU, its compute capability is too old, or kernels do not
     /// compile.
-    pub fn open(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>, DeviceError> {
+    pub fn open(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>> {
         // SAFETY: searches for the library without calling into it.
         if !unsafe { sys::is_culib_present() } {
-            return Err(failed("open", "there is no CUDA driver".to_owned()));
+            return Err(failed("open", "there is no CUDA driver"));
         }
         // A driver older than the bindings lacks symbols, which cudarc reports by a panic.
         let opened = panic::catch_unwind(|| Self::open_present(ordinal, cubins));
-        opened.unwrap_or_else(|_| {
-            Err(failed("open", "the CUDA driver is too old for this release".to_owned()))
-        })
+        opened
+            .unwrap_or_else(|_| Err(failed("open", "the CUDA driver is too old for this release")))
     }
 
-    fn open_present(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>, DeviceError> {
-        result::init().map_err(|error| named("open", error))?;
-        let device = result::device::get(ordinal as i32).map_err(|error| named("open", error))?;
-        let facts = facts(device).map_err(|error| named("open", error))?;
+    fn open_present(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>> {
+        let found = || {
+            result::init()?;
+            let device = result::device::get(ordinal as i32)?;
+            Ok((device, facts(device)?))
+        };
+        let (device, facts) = found().map_err(|error| named("open", error))?;
         if facts.capability < CAPABILITY_MIN {
             let (major, minor) = facts.capability;
             let message = format!(
@@ -91,10 +94,9 @@ impl Gpu {
             functions: BTreeMap::new(),
             blas: None,
         };
-        gpu.bind("open")?;
         // A non-blocking stream does not synchronize with the default stream of the process.
-        let stream = result::stream::create(result::stream::StreamKind::NonBlocking);
-        gpu.stream = stream.map_err(|error| named("open", error))?;
+        let kind = result::stream::StreamKind::NonBlocking;
+        gpu.stream = gpu.with("open", || result::stream::create(kind))?;
         gpu.blas = CublasLt::open(gpu.context, gpu.stream);
         for (kernel, image) in &images {
             gpu.load(kernel, image).map_err(|error| named("load_kernels", error))?;
@@ -136,24 +138,29 @@ impl Gpu {
     }
 
     /// Makes the GPU's context current on the calling thread.
-    fn bind(&self, operation: &'static str) -> Result<(), DeviceError> {
+    fn bind(&self, operation: &'static str) -> Result<()> {
         // SAFETY: the context was retained and not yet released.
         unsafe { result::ctx::set_current(self.context) }.map_err(|error| named(operation, error))
     }
 
     /// Calls `call` with the GPU's context current on the calling thread.
-    fn with(
+    fn with<T>(
         &self,
         operation: &'static str,
-        call: impl FnOnce() -> Result<(), DriverError>,
-    ) -> Result<(), DeviceError> {
+        call: impl FnOnce() -> Result<T, DriverError>,
+    ) -> Result<T> {
         self.bind(operation)?;
         call().map_err(|error| named(operation, error))
+    }
+
+    /// Creates an event in the GPU's context with these flags.
+    fn new_event(&self, operation: &'static str, flags: sys::CUevent_flags) -> Result<Event> {
+        self.with(operation, || result::event::create(flags)).map(|event| Event(event as u64))
     }
 }
 
 /// Reads name, multiprocessors and compute capability of `device` from the driver.
-fn facts(device: sys::CUdevice) -> Result<Facts, DriverError> {
+pub(crate) fn facts(device: sys::CUdevice) -> Result<Facts, DriverError> {
     let attribute = |which| {
         // SAFETY: the driver just returned this device.
         unsafe { result::device::get_attribute(device, which) }
@@ -171,10 +178,6 @@ fn facts(device: sys::CUdevice) -> Result<Facts, DriverError> {
     Ok(Facts { name, processors, capability: (major as u32, minor as u32) })
 }
 
-fn failed(operation: &'static str, message: String) -> DeviceError {
-    DeviceError { operation, message }
-}
-
 /// Converts an error of the driver to a [`DeviceError`] with the name and the explanation that the
 /// driver gives for it.
 fn named(operation: &'static str, error: DriverError) -> DeviceError {
@@ -189,13 +192,12 @@ impl Driver for Gpu {
         &self.facts
     }
 
-    fn memory(&self) -> Result<MemoryBytes, DeviceError> {
-        self.bind("memory")?;
-        let (free, total) = result::mem_get_info().map_err(|error| named("memory", error))?;
+    fn memory(&self) -> Result<MemoryBytes> {
+        let (free, total) = self.with("memory", result::mem_get_info)?;
         Ok(MemoryBytes { free: free as u64, total: total as u64 })
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
+    fn allocate(&self, bytes: usize) -> Result<Address> {
         self.bind("allocate")?;
         // SAFETY: the size is not 0, and the memory is read only after it was written.
         match unsafe { result::malloc_sync(bytes) } {
@@ -209,166 +211,128 @@ impl Driver for Gpu {
 
     fn release(&self, address: Address) {
         // Memory that cannot be released is freed when the process ends.
-        let _failed = self.with("release", || {
-            // SAFETY: the memory was allocated and is released once; the driver waits for work that
-            // uses it.
-            unsafe { result::free_sync(address.0) }
-        });
+        // SAFETY: the memory was allocated and is released once; the driver waits for work that
+        // uses it.
+        let _failed = self.with("release", || unsafe { result::free_sync(address.0) });
     }
 
-    fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError> {
-        self.bind("allocate_pinned")?;
+    fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>> {
         // SAFETY: the size is not 0.
-        let start = unsafe { result::malloc_host(bytes, 0) };
-        let start = start.map_err(|error| named("allocate_pinned", error))?.cast::<u8>();
+        let start = self.with("allocate_pinned", || unsafe { result::malloc_host(bytes, 0) })?;
         let no_memory = || failed("allocate_pinned", format!("no memory for {bytes} bytes"));
-        let start = NonNull::new(start).ok_or_else(no_memory)?;
+        let start = NonNull::new(start.cast::<u8>()).ok_or_else(no_memory)?;
         // SAFETY: the allocation has `bytes` bytes, and nothing else refers to it.
         unsafe { start.as_ptr().write_bytes(0, bytes) };
         Ok(start)
     }
 
     unsafe fn release_pinned(&self, start: NonNull<u8>, _bytes: usize) {
-        let _failed = self.with("release_pinned", || {
-            // SAFETY: the caller guarantees it.
-            unsafe { result::free_host(start.as_ptr().cast()) }
-        });
+        // SAFETY: the caller guarantees it.
+        let _failed =
+            self.with("release_pinned", || unsafe { result::free_host(start.as_ptr().cast()) });
     }
 
-    unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), DeviceError> {
-        self.with("upload", || {
-            // SAFETY: the caller guarantees it.
-            unsafe { sys::cuMemcpyHtoDAsync_v2(to.0, from.cast(), bytes, self.stream) }.result()
+    unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<()> {
+        // SAFETY: the caller guarantees it.
+        self.with("upload", || unsafe {
+            sys::cuMemcpyHtoDAsync_v2(to.0, from.cast(), bytes, self.stream).result()
         })
     }
 
-    unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.with("download", || {
-            // SAFETY: the caller guarantees it.
-            unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from.0, bytes, self.stream) }.result()
+    unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<()> {
+        // SAFETY: the caller guarantees it.
+        self.with("download", || unsafe {
+            sys::cuMemcpyDtoHAsync_v2(to.cast(), from.0, bytes, self.stream).result()
         })
     }
 
-    fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.with("copy", || {
-            // SAFETY: both addresses are device memory, which the driver checks.
-            unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, self.stream) }
-        })
+    fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<()> {
+        // SAFETY: both addresses are device memory, which the driver checks.
+        self.with("copy", || unsafe { result::memcpy_dtod_async(to.0, from.0, bytes, self.stream) })
     }
 
-    fn zero(&self, at: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.with("zero", || {
-            // SAFETY: the address is device memory, which the driver checks.
-            unsafe { result::memset_d8_async(at.0, 0, bytes, self.stream) }
-        })
+    fn zero(&self, at: Address, bytes: usize) -> Result<()> {
+        // SAFETY: the address is device memory, which the driver checks.
+        self.with("zero", || unsafe { result::memset_d8_async(at.0, 0, bytes, self.stream) })
     }
 
-    fn launch(
-        &self,
-        entry: &str,
-        launch: Launch,
-        arguments: &Arguments,
-    ) -> Result<(), DeviceError> {
+    fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<()> {
         let Some(function) = self.functions.get(entry) else {
             return Err(failed("launch", format!("no kernel is called `{entry}`")));
         };
-        let [x, y, z] = launch.grid;
+        let (grid, block) = (launch.grid.into(), (launch.block, 1, 1));
+        let (shared, stream) = (launch.shared_bytes, self.stream);
         let mut pointers: Vec<*mut c_void> =
             arguments.pointers().into_iter().map(|at| at.cast_mut().cast()).collect();
-        self.with("launch", || {
-            // SAFETY: the function is loaded, and the arguments are copied before this call
-            // returns. That they match the kernel's parameters is tested with the emulated driver.
-            unsafe {
-                let (block, shared) = ((launch.block, 1, 1), launch.shared_bytes);
-                result::launch_kernel(
-                    *function,
-                    (x, y, z),
-                    block,
-                    shared,
-                    self.stream,
-                    &mut pointers,
-                )
-            }
+        // SAFETY: the function is loaded, and the arguments are copied before this call returns.
+        // That they match the kernel's parameters is tested with the emulated driver.
+        self.with("launch", || unsafe {
+            result::launch_kernel(*function, grid, block, shared, stream, &mut pointers)
         })
         .map_err(|error| failed("launch", format!("`{entry}` of {launch:?}: {}", error.message)))
     }
 
-    fn event(&self) -> Result<Event, DeviceError> {
-        self.bind("event")?;
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
-        event.map(|event| Event(event as u64)).map_err(|error| named("event", error))
+    fn event(&self) -> Result<Event> {
+        self.new_event("event", sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)
     }
 
-    fn timed_event(&self) -> Result<Event, DeviceError> {
-        self.bind("timed_event")?;
-        let event = result::event::create(sys::CUevent_flags::CU_EVENT_DEFAULT);
-        event.map(|event| Event(event as u64)).map_err(|error| named("timed_event", error))
+    fn timed_event(&self) -> Result<Event> {
+        self.new_event("timed_event", sys::CUevent_flags::CU_EVENT_DEFAULT)
     }
 
-    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, DeviceError> {
-        self.bind("elapsed_ns")?;
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64> {
+        let [from, to] = [from, to].map(|event| event.0 as sys::CUevent);
         // SAFETY: this driver created both events, and events are never destroyed.
-        let ms = unsafe { result::event::elapsed(from.0 as sys::CUevent, to.0 as sys::CUevent) };
-        ms.map(|ms| f64::from(ms) * 1e6).map_err(|error| named("elapsed_ns", error))
+        let ms = self.with("elapsed_ns", || unsafe { result::event::elapsed(from, to) })?;
+        Ok(f64::from(ms) * 1e6)
     }
 
-    fn mark(&self, event: Event) -> Result<(), DeviceError> {
-        self.with("mark", || {
-            // SAFETY: this driver created the event, and events are never destroyed.
-            unsafe { result::event::record(event.0 as sys::CUevent, self.stream) }
-        })
+    fn mark(&self, event: Event) -> Result<()> {
+        // SAFETY: this driver created the event, and events are never destroyed.
+        self.with("mark", || unsafe { result::event::record(event.0 as sys::CUevent, self.stream) })
     }
 
-    fn wait(&self, event: Event) -> Result<(), DeviceError> {
-        self.with("wait", || {
-            // SAFETY: this driver created the event, and events are never destroyed.
-            unsafe { result::event::synchronize(event.0 as sys::CUevent) }
-        })
+    fn wait(&self, event: Event) -> Result<()> {
+        // SAFETY: this driver created the event, and events are never destroyed.
+        self.with("wait", || unsafe { result::event::synchronize(event.0 as sys::CUevent) })
     }
 
-    fn wait_all(&self) -> Result<(), DeviceError> {
-        self.with("wait_all", || {
-            // SAFETY: the stream lives as long as `self`.
-            unsafe { result::stream::synchronize(self.stream) }
-        })
+    fn wait_all(&self) -> Result<()> {
+        // SAFETY: the stream lives as long as `self`.
+        self.with("wait_all", || unsafe { result::stream::synchronize(self.stream) })
     }
 
-    fn begin_capture(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<()> {
         // In this mode other threads, such as those of other ranks, may call CUDA during a capture.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        self.with("begin_capture", || {
-            // SAFETY: the stream lives as long as `self`.
-            unsafe { result::stream::begin_capture(self.stream, mode) }
-        })
+        // SAFETY: the stream lives as long as `self`.
+        self.with("begin_capture", || unsafe { result::stream::begin_capture(self.stream, mode) })
     }
 
-    fn end_capture(&self) -> Result<CudaGraph, DeviceError> {
-        self.bind("end_capture")?;
+    fn end_capture(&self) -> Result<CudaGraph> {
         // SAFETY: a capture of the stream is in progress; the driver just returned the graph, which
         // is not needed any more once it is instantiated.
-        let graph = unsafe {
-            result::stream::end_capture(self.stream).and_then(|graph| {
-                let flags = sys::CUgraphInstantiate_flags(0);
-                let executable = result::graph::instantiate(graph, flags);
-                result::graph::destroy(graph)?;
-                executable
-            })
-        };
-        graph.map(|graph| CudaGraph(graph as u64)).map_err(|error| named("end_capture", error))
+        let graph = self.with("end_capture", || unsafe {
+            let graph = result::stream::end_capture(self.stream)?;
+            let executable = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            result::graph::destroy(graph)?;
+            executable
+        })?;
+        Ok(CudaGraph(graph as u64))
     }
 
-    fn replay(&self, graph: CudaGraph) -> Result<(), DeviceError> {
-        self.with("replay", || {
-            // SAFETY: this driver instantiated the CUDA graph, and it was not yet released.
-            unsafe { result::graph::launch(graph.0 as sys::CUgraphExec, self.stream) }
+    fn replay(&self, graph: CudaGraph) -> Result<()> {
+        // SAFETY: this driver instantiated the CUDA graph, and it was not yet released.
+        self.with("replay", || unsafe {
+            result::graph::launch(graph.0 as sys::CUgraphExec, self.stream)
         })
     }
 
     fn release_graph(&self, graph: CudaGraph) {
-        let _failed = self.with("release_graph", || {
-            // SAFETY: as for a replay; the driver waits for a launch of the graph that is still
-            // running.
-            unsafe { result::graph::exec_destroy(graph.0 as sys::CUgraphExec) }
+        // SAFETY: as for a replay; the driver waits for a launch of the graph that is still
+        // running.
+        let _failed = self.with("release_graph", || unsafe {
+            result::graph::exec_destroy(graph.0 as sys::CUgraphExec)
         });
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Address, Driver};
-use engine_core::DeviceError;
+use crate::Result;
 
 /// Allocation of device memory, released when dropped.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Memory {
     ///
     /// # Errors
     /// The device does not have enough free memory.
-    pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+    pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self> {
         // CUDA refuses allocations of zero bytes.
         let address = driver.allocate(bytes.max(1))?;
         Ok(Self { driver: Arc::clone(driver), address, bytes })
@@ -64,7 +64,7 @@ impl Pinned {
     ///
     /// # Errors
     /// The host does not have enough memory.
-    pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self, DeviceError> {
+    pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self> {
         // CUDA refuses allocations of zero bytes.
         let start = driver.allocate_pinned(bytes.max(1))?;
         Ok(Self { driver: Arc::clone(driver), start, bytes })
@@ -95,7 +95,7 @@ impl Pinned {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn upload(&self, to: Address, bytes: usize) -> Result<(), DeviceError> {
+    pub fn upload(&self, to: Address, bytes: usize) -> Result<()> {
         assert!(bytes <= self.bytes, "they are there");
         // SAFETY: the memory is pinned, and it is released only after all work on the device has
         // ended.
@@ -107,7 +107,7 @@ impl Pinned {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn download(&mut self, at: usize, from: Address, bytes: usize) -> Result<(), DeviceError> {
+    pub fn download(&mut self, at: usize, from: Address, bytes: usize) -> Result<()> {
         assert!(at + bytes <= self.bytes, "they fit");
         // SAFETY: as above, and the bytes fit.
         unsafe { self.driver.download(self.start.as_ptr().add(at), from, bytes) }
@@ -133,7 +133,7 @@ impl Signal {
     ///
     /// # Errors
     /// The host does not have enough memory.
-    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self, DeviceError> {
+    pub fn new(driver: &Arc<dyn Driver>) -> Result<Self> {
         Pinned::new(driver, size_of::<u32>()).map(Self)
     }
 

@@ -24,7 +24,8 @@ pub use memory::{Memory, Pinned, Signal};
 
 use super::buffer::DType;
 use super::launch::{Launch, Processors};
-use engine_core::{DeviceError, Rank};
+use crate::{Result, failed};
+use engine_core::DeviceError;
 
 /// Address in device memory; 0 is the null address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -70,7 +71,7 @@ pub fn out_of_memory(bytes: usize, memory: MemoryBytes) -> DeviceError {
          {missing} are missing; hint: a smaller `--cache-max-entry-count`, \
          `--max-prefill-token-num` or `--max-batch-size`, a smaller model, or weights of fewer bits"
     );
-    DeviceError { operation: "allocate", message }
+    failed("allocate", message)
 }
 
 /// Event in the GPU's stream, by which the host waits for work or measures its time.
@@ -93,17 +94,17 @@ pub trait Driver: Send + Sync + fmt::Debug {
     fn facts(&self) -> &Facts;
 
     /// Returns the numbers of free and of total bytes of device memory.
-    fn memory(&self) -> Result<MemoryBytes, DeviceError>;
+    fn memory(&self) -> Result<MemoryBytes>;
 
     /// Allocates device memory of unspecified content, aligned to 256 bytes.
-    fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
+    fn allocate(&self, bytes: usize) -> Result<Address>;
 
     /// Releases device memory that [`Driver::allocate`] returned, after all work that was started
     /// has ended.
     fn release(&self, address: Address);
 
     /// Allocates zeroed, pinned host memory for asynchronous copies.
-    fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>, DeviceError>;
+    fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>>;
 
     /// Releases pinned host memory that [`Driver::allocate_pinned`] returned.
     ///
@@ -116,53 +117,52 @@ pub trait Driver: Send + Sync + fmt::Debug {
     ///
     /// # Safety
     /// The source is pinned memory, and is not changed until the stream has executed the copy.
-    unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<(), DeviceError>;
+    unsafe fn upload(&self, to: Address, from: *const u8, bytes: usize) -> Result<()>;
 
     /// Starts an asynchronous copy of `bytes` bytes from the device to the host.
     ///
     /// # Safety
     /// The bytes fit into pinned memory at `to`, which nothing else uses until the stream has
     /// executed the copy.
-    unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<(), DeviceError>;
+    unsafe fn download(&self, to: *mut u8, from: Address, bytes: usize) -> Result<()>;
 
     /// Starts an asynchronous copy of `bytes` bytes between two addresses in the device's memory.
-    fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError>;
+    fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<()>;
 
     /// Starts to fill `bytes` bytes of device memory with zeros.
-    fn zero(&self, at: Address, bytes: usize) -> Result<(), DeviceError>;
+    fn zero(&self, at: Address, bytes: usize) -> Result<()>;
 
     /// Launches the kernel with the name `entry` asynchronously, with the grid and block in
     /// `launch`.
-    fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments)
-    -> Result<(), DeviceError>;
+    fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<()>;
 
     /// Creates an event without timing; before it is recorded it counts as reached.
-    fn event(&self) -> Result<Event, DeviceError>;
+    fn event(&self) -> Result<Event>;
 
     /// Creates an event that also takes the time at which the stream reaches it.
-    fn timed_event(&self) -> Result<Event, DeviceError>;
+    fn timed_event(&self) -> Result<Event>;
 
     /// Returns the nanoseconds between two timed events that the stream has reached.
-    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64, DeviceError>;
+    fn elapsed_ns(&self, from: Event, to: Event) -> Result<f64>;
 
     /// Records `event` in the GPU's stream behind the work started so far.
-    fn mark(&self, event: Event) -> Result<(), DeviceError>;
+    fn mark(&self, event: Event) -> Result<()>;
 
     /// Blocks the calling thread until the GPU's stream has reached `event`.
-    fn wait(&self, event: Event) -> Result<(), DeviceError>;
+    fn wait(&self, event: Event) -> Result<()>;
 
     /// Blocks the calling thread until all work of the GPU's stream started so far has ended.
-    fn wait_all(&self) -> Result<(), DeviceError>;
+    fn wait_all(&self) -> Result<()>;
 
     /// Begins to capture a CUDA graph: from here on, launches are captured instead of executed, and
     /// no other work may be started.
-    fn begin_capture(&self) -> Result<(), DeviceError>;
+    fn begin_capture(&self) -> Result<()>;
 
     /// Ends the capture that [`Driver::begin_capture`] began and instantiates the CUDA graph.
-    fn end_capture(&self) -> Result<CudaGraph, DeviceError>;
+    fn end_capture(&self) -> Result<CudaGraph>;
 
     /// Replays a captured CUDA graph asynchronously, in the order of the stream.
-    fn replay(&self, graph: CudaGraph) -> Result<(), DeviceError>;
+    fn replay(&self, graph: CudaGraph) -> Result<()>;
 
     /// Releases a CUDA graph; replays of it that were started still complete.
     fn release_graph(&self, graph: CudaGraph);
@@ -173,6 +173,31 @@ pub trait Driver: Send + Sync + fmt::Debug {
     }
 }
 
+/// Collective operation of NCCL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Writes the sums of all ranks' elements to each rank.
+    AllReduce,
+    /// Writes the elements of all ranks to each rank, in the order of the ranks.
+    AllGather,
+    /// Copies the elements of rank `root` to each rank.
+    Broadcast {
+        /// Index of the rank whose elements are copied.
+        root: usize,
+    },
+}
+
+impl Operation {
+    /// Returns the name of NCCL's function for the collective operation.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "ncclAllReduce",
+            Self::AllGather => "ncclAllGather",
+            Self::Broadcast { .. } => "ncclBroadcast",
+        }
+    }
+}
+
 /// Communicator of one rank of a tensor-parallel group: NCCL operations in the order of the rank's
 /// stream, which a CUDA graph can capture. Every rank must call the same operations in the same
 /// order.
@@ -180,33 +205,15 @@ pub trait Driver: Send + Sync + fmt::Debug {
 /// An operation fails only if the device does, or if another rank has ended. Operations in progress
 /// when a rank ends are released, and their results are undefined.
 pub trait Communicator: Send + fmt::Debug {
-    /// Returns the index of this rank in its tensor-parallel group and the number of ranks.
-    fn rank(&self) -> Rank;
-
-    /// Replaces the `count` elements at device address `x` by their sums over all ranks
-    /// (all-reduce).
-    fn all_reduce(&self, x: Address, count: usize, dtype: DType) -> Result<(), DeviceError>;
-
-    /// Writes the `count` elements at device address `x` of every rank to `out`, in the order of
-    /// the ranks (all-gather).
-    fn all_gather(
+    /// Starts `operation` on `count` elements of each rank. The array has the device addresses of
+    /// the elements and of the result.
+    fn start(
         &self,
-        x: Address,
-        out: Address,
+        operation: Operation,
+        addresses: [Address; 2],
         count: usize,
         dtype: DType,
-    ) -> Result<(), DeviceError>;
-
-    /// Copies the `count` elements at device address `x` of rank `root` to `out` of every rank
-    /// (broadcast).
-    fn broadcast(
-        &self,
-        x: Address,
-        out: Address,
-        count: usize,
-        dtype: DType,
-        root: usize,
-    ) -> Result<(), DeviceError>;
+    ) -> Result<()>;
 
     /// Aborts the tensor-parallel group: releases ranks that wait for this one. The group cannot be
     /// used afterwards.

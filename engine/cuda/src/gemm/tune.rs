@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Gemm, Rows};
+use crate::Result;
 use crate::buffer::DType;
 use crate::choice::{ALGORITHMS, Choices, Kept, Key, Shape, Way, fastest, row_bucket, row_buckets};
 use crate::driver::{Address, Arguments, ColumnMatmul, Memory, WORKSPACE_BYTES, kernels_sha256};
@@ -14,7 +15,7 @@ use crate::launch::matmul::MatrixType;
 use crate::stopwatch::Stopwatch;
 use crate::stream::Stream;
 use crate::weights::Matrix;
-use engine_core::{DeviceError, Rank};
+use engine_core::Rank;
 
 /// Number of timed runs of each GEMM implementation, whose median is compared.
 const SAMPLES: usize = 3;
@@ -42,7 +43,7 @@ impl Seen {
     /// Registers the shape of a multiplication by `w`, if cuBLASLt could compute it too.
     pub fn add(&mut self, stream: &Stream, rows: usize, w: &Matrix, result: DType) {
         let is_fixed = self.is_over || rows == 0 || w.matrix_type != MatrixType::Bf16;
-        if is_fixed || stream.driver().blas().is_none() {
+        if is_fixed || stream.driver.blas().is_none() {
             return;
         }
         let shape = Shape { n: w.n, k: w.k, result };
@@ -62,11 +63,11 @@ impl Gemm {
     ///
     /// # Errors
     /// The device reports an error.
-    pub fn tune(&mut self, stream: &mut Stream, rank: Rank) -> Result<(), DeviceError> {
+    pub fn tune(&mut self, stream: &mut Stream, rank: Rank) -> Result<()> {
         self.seen.is_over = true;
         self.own_scores = rank != Rank::ONLY;
         let seen = std::mem::take(&mut self.seen.shapes);
-        let driver = Arc::clone(stream.driver());
+        let driver = Arc::clone(&stream.driver);
         let Some(blas) = driver.blas() else { return Ok(()) };
         let kept = self.kept.as_ref().map(|folder| {
             let gpu = driver.facts().name.clone();
@@ -104,8 +105,8 @@ impl Gemm {
         shape: Shape,
         weights: &[Matrix],
         buckets: &[usize],
-    ) -> Result<(), DeviceError> {
-        let driver = Arc::clone(stream.driver());
+    ) -> Result<()> {
+        let driver = Arc::clone(&stream.driver);
         let Some(blas) = driver.blas() else { return Ok(()) };
         let Shape { n, k, result } = shape;
         let bytes = |rows: usize| [rows * k * DType::Bf16.bytes(), rows * n * result.bytes()];
@@ -143,7 +144,7 @@ impl Gemm {
 
 /// Fills `bytes` bytes of device memory with random bf16 numbers: the power draw of a GPU, and so
 /// its speed, depends a little on the numbers that it multiplies.
-pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<(), DeviceError> {
+pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<()> {
     const COLS: usize = 8;
     const SEED: u64 = 1;
     let rows = bytes / (COLS * DType::Bf16.bytes());

@@ -1,7 +1,12 @@
-//! Launch shapes of matrix multiplications with few rows (decoding): which blocks compute which
-//! output columns, and the split of K among blocks (split-K).
+//! Launch shapes of matrix multiplications. With few rows (decoding): which blocks compute which
+//! output columns, and the split of K among blocks (split-K). With many rows (prefill) there are as
+//! many blocks as run at once, and each computes every n-th tile of the result, where n is the
+//! number of blocks.
+//!
+//! A file `NAME_sm90.cu` has the same entries as `NAME.cu`, for GPUs of compute capability 9.0,
+//! with the same launch shape.
 
-use super::{Launch, Processors};
+use super::{LANES, Launch, Processors};
 
 /// Largest number of activation rows that the GEMM kernel for few rows takes.
 pub const ROWS_MAX: usize = 16;
@@ -17,6 +22,19 @@ const STAGES: usize = 3;
 /// Number of blocks that a multiprocessor runs at once if its shared memory allows; the GEMM
 /// kernels for few rows are compiled for it.
 const BLOCKS_PER_PROCESSOR: usize = 2;
+
+/// Number of rows, and of columns, of a tile that a block of the tiled GEMM kernels computes.
+const TILE: usize = 128;
+/// Number of elements along K that a block of the tiled GEMM kernels multiplies in one step.
+const TILE_STEP: usize = 64;
+/// Number of steps along K that shared memory buffers in the tiled GEMM kernels.
+const TILE_STAGES: usize = 3;
+/// Size in bytes of the part of a tile's operand that one step along K reads, in bf16.
+const TILE_BYTES: usize = TILE * TILE_STEP * 2;
+/// Number of buffers for weights converted to bf16: one is filled while the other is multiplied.
+const WIDENED: usize = 2;
+/// Number of warps of a block of the tiled GEMM kernels.
+const TILE_WARPS: usize = 8;
 
 /// Storage format of weights in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +75,41 @@ impl MatrixType {
             Self::E4m3 => "expert_matmul_e4m3",
             Self::Mxfp4 => "expert_matmul_mxfp4",
         }
+    }
+
+    /// Returns the name of the GEMM kernel for many rows times one matrix, or `None` if this format
+    /// is supported for experts only.
+    pub fn tile_matmul(self) -> Option<&'static str> {
+        match self {
+            Self::Bf16 => Some("tile_matmul_bf16"),
+            Self::E4m3 => Some("tile_matmul_e4m3"),
+            Self::Mxfp4 => None,
+        }
+    }
+
+    /// Returns the name of the GEMM kernel for many rows times the matrices of their experts
+    /// (grouped GEMM).
+    pub fn grouped_matmul(self) -> &'static str {
+        match self {
+            Self::Bf16 => "grouped_matmul_bf16",
+            Self::E4m3 => "grouped_matmul_e4m3",
+            Self::Mxfp4 => "grouped_matmul_mxfp4",
+        }
+    }
+
+    /// Returns the number of blocks of a tiled GEMM kernel that a multiprocessor runs at once if
+    /// its shared memory allows. FP8 weights need a second set of accumulators, one per scale, and
+    /// so the registers of two blocks.
+    fn blocks_per_processor(self) -> usize {
+        if self == Self::E4m3 { 1 } else { 2 }
+    }
+
+    /// Returns the bytes of shared memory of a block of a tiled GEMM kernel: for each buffered step
+    /// the activations and the stored weights, and buffers for weights that are converted to bf16.
+    fn tile_shared_bytes(self) -> usize {
+        let codes = TILE_STAGES * TILE * (TILE_STEP / self.piece() * 16);
+        let widened = if self == Self::Bf16 { 0 } else { WIDENED * TILE_BYTES };
+        TILE_STAGES * TILE_BYTES + widened + codes
     }
 
     /// Returns the number of steps along K of a row of `k` weights.
@@ -102,21 +155,46 @@ impl MatmulPlan {
 }
 
 impl Launch {
-    /// Returns the launch shape of `matmul_merge`: a thread for each eight elements of the result.
-    pub fn matmul_merge(rows: usize, n: usize) -> Self {
-        Self::elements(rows, n)
-    }
-
     /// Returns the launch shape of `expert_matmul`: blocks for all columns of every expert; those
     /// of experts without rows end at once.
     pub fn expert_matmul(experts: usize, n: usize) -> Self {
         few_rows([column_blocks(n), experts, 1])
     }
+
+    /// Returns the launch shape of `tile_matmul`: as many blocks as run at once, but no more than
+    /// there are tiles.
+    ///
+    /// # Panics
+    /// N is not a multiple of eight, or a multiprocessor has too little shared memory.
+    pub fn tile_matmul(
+        processors: Processors,
+        matrix_type: MatrixType,
+        rows: usize,
+        n: usize,
+    ) -> Self {
+        // Only for its check that N is a multiple of eight.
+        super::vectors(n);
+        let tiles = rows.div_ceil(TILE) * n.div_ceil(TILE);
+        let launch = Self::grouped_matmul(processors, matrix_type);
+        Self { grid: [launch.grid[0].min(tiles.max(1) as u32), 1, 1], ..launch }
+    }
+
+    /// Returns the launch shape of `grouped_matmul`. It does not depend on the number of rows nor
+    /// on their distribution over experts, which only the device knows.
+    ///
+    /// # Panics
+    /// A multiprocessor has too little shared memory.
+    pub fn grouped_matmul(processors: Processors, matrix_type: MatrixType) -> Self {
+        let shared_bytes = matrix_type.tile_shared_bytes();
+        let most = matrix_type.blocks_per_processor();
+        let blocks = processors.resident_blocks(shared_bytes, most);
+        Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], TILE_WARPS * LANES) }
+    }
 }
 
 /// Returns the launch shape of a GEMM kernel for few rows with this grid.
 fn few_rows(grid: [usize; 3]) -> Launch {
-    Launch { shared_bytes: shared_bytes() as u32, ..Launch::new(grid, WARPS * super::LANES) }
+    Launch { shared_bytes: shared_bytes() as u32, ..Launch::new(grid, WARPS * LANES) }
 }
 
 /// Returns the number of blocks that cover N output columns.
@@ -179,5 +257,33 @@ mod tests {
     #[should_panic(expected = "not whole pieces of 32")]
     fn a_row_of_parts_of_pieces_is_refused() {
         MatmulPlan::new(H200, MatrixType::Mxfp4, 64, 48);
+    }
+
+    #[test]
+    fn blocks_are_those_that_run_at_once() {
+        let shape = |processors, matrix_type| {
+            let launch = Launch::grouped_matmul(processors, matrix_type);
+            assert_eq!(launch.block, 256);
+            (launch.grid[0], launch.shared_bytes >> 10)
+        };
+        assert_eq!(shape(H200, MatrixType::Bf16), (264, 96));
+        assert_eq!(shape(H200, MatrixType::E4m3), (132, 104));
+        assert_eq!(shape(H200, MatrixType::Mxfp4), (264, 92));
+        assert_eq!(shape(A100, MatrixType::Bf16), (108, 96));
+    }
+
+    #[test]
+    fn few_tiles_are_as_many_blocks() {
+        let blocks = |rows, n| Launch::tile_matmul(H200, MatrixType::Bf16, rows, n).grid;
+        assert_eq!(blocks(17, 4096), [32, 1, 1]);
+        assert_eq!(blocks(129, 136), [4, 1, 1]);
+        assert_eq!(blocks(8192, 4096), [264, 1, 1]);
+    }
+
+    #[test]
+    #[should_panic(expected = "more than a processor has")]
+    fn too_little_shared_memory_is_refused() {
+        let small = Processors { count: 1, shared_bytes: 96 << 10, has_warpgroups: false };
+        Launch::grouped_matmul(small, MatrixType::Bf16);
     }
 }

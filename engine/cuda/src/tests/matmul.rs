@@ -42,7 +42,7 @@ fn check(program: &Program, case: &Case) -> usize {
     let merge = |call: Call| {
         call.buffer(&parts).value(plan.splits as u32).value(rows as u32).value(n as u32)
     };
-    let merged = || Call::new("matmul_merge", Launch::matmul_merge(rows, n));
+    let merged = || Call::new("matmul_merge", Launch::elements(rows, n));
     let got = program.run(&[
         merge(merged().buffer(&out).null()),
         merge(merged().null().buffer(&vec![f32::NAN; rows * n])),

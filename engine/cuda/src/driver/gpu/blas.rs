@@ -13,6 +13,7 @@ use crate::buffer::DType;
 use crate::driver::blas::{
     Algorithm, Blas, ColumnMatmul, Columns, Operands, Side, WORKSPACE_BYTES,
 };
+use crate::{Result, failed};
 use engine_core::DeviceError;
 
 /// Open cuBLASLt library whose calls run on the stream of one GPU.
@@ -54,10 +55,10 @@ impl CublasLt {
     }
 
     /// Makes the GPU's context current on the calling thread.
-    fn bind(&self) -> Result<(), DeviceError> {
+    fn bind(&self) -> Result<()> {
         // SAFETY: the context was retained and not yet released.
         let bound = unsafe { cudarc::driver::result::ctx::set_current(self.context) };
-        bound.map_err(|error| failed(format!("{error:?}")))
+        bound.map_err(|error| failed("cublaslt", format!("{error:?}")))
     }
 }
 
@@ -70,12 +71,8 @@ impl Drop for CublasLt {
     }
 }
 
-fn failed(message: String) -> DeviceError {
-    DeviceError { operation: "cublaslt", message }
-}
-
 fn named(error: result::CublasError) -> DeviceError {
-    failed(format!("{:?}", error.0))
+    failed("cublaslt", format!("{:?}", error.0))
 }
 
 /// cuBLASLt descriptors of one matrix multiplication: the operation and the layouts of its
@@ -186,11 +183,7 @@ impl Blas for CublasLt {
         &self.version
     }
 
-    fn algorithms(
-        &self,
-        matmul: &ColumnMatmul,
-        most: usize,
-    ) -> Result<Vec<Algorithm>, DeviceError> {
+    fn algorithms(&self, matmul: &ColumnMatmul, most: usize) -> Result<Vec<Algorithm>> {
         self.bind()?;
         let described = Described::new(matmul).map_err(named)?;
         let preference = Preference::new().map_err(named)?;
@@ -251,7 +244,7 @@ impl Blas for CublasLt {
         matmul: &ColumnMatmul,
         algorithm: Algorithm,
         operands: &Operands,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<()> {
         self.bind()?;
         let described = Described::new(matmul).map_err(named)?;
         let algorithm = sys::cublasLtMatmulAlgo_t { data: algorithm.0 };

@@ -10,7 +10,7 @@ use cudarc::nvrtc::{result, sys};
 
 use crate::driver::cubins::{CUBINS, Cubins, HEADERS, Source, kernels};
 use crate::generation;
-use engine_core::DeviceError;
+use crate::{Result, failed};
 
 /// CUDA kernel file with its machine code (cubin).
 pub type Image = (&'static Source, Vec<u8>);
@@ -20,7 +20,7 @@ pub type Image = (&'static Source, Vec<u8>);
 ///
 /// # Errors
 /// The prepared folder lacks a file, NVRTC is not installed, or NVRTC rejects a kernel.
-pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, DeviceError> {
+pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>> {
     let generation = generation(capability);
     // The version is only a part of cache keys, and NVRTC is not needed with a prepared folder.
     let compiler = if cubins.prepared.is_some() { String::new() } else { version() };
@@ -40,7 +40,7 @@ pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>, Dev
             .map(|thread| thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic)))
             .collect()
     });
-    all.map_err(|message| DeviceError { operation: "load_kernels", message })
+    all.map_err(|message| failed("load_kernels", message))
 }
 
 /// Returns the version of NVRTC, part of the key of cached machine code; empty where NVRTC is not

@@ -1,26 +1,27 @@
 //! Tensor-parallel group of real GPUs: each has its own context and stream, and NCCL connects them.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::panic;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self as driver, CUresult};
-use cudarc::nccl::result::{self, NcclError, NcclStatus};
+use cudarc::nccl::result::{self, NcclError};
 use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
 
-use super::{Gpu, failed, named};
+use super::{Gpu, named};
 use crate::buffer::DType;
 use crate::driver::cubins::Cubins;
-use crate::driver::{Address, Communicator, Member};
+use crate::driver::{Address, Communicator, Member, Operation};
+use crate::{Result, failed};
+use engine_core::DeviceError;
 use engine_core::collective::ANOTHER_ENDED;
-use engine_core::{DeviceError, Rank};
 
 /// NCCL communicator of one rank of a tensor-parallel group.
 #[derive(Debug)]
 struct Nccl {
     gpu: Arc<Gpu>,
-    rank: Rank,
+    rank: usize,
     handles: Arc<Handles>,
 }
 
@@ -45,26 +46,25 @@ impl Gpu {
     /// # Errors
     /// A GPU cannot be opened, as for [`Gpu::open`], or NCCL is not installed or cannot connect the
     /// GPUs.
-    pub fn open_group(count: usize, cubins: &Cubins) -> Result<Vec<Member>, DeviceError> {
+    pub fn open_group(count: usize, cubins: &Cubins) -> Result<Vec<Member>> {
         if !has_nccl() {
             let message = "`libnccl.so` is not found, by which GPUs that share a model sum their parts; \
                            hint: install NCCL 2 (`libnccl-dev`, or `nvidia-nccl-cu13` of the Python \
                            packages) and have a folder with `libnccl.so`, if need be a link to \
                            `libnccl.so.2`, in `LD_LIBRARY_PATH`; or `--tp 1`";
-            return Err(failed("open_group", message.to_owned()));
+            return Err(failed("open_group", message));
         }
         let gpus: Vec<Arc<Self>> =
             (0..count).map(|ordinal| Self::open(ordinal, cubins)).collect::<Result<_, _>>()?;
         // A library older than the bindings lacks symbols, which cudarc reports by a panic.
-        let connected = panic::catch_unwind(|| connect(count)).unwrap_or_else(|_| {
-            Err(failed("open_group", "this NCCL is too old for this release".to_owned()))
-        });
+        let connected = panic::catch_unwind(|| connect(count))
+            .unwrap_or_else(|_| Err(failed("open_group", "this NCCL is too old for this release")));
         let handles = Arc::new(connected?);
         let reaches: Vec<bool> =
             gpus.iter().map(|gpu| gpu.reach_all(&gpus)).collect::<Result<_, _>>()?;
         let member = |(index, (gpu, reaches_others)): (usize, (Arc<Self>, bool))| {
-            let (rank, handles) = (Rank { index, count }, Arc::clone(&handles));
-            let communicator = Box::new(Nccl { gpu: Arc::clone(&gpu), rank, handles });
+            let (gpu_of_rank, handles) = (Arc::clone(&gpu), Arc::clone(&handles));
+            let communicator = Box::new(Nccl { gpu: gpu_of_rank, rank: index, handles });
             Member { driver: gpu, communicator, reaches_others }
         };
         Ok(gpus.into_iter().zip(reaches).enumerate().map(member).collect())
@@ -72,7 +72,7 @@ impl Gpu {
 
     /// Enables direct access of this GPU's kernels to the memory of `others`. Returns false where
     /// the machine does not support it.
-    fn reach_all(&self, others: &[Arc<Self>]) -> Result<bool, DeviceError> {
+    fn reach_all(&self, others: &[Arc<Self>]) -> Result<bool> {
         self.bind("reach_all")?;
         for other in others.iter().filter(|other| other.device != self.device) {
             let mut can = 0;
@@ -97,7 +97,7 @@ impl Gpu {
 
 /// Creates the NCCL communicators of the first `count` GPUs in one call, so that no rank waits for
 /// another that fails to start.
-fn connect(count: usize) -> Result<Handles, DeviceError> {
+fn connect(count: usize) -> Result<Handles> {
     let ordinals: Vec<c_int> = (0..count as c_int).collect();
     let mut handles = vec![ptr::null_mut(); count];
     // SAFETY: both arrays have `count` elements.
@@ -137,24 +137,6 @@ impl Drop for Handles {
     }
 }
 
-impl Nccl {
-    /// Calls `call` with the rank's communicator locked and the GPU's context current on the
-    /// calling thread.
-    fn with(
-        &self,
-        operation: &'static str,
-        call: impl FnOnce(sys::ncclComm_t, sys::cudaStream_t) -> Result<NcclStatus, NcclError>,
-    ) -> Result<(), DeviceError> {
-        self.gpu.bind(operation)?;
-        let handle = self.handles.lock(self.rank.index);
-        if handle.is_null() {
-            return Err(failed(operation, ANOTHER_ENDED.to_owned()));
-        }
-        let begun = call(*handle, self.gpu.stream.cast());
-        begun.map(|_| ()).map_err(|error| nccl_failed(operation, &error))
-    }
-}
-
 fn data_type(dtype: DType) -> ncclDataType_t {
     match dtype {
         DType::Bf16 => ncclDataType_t::ncclBfloat16,
@@ -163,47 +145,35 @@ fn data_type(dtype: DType) -> ncclDataType_t {
 }
 
 impl Communicator for Nccl {
-    fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    fn all_reduce(&self, x: Address, count: usize, dtype: DType) -> Result<(), DeviceError> {
-        let (numbers, sum) = (data_type(dtype), ncclRedOp_t::ncclSum);
-        self.with("ncclAllReduce", |handle, stream| {
-            // SAFETY: the address is device memory; as for a kernel launch, the caller guarantees
-            // its length.
-            unsafe { result::all_reduce(x.0 as _, x.0 as _, count, numbers, sum, handle, stream) }
-        })
-    }
-
-    fn all_gather(
+    fn start(
         &self,
-        x: Address,
-        out: Address,
+        operation: Operation,
+        [x, out]: [Address; 2],
         count: usize,
         dtype: DType,
-    ) -> Result<(), DeviceError> {
-        self.with("ncclAllGather", |handle, stream| {
-            // SAFETY: as above.
-            unsafe {
-                result::all_gather(x.0 as _, out.0 as _, count, data_type(dtype), handle, stream)
+    ) -> Result<()> {
+        self.gpu.bind(operation.name())?;
+        let handle = self.handles.lock(self.rank);
+        if handle.is_null() {
+            return Err(failed(operation.name(), ANOTHER_ENDED));
+        }
+        let (stream, dtype) = (self.gpu.stream.cast(), data_type(dtype));
+        let (x, out) = (x.0 as *const c_void, out.0 as *mut c_void);
+        // SAFETY: the context is current and the communicator locked; the addresses are device
+        // memory, whose length the caller guarantees, as for a kernel launch.
+        let begun = unsafe {
+            match operation {
+                Operation::AllReduce => {
+                    let sum = ncclRedOp_t::ncclSum;
+                    result::all_reduce(x, out, count, dtype, sum, *handle, stream)
+                }
+                Operation::AllGather => result::all_gather(x, out, count, dtype, *handle, stream),
+                Operation::Broadcast { root } => {
+                    result::broadcast(x, out, count, dtype, root as c_int, *handle, stream)
+                }
             }
-        })
-    }
-
-    fn broadcast(
-        &self,
-        x: Address,
-        out: Address,
-        count: usize,
-        dtype: DType,
-        root: usize,
-    ) -> Result<(), DeviceError> {
-        let (numbers, root) = (data_type(dtype), root as c_int);
-        self.with("ncclBroadcast", |handle, stream| {
-            // SAFETY: as above.
-            unsafe { result::broadcast(x.0 as _, out.0 as _, count, numbers, root, handle, stream) }
-        })
+        };
+        begun.map(|_| ()).map_err(|error| nccl_failed(operation.name(), &error))
     }
 
     fn abandon(&self) {
