@@ -60,8 +60,8 @@ impl Sampling {
         }
     }
 
-    /// Returns true if penalties or a bias change the logits, so that sampling needs the tokens of
-    /// the prompt and the output.
+    /// Returns true if the parameters have a penalty or a logit bias, so that a row's logits are
+    /// changed before a token is sampled from them.
     pub fn changes_logits(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
@@ -138,7 +138,8 @@ impl Sampler {
     /// allowed tokens.
     ///
     /// # Errors
-    /// Returns an error if no token that may be sampled has a finite logit.
+    /// Returns an error if the largest logit, among the tokens that may be sampled and after
+    /// penalties and bias, is not finite.
     pub fn sample(&mut self, row: Row<'_>, params: &Sampling) -> Result<u32, NoFiniteLogit> {
         let sample = params.sample_params(row.tokens.len() - row.prompt_tokens);
         // Without changes to the logits no copy is needed.
