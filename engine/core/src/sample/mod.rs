@@ -121,7 +121,8 @@ impl TokenSet {
     }
 }
 
-/// Error of sampling from a row of logits in which no token that may be sampled has a finite logit.
+/// Error of sampling from a row of logits whose largest, among the tokens that may be sampled, is
+/// not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no token that may be chosen has a finite logit")]
 pub struct NoFiniteLogit;
