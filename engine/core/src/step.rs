@@ -168,8 +168,8 @@ impl StepBatch {
     /// # Errors
     /// Returns a message about the first fault: a sequence without rows, with a page table that is
     /// too short or names a page outside of the cache, or with rows that do not follow those before
-    /// it; a state slot that two sequences use and one of them writes; more or fewer tokens than
-    /// rows; a reference to a sampled token that does not exist.
+    /// it; a state slot that the step writes twice, or both loads and writes; more or fewer tokens
+    /// than rows; a reference to a sampled token that does not exist.
     pub fn check(&self, shape: &KvShape, sampled: usize) -> Result<(), String> {
         let mut rows = 0;
         for (index, sequence) in self.sequences.iter().enumerate() {

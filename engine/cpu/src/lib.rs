@@ -124,8 +124,8 @@ impl Cpu {
         self.isa
     }
 
-    /// Returns the number of computing threads of the CPU device, as it was created with, the
-    /// calling one included.
+    /// Returns the number of computing threads with which the CPU device was created, the calling
+    /// one included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }

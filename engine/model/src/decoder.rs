@@ -437,7 +437,8 @@ impl<D: Device> Model for Decoder<D> {
     }
 }
 
-/// Builds the `DecoderSpec` of `checkpoint` by the function of its architecture.
+/// Builds the `DecoderSpec` of `checkpoint`, the facts from which its decoder is built, by the
+/// function of its architecture.
 ///
 /// # Errors
 /// Fails if the architecture is not named or not supported, if the configuration is invalid or not

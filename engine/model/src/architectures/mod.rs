@@ -18,8 +18,8 @@ pub struct Architecture {
     /// Names of published models of the architecture, for the README.
     pub models: &'static str,
     /// Function that builds the `DecoderSpec` of a checkpoint of the architecture; it fails if the
-    /// checkpoint's configuration is invalid or not supported, or if a tensor that belongs to the
-    /// configuration has a wrong shape or type.
+    /// checkpoint's configuration is invalid or not supported, or if `rope_freqs.weight` of a GGUF
+    /// file has a wrong shape or type.
     pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
 }
 
