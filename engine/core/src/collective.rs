@@ -44,14 +44,14 @@ pub trait Collective<X: ?Sized = [f32]>: Send + fmt::Debug {
     /// equal lengths.
     ///
     /// # Errors
-    /// Returns an error if another rank has ended or a device fails.
+    /// Returns an error if another rank of the group has ended or a rank's device fails.
     fn all_reduce_sum(&mut self, x: &mut X) -> Result<(), DeviceError>;
 
     /// All-gather: writes to each of the `rows` rows of `out` the same row of every rank's `x`,
     /// side by side in the order of ranks. Ranks may contribute different numbers of columns.
     ///
     /// # Errors
-    /// Returns an error if another rank has ended or a device fails.
+    /// Returns an error if another rank of the group has ended or a rank's device fails.
     fn all_gather(&mut self, x: &X, rows: usize, out: &mut X) -> Result<(), DeviceError>;
 }
 
@@ -75,11 +75,12 @@ struct Group {
 }
 
 /// State of the barrier of a tensor-parallel group: number of ranks that wait at it, number of
-/// completed barriers, and whether a rank has ended.
+/// times that all ranks have passed it, and whether a rank has ended.
 #[derive(Default)]
 struct Meeting {
     arrived: usize,
-    /// Number of barriers that the ranks of the group have completed since it was created.
+    /// Number of times that all ranks of the group have passed the barrier since the group was
+    /// created.
     held: u64,
     /// True once a rank of the group has ended, after which no barrier can complete.
     is_broken: bool,
@@ -122,7 +123,7 @@ impl InProcess {
     /// All-reduce with the minimum: returns the smallest `x` that any rank of the group passed.
     ///
     /// # Errors
-    /// Returns an error if another rank has ended.
+    /// Returns an error if another rank of the group has ended.
     pub fn least(&mut self, x: f32) -> Result<f32, DeviceError> {
         let slots = self.exchange(&[x])?;
         let said = slots.iter().map(|slot| slot.read().unwrap_or_else(PoisonError::into_inner)[0]);

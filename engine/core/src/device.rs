@@ -15,9 +15,10 @@ use crate::{DeviceError, StepBatch, StepOutput};
 /// operations over them. Activation buffers are `[rows, cols]`. Operations on one device take
 /// effect in the order of their calls.
 ///
-/// An operation returns an error if the device fails, lacks memory or lacks the operation, or if a
-/// step names KV pages, sampled tokens or state slots that do not exist. Shapes that do not match
-/// are bugs of the caller, and panic.
+/// An operation returns an error if the device fails, lacks memory or does not support the
+/// operation or its shapes and types, if another rank of the group has ended, or if a step names KV
+/// pages, sampled tokens or state slots that do not exist. Shapes that do not match are bugs of the
+/// caller, and panic.
 pub trait Device: Send + fmt::Debug {
     /// Activation buffer `[rows, cols]` of the device, row major; a device may keep a quantized
     /// copy beside it.
@@ -52,9 +53,9 @@ pub trait Device: Send + fmt::Debug {
         Ok(None)
     }
 
-    /// Measures alternative implementations of the operations called so far and keeps the fastest.
-    /// Called once, after a model's warm-up step and before its KV cache takes the remaining
-    /// memory.
+    /// Lets the device measure alternative implementations of the operations called so far and keep
+    /// the fastest; a device without alternatives does nothing. Called once, after a model's
+    /// warm-up step and before its KV cache takes the remaining memory.
     fn tune(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -89,8 +90,8 @@ pub trait Device: Send + fmt::Debug {
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, DeviceError>;
 
     /// Generates a weight matrix with random weights on the device: the rows of `parts`, stacked
-    /// along N, with `k` elements each. Returns none if the device cannot generate them; the host
-    /// must do it then.
+    /// along N, with `k` elements each. Returns none if the device cannot generate them: the caller
+    /// must then generate them on the host and load them by [`Device::matrix`].
     fn random_matrix(
         &mut self,
         parts: &[RandomRows],
@@ -113,8 +114,9 @@ pub trait Device: Send + fmt::Debug {
         Ok((experts, biases))
     }
 
-    /// Prepares device resources, such as kernels and workspace, for attention layers of the shape
-    /// of `layer`. Called for each attention layer while a model loads.
+    /// Lets the device prepare resources, such as kernels and workspace, for attention layers of
+    /// the shape of `layer`; a device that needs none does nothing. Called for each attention layer
+    /// while a model loads.
     fn prepare_attention(
         &mut self,
         layer: &AttentionLayer<Self::Vector>,
@@ -123,8 +125,8 @@ pub trait Device: Send + fmt::Debug {
         Ok(())
     }
 
-    /// Prepares device resources for gated DeltaNet layers of the shape of `layer`. Called for each
-    /// of them while a model loads.
+    /// Lets the device prepare resources for gated DeltaNet layers of the shape of `layer`; a
+    /// device that needs none does nothing. Called for each of them while a model loads.
     fn prepare_delta_net(
         &mut self,
         layer: &DeltaNetLayer<Self::Vector>,
@@ -155,8 +157,9 @@ pub trait Device: Send + fmt::Debug {
     /// batch's own: a device may pad, and the content of padding rows is unspecified.
     fn rows(&self, step: &Self::StepMetadata) -> StepRows;
 
-    /// Replays a CUDA graph that was captured from a step of the same shape as `step`. Returns
-    /// false if there is none, in which case the caller must call the operations one by one.
+    /// Launches the CUDA graph that the device captured from an earlier step of the same shape,
+    /// which computes all operations of `step`. Returns false if there is none, as on a CPU: the
+    /// caller must then call the operations one by one.
     fn replay(&mut self, step: &Self::StepMetadata) -> Result<bool, DeviceError> {
         let _ = step;
         Ok(false)

@@ -1,6 +1,6 @@
 //! Error type of compute devices.
 
-/// Error of a compute device, which cannot be used any more.
+/// Error of an operation of a compute device; the device cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 #[error("the device failed in {operation}: {message}")]
 pub struct DeviceError {

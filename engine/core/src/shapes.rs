@@ -33,8 +33,9 @@ impl HostMatrix<'_> {
 }
 
 /// Rows of a bf16 weight matrix with random weights, for models that are run without weight files.
-/// The device generates them from the pseudo-random stream that `engine_weights::random_tensor`
-/// defines, so no host memory is needed.
+/// A device that can generate them does so from the pseudo-random stream that
+/// `engine_weights::random_tensor` defines, without host memory; for others the host generates the
+/// whole matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomRows {
     /// Start of the random tensor's own pseudo-random stream: the counter before its first number.
@@ -297,14 +298,15 @@ pub struct KvShape {
 
 /// Numbers and sizes of the heads of a gated DeltaNet layer (linear attention with recurrent
 /// state). A row of its projection holds the queries and keys of all key heads and the values of
-/// all value heads, which pass the causal convolution; then one gate per value element; then the
-/// input of beta for each value head; then the input of the decay for each value head.
+/// all value heads, which pass the causal convolution; then one gate per value element; then, for
+/// each value head, the number whose sigmoid is beta; then, for each value head, the number from
+/// which the decay is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeltaNetShape {
     /// Number of query heads of a gated DeltaNet layer, and of its key heads.
     pub key_heads: usize,
     /// Number of value heads of a gated DeltaNet layer, a multiple of `key_heads`: each key head
-    /// serves `group` consecutive value heads.
+    /// serves `value_heads / key_heads` consecutive value heads.
     pub value_heads: usize,
     /// Number of elements of a query head and of a key head of a gated DeltaNet layer.
     pub key_dim: usize,
@@ -351,9 +353,10 @@ pub struct DeltaNetLayer<V> {
     /// first.
     pub conv: V,
     /// Decay rate of each value head, `[value heads]`, a negative number: the logarithm of the
-    /// decay is `rate * softplus(decay input + bias)`.
+    /// decay is `rate * softplus(x + bias)`, where x is the head's projected number for the decay.
     pub rate: V,
-    /// Bias that is added to the decay's input of each value head, `[value heads]`.
+    /// Bias of each value head, `[value heads]`, that is added to the projected number from which
+    /// the head's decay is computed.
     pub bias: V,
     /// Weights of the gated RMS norm over each value head of the layer's output, `[value_dim]`.
     pub norm: V,
@@ -397,10 +400,10 @@ pub type Stack<M, V> = (Vec<M>, Vec<V>);
 /// Numbers of rows of the operations of one step, padding rows of the device included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepRows {
-    /// Number of rows of each operation of a step before the LM head, one per input token and
-    /// padding row.
+    /// Number of rows of each operation of a step before the LM head: one per input token, and the
+    /// padding rows of the device.
     pub all: usize,
     /// Number of rows of a step that pass the LM head: those that a token is sampled from or whose
-    /// logits the host reads.
+    /// logits the host reads, and the padding rows of the device.
     pub head: usize,
 }

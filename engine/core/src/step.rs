@@ -161,12 +161,15 @@ impl StepBatch {
         HeadRows { rows, sampling }
     }
 
-    /// Checks the sequences and tokens of the batch against the KV cache's `shape`. A page table
-    /// that points outside of the cache would make a kernel read or write foreign memory. `sampled`
-    /// is the number of tokens that the previous step sampled.
+    /// Checks the sequences and tokens of the batch against the KV cache's `shape` and against
+    /// `sampled`, the number of tokens that the previous step sampled. A page table that points
+    /// outside of the cache would make a kernel read or write foreign memory.
     ///
     /// # Errors
-    /// Returns a description of the first violation.
+    /// Returns a message about the first fault: a sequence without rows, with a page table that is
+    /// too short or names a page outside of the cache, or with rows that do not follow those before
+    /// it; a state slot that the step writes twice, or both loads and writes; more or fewer tokens
+    /// than rows; a reference to a sampled token that does not exist.
     pub fn check(&self, shape: &KvShape, sampled: usize) -> Result<(), String> {
         let mut rows = 0;
         for (index, sequence) in self.sequences.iter().enumerate() {
@@ -223,7 +226,8 @@ impl StepBatch {
 /// number of slots.
 ///
 /// # Errors
-/// Returns a description of the first violation.
+/// Returns a message about the first sequence that has no state slot or names one that does not
+/// exist.
 pub fn check_state_slots(sequences: &[ScheduledSequence], slots: usize) -> Result<(), String> {
     for (index, sequence) in sequences.iter().enumerate() {
         let Some(state) = sequence.state else {

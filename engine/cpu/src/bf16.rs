@@ -1,6 +1,6 @@
-//! GEMM micro-kernel in bf16 with f32 sums, used where the processor has bf16 instructions for bf16
-//! and f32 weights, or for all weights if the user chooses bf16; activations and weights are
-//! rounded to bf16 and packed for it.
+//! GEMM micro-kernel in bf16 with f32 accumulators, used for bf16 and f32 weights where the
+//! processor has bf16 instructions, or for all weights with `--dtype bf16`; activations and weights
+//! are rounded to bf16 and packed for it.
 //!
 //! Two steps of k are multiplied at once. A tile of packed weights is [`TILE`] output columns.
 //! Within it k rises a pair at a time; for each pair the groups of 16 columns lie side by side,
@@ -168,9 +168,9 @@ struct Left {
     ahead: usize,
 }
 
-/// Multiplies `MR` rows by one tile of columns over `count` pairs of k, adds to the sums in `kept`,
-/// and returns `MR`. Prefetches `LINES` cache lines per pair: behind a tile of weights lies the
-/// tile that this thread usually takes next.
+/// Multiplies `MR` rows by one tile of columns over `count` pairs of k, adds to the accumulators in
+/// `kept`, and returns `MR`. Prefetches `LINES` cache lines per pair: behind a tile of weights lies
+/// the tile that this thread usually takes next.
 ///
 /// # Safety
 /// `left` has `MR` rows of `count` pairs, `weights` points to `count` pairs of a tile, and no other

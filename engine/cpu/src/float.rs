@@ -231,8 +231,8 @@ fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>)
     }
 }
 
-/// Sums of the products of `MR` rows of activations and `NR` groups of weights, added while the
-/// weights are decoded.
+/// Accumulators of the products of `MR` rows of activations and `NR` groups of weights, to which
+/// products are added while the weights are decoded.
 struct MatmulSums<'a, L: Lanes, const MR: usize, const NR: usize> {
     /// Activations that the decoded weights are multiplied by: `MR` rows of `k` elements.
     x: &'a [f32],

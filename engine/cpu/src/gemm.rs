@@ -78,8 +78,8 @@ pub(super) trait MicroKernel: Debug + Sized {
         1
     }
 
-    /// Returns the scales of a packed tile's output columns, by which the sums are multiplied at
-    /// the end; none if the arithmetic has no such scales.
+    /// Returns the scales of a packed tile's output columns, by which the accumulators are
+    /// multiplied at the end; none if the arithmetic has no such scales.
     fn scales(_tile: &[u8]) -> Option<&[f32]> {
         None
     }
@@ -95,8 +95,8 @@ pub(super) trait Multiply<S>: MicroKernel {
     /// all.
     fn block_k(x: &Self::Activations, rows: usize, k: usize) -> usize;
 
-    /// Multiplies a block of a work item: adds its products to the work item's sums or, in the last
-    /// block of k, writes the results to the output.
+    /// Multiplies a block of a work item: adds its products to the work item's accumulators or, in
+    /// the last block of k, writes the results to the output.
     fn multiply(set: S, item: &mut Item<'_, '_, Self>, block: Block<'_>);
 }
 
@@ -118,14 +118,14 @@ pub(super) struct Item<'a, 'b, M: MicroKernel> {
 pub(super) struct Block<'a> {
     pub rows: Range<usize>,
     pub k: Range<usize>,
-    /// Output location of the block's results in its last block of k; none in earlier blocks of k,
-    /// whose sums are continued.
+    /// Output location of the results, for the last block of k; none for earlier blocks of k, whose
+    /// accumulators are continued.
     pub target: Option<Place<'a>>,
 }
 
 /// Working memory of one thread for GEMMs of one arithmetic.
 pub(super) struct Work<M: MicroKernel> {
-    /// Sums of a block of rows over the blocks of k done so far, `[rows][width * COLUMNS]`.
+    /// Accumulators of a block of rows over the blocks of k done so far, `[rows][width * COLUMNS]`.
     pub sums: Vec<f32>,
     pub scratch: M::Scratch,
 }
@@ -182,18 +182,18 @@ impl Place<'_> {
     }
 }
 
-/// Sums of a micro-kernel tile, which are carried from one block of k to the next and then written
-/// to the output.
+/// Accumulators of a micro-kernel tile, which are carried from one block of k to the next and then
+/// written to the output.
 pub(super) struct Sums<'a, const N: usize> {
-    /// Sums over the earlier blocks of k, one row of sums for each row of the tile.
+    /// Accumulators over the earlier blocks of k, one row of them for each row of the tile.
     pub kept: &'a mut [[f32; N]],
-    /// True in the first block of k, when there are no earlier sums to continue.
+    /// True in the first block of k, when there are no earlier accumulators to continue.
     pub is_first: bool,
     pub target: Option<Place<'a>>,
 }
 
 impl<const N: usize> Sums<'_, N> {
-    /// Returns the sums that the block of k continues: zeros in the first one.
+    /// Returns the accumulators that the block of k continues: zeros in the first one.
     #[inline(always)]
     pub(super) fn load<L: Lanes, const MR: usize, const NR: usize>(
         &self,
@@ -210,7 +210,8 @@ impl<const N: usize> Sums<'_, N> {
         sums
     }
 
-    /// Stores the tile's sums for the next block of k or, after the last block of k, in the output.
+    /// Stores the tile's accumulators for the next block of k or, after the last block of k, in the
+    /// output.
     ///
     /// # Safety
     /// The output target has `MR` rows, which no other thread uses during the call.

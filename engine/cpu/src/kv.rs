@@ -136,9 +136,8 @@ impl CosSin {
 }
 
 impl StepMetadata {
-    /// Checks `batch` against the KV cache's shape and prepares it. A page table that points
-    /// outside of the cache would make a kernel read or write foreign memory. `sampled` are the
-    /// tokens that the previous step sampled.
+    /// Checks `batch` as [`StepBatch::check`] does and prepares it. `sampled` are the tokens that
+    /// the previous step sampled, `None` where it could sample none.
     pub(super) fn new(
         batch: &StepBatch,
         sampled: &[Option<u32>],

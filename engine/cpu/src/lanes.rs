@@ -34,7 +34,7 @@ pub(super) trait Lanes: Copy {
     /// Vector of 16 words of 32 bits, each with eight 4-bit quantized values.
     type Words: Copy;
 
-    /// Number of vectors of f32 sums that fit in registers next to a tile's operands.
+    /// Number of vectors of f32 accumulators that fit in registers next to a tile's operands.
     const ACCUMULATORS: usize;
     /// Number of 16-column groups that the f32 GEMM decodes side by side when there are few rows.
     const FEW_ROWS_GROUPS: usize;
@@ -167,7 +167,7 @@ pub(super) trait Pairs: Copy {
     /// bf16 activations of two steps of k of one row, broadcast to all 16 columns.
     type Row: Copy;
 
-    /// Number of rows of a bf16 micro-kernel tile whose sums fit in registers.
+    /// Number of rows of a bf16 micro-kernel tile whose accumulators fit in registers.
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;
@@ -218,16 +218,16 @@ pub(super) trait Dots: Copy {
     type Weights: Copy;
     /// int8 activations of four steps of k of one row, broadcast to all 16 columns.
     type Row: Copy;
-    /// Sixteen i32 sums of int8 dot products, one per output column.
+    /// Accumulators of int8 dot products: sixteen i32, one per output column.
     type Sums: Copy;
 
-    /// Number of rows of an int8 micro-kernel tile whose sums fit in registers.
+    /// Number of rows of an int8 micro-kernel tile whose accumulators fit in registers.
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;
-    /// Returns initial sums of int8 dot products that correct for the unsigned offset of the
-    /// weights: `start` in every lane, or zeros on instruction sets that convert weights to signed
-    /// bytes.
+    /// Returns initial accumulators of int8 dot products, which correct for the offset that makes
+    /// weights unsigned: `start` in every lane, or zeros on instruction sets that convert weights
+    /// to signed bytes.
     fn start(self, start: i32) -> Self::Sums;
     /// Returns `sums` plus the int8 products of four steps of k.
     fn dot(self, sums: Self::Sums, weights: Self::Weights, row: Self::Row) -> Self::Sums;

@@ -114,7 +114,7 @@ impl Cpu {
         }
     }
 
-    /// Sets the arithmetic for weight matrices that the device loads from now on.
+    /// Returns the device with `arithmetic` set for the weight matrices that it loads from now on.
     pub fn with(self, arithmetic: Arithmetic) -> Self {
         Self { arithmetic, ..self }
     }
@@ -124,7 +124,8 @@ impl Cpu {
         self.isa
     }
 
-    /// Returns the number of computing threads of the CPU device, the calling one included.
+    /// Returns the number of computing threads with which the CPU device was created, the calling
+    /// one included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }

@@ -22,8 +22,8 @@ const RUNS: usize = 6;
 /// Shortest duration of a measured run in seconds, long enough to make the start of the threads
 /// negligible.
 const RUN_SECONDS: f64 = 0.02;
-/// Number of consecutive instructions that add to one sum in a measuring loop. That many of the
-/// largest int8 dot products still fit in an i32.
+/// Number of consecutive instructions that add to one accumulator in a measuring loop. The sum of
+/// that many of the largest int8 dot products still fits in an i32.
 const STEPS: usize = 4096;
 /// Number of bytes of the int8 weights of one dot product for 16 columns, which is also the size of
 /// a cache line.
@@ -74,7 +74,7 @@ pub fn f32_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
 /// Measures the peak rate, in bytes per second, at which `threads` threads together read memory.
 ///
 /// # Errors
-/// Returns an error if the memory to read cannot be allocated.
+/// Returns an error if the system does not reserve the memory to read, or its size overflows.
 pub fn read_bytes_per_s(isa: Isa, threads: usize, clock: Clock) -> Result<f64, DeviceError> {
     read_rate(isa, threads, clock, READ_BYTES)
 }
@@ -98,9 +98,9 @@ fn read_rate(isa: Isa, threads: usize, clock: Clock, bytes: usize) -> Result<f64
     }))
 }
 
-/// Returns the highest rate, in units of work per second, that all threads of `pool` together
-/// reached. `work(thread, rounds)` returns the amount of work it did, which is proportional to
-/// `rounds`.
+/// Returns the highest rate, in operations or bytes per second, that all threads of `pool` together
+/// reached. `work(thread, rounds)` returns the number of operations that it computed or of bytes
+/// that it read, which is proportional to `rounds`.
 fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 + Sync)) -> f64 {
     let (mut best, mut rounds, mut runs) = (0.0f64, 1, 0);
     while runs < RUNS {
@@ -120,7 +120,8 @@ fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 
     best
 }
 
-/// Kernel that measures the int8 peak rate: dot products in tiles whose sums stay in registers.
+/// Kernel that measures the int8 peak rate: dot products in tiles whose accumulators stay in
+/// registers.
 struct Int8DotRate<'a> {
     rounds: usize,
     ops: &'a mut u64,
@@ -138,8 +139,8 @@ impl DotKernel for Int8DotRate<'_> {
     }
 }
 
-/// Runs [`STEPS`] int8 dot products for each sum of a tile of `MR` rows by `NR` groups of 16
-/// columns, `rounds` times. Returns the number of int8 operations.
+/// Runs [`STEPS`] int8 dot products for each accumulator of a tile of `MR` rows by `NR` groups of
+/// 16 columns, `rounds` times. Returns the number of int8 operations.
 #[inline(always)]
 fn int8_dot_rate<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usize) -> u64 {
     let mut weights = Aligned::zeroed(NR * LINE);
@@ -167,7 +168,7 @@ fn int8_dot_rate<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usi
     (rounds * STEPS * MR * NR * LINE * 2) as u64
 }
 
-/// Kernel that measures the bf16 peak rate: dot products whose sums stay in registers.
+/// Kernel that measures the bf16 peak rate: dot products whose accumulators stay in registers.
 struct Bf16DotRate<'a> {
     rounds: usize,
     flops: &'a mut u64,

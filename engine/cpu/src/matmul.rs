@@ -11,7 +11,7 @@ use super::pool::Pool;
 use super::shared::Shared;
 use engine_core::{HostMatrix, WeightType};
 
-/// Arithmetic of the CPU's matrix multiplications, which the user chooses.
+/// Arithmetic of the CPU's matrix multiplications, as the server's `--dtype` sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Arithmetic {
     /// Multiplies all weight matrices in f32: the reference for the other choices.

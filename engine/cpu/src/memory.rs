@@ -13,7 +13,8 @@ use memmap2::MmapMut;
 use engine_core::DeviceError;
 
 /// Reserves zeroed memory of as many bytes as the product of `sizes`; the system provides pages
-/// when they are first touched. Errors name `operation`, and `what` if the product overflows.
+/// when they are first touched. Fails if the product overflows or the system refuses; errors name
+/// `operation`, and `what` if the product overflows.
 pub(super) fn reserve(
     operation: &'static str,
     what: &str,
@@ -58,7 +59,7 @@ pub fn give_back_freed() {
 }
 
 /// Returns the number of bytes of memory that could be allocated now, the smaller of what the
-/// machine and the control group allow. Zero where the system does not report it.
+/// machine and the control group allow. Zero where the system has no `/proc/meminfo`.
 pub fn free_bytes() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
@@ -68,7 +69,7 @@ pub fn free_bytes() -> u64 {
 }
 
 /// Returns the number of bytes of memory that the control group (version 2) leaves to this process;
-/// none if it sets no limit.
+/// none if it sets no limit or cannot be read.
 fn control_group() -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;

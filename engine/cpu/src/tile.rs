@@ -152,7 +152,7 @@ unsafe fn all_rows<L: Lanes, E: Element, const NR: usize>(
     NR
 }
 
-/// Multiplies `MR` rows by the `NR` column groups from group `first` on, with all sums in
+/// Multiplies `MR` rows by the `NR` column groups from group `first` on, with all accumulators in
 /// registers.
 ///
 /// # Safety

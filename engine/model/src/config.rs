@@ -62,7 +62,7 @@ const SIZE_MAX: usize = 1 << 24;
 /// Returns the name of the architecture that a checkpoint's configuration states.
 ///
 /// # Errors
-/// Fails if the configuration names no architecture.
+/// Fails if the configuration does not name an architecture as a text.
 pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
     match config {
         ConfigSource::Gguf(metadata) => Ok(metadata.text("general.architecture")?),
@@ -78,7 +78,7 @@ impl<'a> Settings<'a> {
     /// Returns the settings in the checkpoint's configuration `config`.
     ///
     /// # Errors
-    /// Fails if a GGUF file names no architecture.
+    /// Fails if the metadata of a GGUF file does not name an architecture as a text.
     pub fn of(config: &'a ConfigSource) -> Result<Self, LoadError> {
         Ok(match config {
             ConfigSource::Json { path, json } => Self::Json { path, json },
@@ -231,7 +231,7 @@ impl<'a> Settings<'a> {
     /// files.
     ///
     /// # Errors
-    /// Fails if the activation function is not supported.
+    /// Fails if config.json names an activation function other than `silu` and `gelu_pytorch_tanh`.
     pub fn activation(self) -> Result<Activation, LoadError> {
         let keys = ["hidden_activation", "hidden_act"];
         let named = keys.iter().find_map(|key| Some((*key, self.json(key)?.as_str()?)));
@@ -250,8 +250,9 @@ impl DecoderConfig {
     /// Reads the sizes that all decoders have from a checkpoint's settings.
     ///
     /// # Errors
-    /// Fails if a size is missing, zero or implausible, or the numbers of query and key heads do
-    /// not match.
+    /// Fails if a size is missing, not a whole number or out of range, if the key heads do not
+    /// divide the query heads evenly, if the head size is odd or above 512, or if the epsilon of
+    /// norms is not a number.
     pub fn read(settings: Settings<'_>) -> Result<Self, LoadError> {
         let hidden = settings.size("hidden_size", "embedding_length")?;
         let heads = settings.size("num_attention_heads", "attention.head_count")?;
@@ -304,8 +305,8 @@ impl DecoderConfig {
     }
 }
 
-/// Reads the number of token ids; for GGUF files that do not state it, from the length of the token
-/// list.
+/// Reads the number of token ids of the vocabulary; for GGUF files that do not state it, returns
+/// the length of the tokenizer's token list.
 fn vocab_size(settings: Settings<'_>) -> Result<usize, LoadError> {
     match settings {
         Settings::Gguf { metadata, .. }

@@ -1,7 +1,7 @@
 //! Decoder-only transformer: embedding, layers of blocks over a residual stream, final norm, LM
 //! head.
 //!
-//! It knows no architecture: a [`DecoderSpec`] describes the layers.
+//! It knows no architecture: a [`DecoderSpec`] has the facts about the layers.
 
 use std::mem;
 use std::ops::Range;
@@ -86,7 +86,9 @@ impl<D: Device> Decoder<D> {
     /// there is no such feature.
     ///
     /// # Errors
-    /// Fails if the architecture is not supported or the configuration is invalid.
+    /// Fails if the architecture is not named or not supported, if the configuration is invalid or
+    /// not supported, or if the tensor `rope_freqs.weight` of a GGUF file has a wrong shape or
+    /// type.
     pub fn missing_feature(checkpoint: &Checkpoint) -> Result<Option<Feature>, LoadError> {
         let needed = describe(checkpoint)?.features();
         Ok(D::LACKS.iter().find(|feature| needed.contains(feature)).copied())
@@ -96,9 +98,9 @@ impl<D: Device> Decoder<D> {
     /// rank's part of them on the device.
     ///
     /// # Errors
-    /// Fails if the architecture or one of its features is not supported, the configuration is
-    /// invalid, a tensor is missing or has a wrong shape or type, the ranks cannot share the model,
-    /// or the device is out of memory.
+    /// Fails if the architecture or a feature of the model is not supported, if the configuration
+    /// is invalid, if a tensor is missing or has a wrong shape or type, if the ranks cannot share
+    /// the model, or if the device fails or has too little memory.
     pub fn load(
         mut device: D,
         checkpoint: &Checkpoint,
@@ -435,11 +437,12 @@ impl<D: Device> Model for Decoder<D> {
     }
 }
 
-/// Returns the description of the decoder in `checkpoint`, as the file of its architecture fills it
-/// in.
+/// Builds the `DecoderSpec` of `checkpoint`, the facts from which its decoder is built, by the
+/// function of its architecture.
 ///
 /// # Errors
-/// Fails if the architecture is not supported or the configuration is invalid.
+/// Fails if the architecture is not named or not supported, if the configuration is invalid or not
+/// supported, or if the tensor `rope_freqs.weight` of a GGUF file has a wrong shape or type.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let name = architecture(checkpoint.config())?;
     let Some(architecture) = Architecture::find(name) else {

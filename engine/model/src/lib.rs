@@ -40,7 +40,8 @@ pub struct ModelInfo {
     pub architecture: String,
     /// Number of token ids in the model's vocabulary; every id is below it.
     pub vocab_size: usize,
-    /// Number of tokens of the longest sequence that the checkpoint was trained for.
+    /// Number of tokens of the longest sequence that the model supports, as the checkpoint's
+    /// configuration states it; 2,048 where it does not.
     pub max_seq_len: usize,
     /// Number of weights of the whole model; an embedding that is also the LM head counts once.
     pub parameters: u64,
@@ -87,7 +88,8 @@ pub trait Model: Send + fmt::Debug {
     /// step. On a CPU, memory is touched only as pages fill.
     ///
     /// # Errors
-    /// Fails if the device has too little memory for the KV cache.
+    /// Fails if a device fails, has too little memory, or does not support the cache's data type or
+    /// the model's head size, or if a rank has ended.
     fn allocate_kv(&mut self, pages: usize, page_tokens: usize) -> Result<(), DeviceError>;
 
     /// Allocates `slots` state slots for the recurrent state of running sequences and prefix-cache
@@ -95,7 +97,8 @@ pub trait Model: Send + fmt::Debug {
     /// is touched only as slots fill.
     ///
     /// # Errors
-    /// Fails if the device has too little memory for the state slots.
+    /// Fails if a device fails or has too little memory for the state slots, or if a rank has
+    /// ended.
     fn allocate_states(&mut self, slots: usize) -> Result<(), DeviceError> {
         let _ = slots;
         Ok(())
@@ -107,7 +110,7 @@ pub trait Model: Send + fmt::Debug {
     /// left for them, or none on a CPU, which does not run the step.
     ///
     /// # Errors
-    /// Fails if the device has too little memory for the step, or fails.
+    /// Fails if a device fails or has too little memory for the step, or if a rank has ended.
     fn profile_run(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
         let _ = (tokens, sequences);
         Ok(None)
@@ -122,21 +125,26 @@ pub trait Model: Send + fmt::Debug {
     /// Submits the step of `batch` to the device, which may still be computing when this returns.
     ///
     /// # Errors
-    /// Fails if the batch is invalid or the device fails; the model must not be used any more.
+    /// Fails if the batch is invalid, if no KV cache was allocated, or if the device fails; the
+    /// model must not be used any more. A [`Parallel`] model reports these errors when the step
+    /// completes.
     fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError>;
 
     /// Waits until the oldest step in flight has completed, and returns its logits and sampled
     /// tokens.
     ///
     /// # Errors
-    /// Fails if the device failed in the step or in a later one; the model cannot be used any more.
+    /// Fails if a device failed in the step or in a later one, or if a rank has ended; a
+    /// [`Parallel`] model also reports here why a batch could not be submitted. The model must not
+    /// be used any more.
     fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError>;
 
-    /// Submits the step of `batch`, waits until it has completed, and returns the logits of those
-    /// rows whose logits the host reads. No other step may be in flight.
+    /// Submits the step of `batch`, waits until it has completed, and returns the logits that the
+    /// host reads, `[rows, vocab_size]`, in the order of the batch. No other step may be in flight.
     ///
     /// # Errors
-    /// Fails if the batch is invalid or the device fails; the model must not be used any more.
+    /// Fails if the batch is invalid, if no KV cache was allocated, if a device fails, or if a rank
+    /// has ended; the model must not be used any more.
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], DeviceError> {
         self.submit(batch)?;
         Ok(self.complete()?.logits)

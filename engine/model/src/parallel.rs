@@ -28,13 +28,13 @@ enum Order {
         tokens: usize,
         sequences: usize,
     },
-    /// Submits a step. A rank answers this command only if it fails, and the error is reported when
-    /// the step completes.
+    /// Submits a step. A rank sends a result of this command back only if it fails, and the error
+    /// is reported when the step completes.
     Submit(Arc<StepBatch>),
     Complete,
 }
 
-/// Answer of a rank's thread to a command.
+/// Result of a command to a rank that its thread sends back, or the error of the rank.
 type Answer = Result<Outcome, DeviceError>;
 
 /// Result of a command to a rank: logits and sampled tokens of a completed step, from the first
@@ -126,8 +126,9 @@ impl Parallel {
     }
 }
 
-/// Returns the results of all ranks, or the error that caused the failure: a rank that stops
-/// because another one has ended reports only that.
+/// Returns the results of all ranks, or the error of the first rank that failed by itself: a rank
+/// that stops because another one has ended reports only that, and its error is returned only if
+/// there is no other.
 fn first_cause(answers: Vec<Answer>) -> Result<Vec<Outcome>, DeviceError> {
     let mut failure: Option<DeviceError> = None;
     let mut outcomes = Vec::with_capacity(answers.len());
@@ -143,8 +144,8 @@ fn first_cause(answers: Vec<Answer>) -> Result<Vec<Outcome>, DeviceError> {
     failure.map_or(Ok(outcomes), Err)
 }
 
-/// Returns the fraction of a sequence's memory over all ranks that one rank holds: the larger of
-/// its fractions of KV pages and of recurrent state.
+/// Returns the fraction of a sequence's memory over all ranks that one rank has: the larger of its
+/// fractions of KV pages and of recurrent state.
 fn share(own: &ModelInfo, all: &ModelInfo) -> f64 {
     let of = |own: usize, all: usize| own as f64 / all.max(1) as f64;
     let pages = of(own.kv_bytes_per_token, all.kv_bytes_per_token);
@@ -273,7 +274,7 @@ impl Drop for Parallel {
 /// loaded models in the order of ranks.
 ///
 /// # Errors
-/// Returns the error of the first rank that could not be loaded.
+/// Returns the error of the rank with the lowest index among those that could not be loaded.
 pub fn on_ranks<R: Send, M: Send, E: Send>(
     group: Vec<R>,
     load: impl Fn(R) -> Result<M, E> + Sync,

@@ -24,7 +24,7 @@ pub enum RopePrecision {
     Bf16,
 }
 
-/// Rounding of rotary frequencies that the caller of the loader chooses
+/// Rounding of rotary frequencies, which `--dtype` decides: `AsConverted` for `f32`, else `Exact`
 /// (docs/decisions/0006-rope-frequencies.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RopeChoice {
@@ -185,7 +185,8 @@ impl RopeConfig {
     /// which may be a nested part of those of `checkpoint`.
     ///
     /// # Errors
-    /// Fails if the scaling is not supported or a setting is invalid.
+    /// Fails if the scaling is not supported, if a setting is missing or invalid, or if the tensor
+    /// `rope_freqs.weight` of a GGUF file has a wrong shape or type.
     pub fn read(
         checkpoint: &Checkpoint,
         settings: Settings<'_>,
@@ -224,7 +225,7 @@ impl RopeConfig {
     /// it, the base of the frequencies under `theta_key`, or has its default.
     ///
     /// # Errors
-    /// Fails if the scaling is not supported or a setting is invalid.
+    /// Fails if the scaling is not supported or a setting is missing or invalid.
     pub fn read_json(
         settings: Settings<'_>,
         key: &str,

@@ -1,12 +1,12 @@
-//! Description of a decoder as plain data: an architecture's file fills it in, and blocks are built
-//! from it. It must know no device and read no file.
+//! Facts about a decoder as plain data, from which its blocks are built: an architecture's file
+//! fills them in. It must know no device and read no file.
 
 pub use super::config::Activation;
 use super::config::DecoderConfig;
 use super::rope::RopeConfig;
 use engine_core::{AttentionShape, DeltaNetShape, Feature, Gate, RowOrder};
 
-/// Description of a whole decoder: embedding, layers, final norm, LM head.
+/// Facts about a whole decoder, from which it is built: embedding, layers, final norm, LM head.
 #[derive(Debug, Clone)]
 pub struct DecoderSpec {
     pub config: DecoderConfig,
@@ -73,29 +73,31 @@ pub struct Names {
     pub output_norms: Option<[&'static str; 2]>,
 }
 
-/// Description of a decoder layer: norm, mixer, norm, feed-forward block. Mixer and feed-forward
-/// block add to the residual stream.
+/// Facts about a decoder layer, from which it is built: norm, mixer, norm, feed-forward block.
+/// Mixer and feed-forward block add to the residual stream.
 #[derive(Debug, Clone)]
 pub struct LayerSpec {
     pub mixer: MixerSpec,
     pub feed_forward: FeedForwardSpec,
 }
 
-/// Description of a layer's mixer, the block in which positions exchange information.
+/// Facts about a layer's mixer, from which it is built: the block in which positions exchange
+/// information.
 #[derive(Debug, Clone)]
 pub enum MixerSpec {
     Attention(AttentionSpec),
     DeltaNet(DeltaNetSpec),
 }
 
-/// Description of a layer's feed-forward block, which computes each position separately.
+/// Facts about a layer's feed-forward block, from which it is built: the block that computes each
+/// position separately.
 #[derive(Debug, Clone)]
 pub enum FeedForwardSpec {
     Dense(DenseSpec),
     Moe(MoeSpec),
 }
 
-/// Description of a layer's attention block (grouped-query attention).
+/// Facts about a layer's attention block (grouped-query attention), from which it is built.
 #[derive(Debug, Clone)]
 pub struct AttentionSpec {
     pub names: AttentionNames,
@@ -135,7 +137,7 @@ pub struct AttentionNames {
     pub sinks: &'static str,
 }
 
-/// Description of a layer's gated DeltaNet block.
+/// Facts about a layer's gated DeltaNet block, from which it is built.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaNetSpec {
     pub names: DeltaNetNames,
@@ -183,8 +185,8 @@ pub struct DeltaNetNames {
     pub output: &'static str,
 }
 
-/// Description of a layer's dense gated feed-forward block: gate and up projections, then the down
-/// projection.
+/// Facts about a layer's dense gated feed-forward block, from which it is built: gate and up
+/// projections, then the down projection.
 #[derive(Debug, Clone)]
 pub struct DenseSpec {
     pub names: DenseNames,
@@ -205,7 +207,7 @@ pub struct DenseNames {
     pub down: &'static str,
 }
 
-/// Description of a layer's MoE block: a router and its experts.
+/// Facts about a layer's MoE block, from which it is built: a router and its experts.
 #[derive(Debug, Clone)]
 pub struct MoeSpec {
     /// Tensor name of the MoE router, without `.weight` and `.bias`.

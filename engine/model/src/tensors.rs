@@ -72,8 +72,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         self.device.rank()
     }
 
-    /// Returns the quantization block size, in elements, of the matrix `{name}.weight`: its rows
-    /// can be split among ranks only at multiples of it.
+    /// Returns the quantization block size, in elements, of the matrix `{name}.weight`: ranks can
+    /// divide its columns among them only at multiples of it. It is 1 for float types.
     pub fn cut_unit(&self, name: &str, layer: usize, shape: [usize; 2]) -> usize {
         self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)), &shape)
     }
@@ -105,7 +105,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// Loads the tensor with the full name `name` as a vector of `len` elements on the device.
     ///
     /// # Errors
-    /// Fails as [`Checkpoint::tensor`] does, or if the device is out of memory.
+    /// Fails as [`Checkpoint::tensor`] does, or if the device fails or has too little memory.
     pub fn vector(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
         let values = self.values(&in_layer(name, layer), &[len])?;
         self.own_vector(&values)
@@ -130,11 +130,12 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(self.tensor(name, shape)?.values())
     }
 
-    /// Loads `parts`, stacked along N with `k` inputs each, as one linear layer on the device.
+    /// Loads `parts`, stacked along N, whose rows have `k` elements each, as one linear layer on
+    /// the device.
     ///
     /// # Errors
-    /// Fails if a tensor is missing or has another shape or an unsupported type, or the device is
-    /// out of memory.
+    /// Fails as [`Checkpoint::tensor`] does, or if the device fails, has too little memory or does
+    /// not support the matrix.
     pub fn linear(
         &mut self,
         parts: &[Part<'_>],
@@ -166,7 +167,8 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// first rank gets the bias, or the sum would contain it several times.
     ///
     /// # Errors
-    /// Fails as [`Tensors::linear`] does, or if a rank's border cuts through a quantization block.
+    /// Fails as [`Tensors::linear`] does, or if `cols` is a single range that begins or ends within
+    /// a quantization block.
     pub fn partial(
         &mut self,
         part: &Part<'_>,
@@ -233,8 +235,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok((weight_type, picked.copied().collect()))
     }
 
-    /// Loads `parts`, stacked along N with `k` inputs each, as one matrix on the device, without
-    /// biases.
+    /// Loads `parts`, stacked along N, whose rows have `k` elements each, as one matrix on the
+    /// device, without biases.
     ///
     /// # Errors
     /// Fails as [`Tensors::linear`] does.
@@ -325,7 +327,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// Returns none if there are none.
     ///
     /// # Errors
-    /// Fails if scales have another shape or a quantized type, or are not finite and above 0.
+    /// Fails as [`Checkpoint::scales`] does.
     pub fn kv_scales(
         &self,
         (key, value): (&str, &str),
@@ -380,7 +382,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// the device.
     ///
     /// # Errors
-    /// Fails if the device is out of memory.
+    /// Fails if the device fails, has too little memory or does not support the matrix.
     pub fn own_matrix(&mut self, rows: &[Rows<'_>], k: usize) -> Result<D::Matrix, LoadError> {
         let hosts: Vec<_> = rows
             .iter()
@@ -408,7 +410,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// Loads `values`, which were already read to host memory, as a vector on the device.
     ///
     /// # Errors
-    /// Fails if the device is out of memory.
+    /// Fails if the device fails or has too little memory.
     pub fn own_vector(&mut self, values: &[f32]) -> Result<D::Vector, LoadError> {
         Ok(self.device.vector(values)?)
     }

@@ -39,17 +39,20 @@ impl fmt::Display for SeqId {
     }
 }
 
-/// Limits and sizes by which a scheduler plans steps: batch, tokens, KV pages, state slots. They
-/// are fixed for the life of the scheduler.
+/// Sizes by which a scheduler plans steps: batch, tokens, KV pages, state slots. They are fixed for
+/// the life of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest number of sequences that run at once (`max_num_seqs` in vLLM's words).
+    /// Largest number of sequences that run at once, which the server's `--max-batch-size` sets
+    /// (`max_num_seqs` in vLLM's words).
     pub max_batch_size: usize,
-    /// Token budget: number of tokens of a step (`max_num_batched_tokens` in vLLM's words). A step
-    /// has more only where decoding sequences, with one token each, leave less than one prefill
-    /// chunk of the budget: it then has at most one chunk besides their tokens.
+    /// Token budget: largest number of tokens of a step, which the server's
+    /// `--max-prefill-token-num` sets (`max_num_batched_tokens` in vLLM's words). A step has more
+    /// only where decoding sequences, with one token each, leave less than one prefill chunk of the
+    /// budget: it then has at most one chunk besides their tokens.
     pub token_budget: usize,
-    /// Largest length of a sequence, prompt and output together, in tokens.
+    /// Largest length of a sequence, prompt and output together, in tokens: the server's
+    /// `--max-seq-len` or, without it, the longest sequence of the model.
     pub max_seq_len: usize,
     /// Number of KV pages of the device ("blocks" in vLLM's words).
     pub pages: usize,
@@ -58,12 +61,14 @@ pub struct Limits {
     /// Alignment of prefill chunks in tokens: a chunk ends at a multiple of it, counted from the
     /// start of the sequence, except the last chunk of a prompt.
     pub chunk_tokens: usize,
-    /// True when full KV pages are kept for later prompts with the same beginning (prefix cache).
+    /// True when full KV pages are kept for later prompts with the same beginning (prefix cache);
+    /// the server's `--no-prefix-cache` makes it false.
     pub prefix_cache: bool,
     /// Number of state slots, and distance of snapshots, for recurrent state; `None` for a model
     /// without such state.
     pub states: Option<StateLimits>,
-    /// Largest number of steps that may be in flight while the next one is planned.
+    /// Largest number of steps that may be in flight while the next one is planned, as the model's
+    /// device allows it; 0 on a CPU.
     pub run_ahead: usize,
 }
 
@@ -95,7 +100,8 @@ impl Limits {
     /// only sequence.
     ///
     /// # Errors
-    /// Returns the limit that the sequence exceeds, with the numbers.
+    /// Fails if prompt and output together have more than `max_seq_len` tokens, or need more KV
+    /// pages than there are in all.
     pub fn admits(&self, prompt_tokens: usize, output_tokens: usize) -> Result<(), Refusal> {
         let wanted = prompt_tokens.saturating_add(output_tokens);
         if wanted > self.max_seq_len {
@@ -110,7 +116,8 @@ impl Limits {
     }
 }
 
-/// Reason why a sequence can never run under the scheduler's limits.
+/// Reason why a sequence can never run, even alone: it has too many tokens, or needs more KV pages
+/// than there are.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum Refusal {

@@ -21,7 +21,8 @@ pub struct Totals {
     /// Number of prompt tokens that were found in the prefix cache when their sequence was first
     /// admitted.
     pub hit_tokens: u64,
-    /// Number of times that a running sequence was preempted: it lost its pages and waits again.
+    /// Number of preemptions of running sequences: a preempted sequence loses its KV pages and
+    /// waits again.
     pub preemptions: u64,
 }
 
@@ -66,7 +67,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the limits that planned steps observe.
+    /// Returns the sizes by which steps are planned, which were given to [`Scheduler::new`].
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -74,7 +75,8 @@ impl Scheduler {
     /// Adds a waiting sequence that will have at most `max_output` tokens after its prompt.
     ///
     /// # Errors
-    /// Returns the limit that the sequence would exceed even if it ran alone.
+    /// Fails if the sequence could not run even alone: prompt and output together have more tokens
+    /// than `max_seq_len`, or need more KV pages than there are in all.
     pub fn add(
         &mut self,
         id: SeqId,

@@ -178,8 +178,9 @@ impl Metadata {
 /// Parses the metadata and the tensor table of the GGUF file `bytes`, which was read from `path`.
 ///
 /// # Errors
-/// Fails if the file is truncated, big endian, of a version other than 2 and 3, has tensors that
-/// overlap or are of an unknown type, or is otherwise malformed.
+/// Fails if the file is truncated, big endian, of a version other than 2 and 3, or otherwise
+/// malformed, if tensors overlap or are of an unknown type, or if metadata arrays are nested deeper
+/// or have more elements than this reader accepts.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Header, CheckpointError> {
     let mut reader = Reader { path, bytes, at: 0, elements: 0 };
     if reader.take(4, "the magic number")? != MAGIC {

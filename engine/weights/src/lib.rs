@@ -105,7 +105,7 @@ impl TensorData<'_> {
     }
 }
 
-/// Source of a checkpoint's weights: its files, or a pseudo-random generator.
+/// Origin of a checkpoint's weights: its files, mapped into memory, or a pseudo-random generator.
 #[derive(Debug)]
 enum WeightSource {
     Files(Vec<Map>),
@@ -133,8 +133,8 @@ impl Checkpoint {
     /// and its weights are pseudo-random numbers instead of those in the files.
     ///
     /// # Errors
-    /// Fails if a file is missing, cannot be read, is damaged or is of an unsupported format or
-    /// quantization.
+    /// Fails if a file is missing, cannot be read, is empty or damaged, or is of an unsupported
+    /// format, or if config.json has a quantization that is not supported or not stated completely.
     pub fn open(files: &ModelFiles, seed: Option<u64>) -> Result<Self, CheckpointError> {
         match files {
             ModelFiles::Gguf(path) => Self::open_gguf(path, seed),
@@ -243,7 +243,8 @@ impl Checkpoint {
     /// Returns none if there is no such tensor.
     ///
     /// # Errors
-    /// Fails if the tensor has another shape or a quantized type, or if a scale is not finite or
+    /// Fails if the tensor's shape is none of `[]`, `[1]` and `[count]`, if its type is quantized
+    /// or not supported, if random scales would not fit in memory, or if a scale is not finite or
     /// not above 0.
     pub fn scales(&self, name: &str, count: usize) -> Result<Option<Vec<f32>>, CheckpointError> {
         let Some(stored) = self.tensors.get(name) else { return Ok(None) };
@@ -262,8 +263,9 @@ impl Checkpoint {
         Ok(Some(scales))
     }
 
-    /// Returns the quantization block size, in elements, of tensor `name`: the rows of the matrix
-    /// can be split among ranks only at multiples of it.
+    /// Returns the quantization block size, in elements, of the matrix `name`: ranks can divide the
+    /// columns of the matrix among them only at multiples of it. It is 1 for float types and for
+    /// types that this release cannot compute with.
     pub fn cut_unit(&self, name: &str, shape: &[usize]) -> usize {
         match self.tensors.get(name) {
             Some(stored) => stored.weight_type.map_or(1, WeightType::block),
@@ -276,8 +278,9 @@ impl Checkpoint {
     /// scales do not fit such blocks.
     ///
     /// # Errors
-    /// Fails if there is no such tensor, it has another shape, its type is not supported, its
-    /// scales are missing, or random weights of this shape would not fit in memory.
+    /// Fails if there is no such tensor, if it has another shape or an unsupported type, if its FP8
+    /// scales are missing or have a wrong shape or type, or if random weights of this shape would
+    /// not fit in memory.
     pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<TensorData<'_>, CheckpointError> {
         let tensor = self.stored(name, shape)?;
         // Random FP8 tensors are generated in blocks with their scales.

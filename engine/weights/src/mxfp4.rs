@@ -69,7 +69,8 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Fails if a tensor is missing or has another shape or type, if K is not a multiple of the
-    /// MXFP4 block size, or if random weights of this shape would not fit in memory.
+    /// MXFP4 block size (for a checkpoint without the tensor `name`), or if random weights of this
+    /// shape would not fit in memory.
     pub fn mx_stack(&self, name: &str, shape: [usize; 3]) -> Result<MxStack<'_>, CheckpointError> {
         let [experts, n, k] = shape;
         // Only unquantized checkpoints have a tensor of the plain name.

@@ -24,10 +24,11 @@ pub enum Quantization {
 
 impl Quantization {
     /// Reads the quantization method of a checkpoint from its `config.json`, which was parsed from
-    /// `path`.
+    /// `path`; `Quantization::None` if that has no `quantization_config`.
     ///
     /// # Errors
-    /// Fails if the method is missing or not supported, or the block sizes of FP8 are missing.
+    /// Fails if `quantization_config` exists and its method is missing or not supported, or, for
+    /// FP8, if `weight_block_size` is not two sizes above 0.
     pub fn read(path: &Path, config: &Value) -> Result<Self, CheckpointError> {
         let Some(config) = config.get("quantization_config").filter(|value| !value.is_null())
         else {

@@ -18,7 +18,8 @@ const INDEX: &str = "model.safetensors.index.json";
 /// is the file index in the tensor table.
 ///
 /// # Errors
-/// Fails if there is no safetensors file, or if the index is malformed.
+/// Fails if the folder has neither `model.safetensors` nor an index, or if the index cannot be
+/// read, is malformed, lists no file, or names a path instead of a file in the folder.
 pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let single = folder.join(SINGLE);
     if single.is_file() {
@@ -57,7 +58,8 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
 /// content, read from `path`, and `file` its index in the checkpoint's list of files.
 ///
 /// # Errors
-/// Fails if the header does not match the file, or a tensor occurs in two files.
+/// Fails if the file's header is malformed or does not match the file, or if a tensor is in
+/// `tensors` already, because another file has it.
 pub fn parse(
     path: &Path,
     bytes: &[u8],

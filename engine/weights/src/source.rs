@@ -30,11 +30,12 @@ pub enum ModelFiles {
 
 impl ModelSource {
     /// Finds the model `name` on this machine: the path of a folder or file, or `org/model` or
-    /// `org/model@revision` in `cache`, the folder that [`hub_cache`] returns.
+    /// `org/model@revision` in `cache`, the folder that [`hub_cache`] returns; without a `cache`
+    /// only paths are looked up.
     ///
     /// # Errors
-    /// Fails if no such model is on this machine, or if a model in the cache has several GGUF
-    /// files.
+    /// Fails if no such model is on this machine, or if its folder in the cache has no
+    /// `config.json` and several GGUF files.
     pub fn find(name: &str, cache: Option<&Path>) -> Result<Self, CheckpointError> {
         let path = Path::new(name);
         if path.is_file() {
@@ -82,7 +83,8 @@ fn stem(path: &Path) -> String {
 }
 
 /// Finds the model with the hub id `name`, with or without `@revision`, in
-/// `models--org--name/snapshots/<revision>` of the cache; none if it is not there.
+/// `models--org--name/snapshots/<revision>` of the cache; none if it is not there, an error if it
+/// has several GGUF files and no `config.json`.
 fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointError> {
     let (id, wanted) = match name.split_once('@') {
         Some((id, revision)) => (id, Some(revision)),

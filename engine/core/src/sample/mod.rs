@@ -60,8 +60,8 @@ impl Sampling {
         }
     }
 
-    /// Returns true if penalties or a bias change the logits, so that sampling needs the tokens of
-    /// the prompt and the output.
+    /// Returns true if the parameters have a penalty or a logit bias, so that a row's logits are
+    /// changed before a token is sampled from them.
     pub fn changes_logits(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
@@ -121,7 +121,8 @@ impl TokenSet {
     }
 }
 
-/// Error of sampling from a row of logits in which no token that may be sampled has a finite logit.
+/// Error of sampling from a row of logits whose largest, among the tokens that may be sampled, is
+/// not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no token that may be chosen has a finite logit")]
 pub struct NoFiniteLogit;
@@ -138,7 +139,8 @@ impl Sampler {
     /// allowed tokens.
     ///
     /// # Errors
-    /// Returns an error if no token that may be sampled has a finite logit.
+    /// Returns an error if the largest logit, among the tokens that may be sampled and after
+    /// penalties and bias, is not finite.
     pub fn sample(&mut self, row: Row<'_>, params: &Sampling) -> Result<u32, NoFiniteLogit> {
         let sample = params.sample_params(row.tokens.len() - row.prompt_tokens);
         // Without changes to the logits no copy is needed.

@@ -32,7 +32,7 @@ impl Sampler {
     /// top-p.
     ///
     /// # Errors
-    /// Returns an error if the row has no finite logit.
+    /// Returns an error if the row's largest logit, NaNs left out, is not finite.
     pub fn sample_logits(
         &mut self,
         logits: &[f32],

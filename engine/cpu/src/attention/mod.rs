@@ -28,9 +28,11 @@ use engine_core::{AttentionLayer, AttentionShape, ScheduledSequence};
 use run::{OutputTarget, Run};
 use state::State;
 
-/// Number of positions in a block of attention, after which the softmax sums are rescaled.
+/// Number of positions in a block of attention, after which the accumulators of the softmax are
+/// rescaled.
 const BLOCK: usize = 64;
-/// Number of query rows, over all heads of a group, that a work item of attention should have.
+/// Number of query rows, over all query heads that share a KV head, that a work item of attention
+/// should have.
 const ITEM_ROWS: usize = 24;
 
 /// Number of positions in a part of a long context: attention over a part is a partial softmax that
@@ -215,7 +217,7 @@ impl Attention<'_> {
     }
 
     /// Returns the number of query rows of an attention work item. They are ordered by row of the
-    /// step, and within a row by head of the group.
+    /// step, and within a row by query head.
     fn query_rows(&self, item: Item<'_>) -> usize {
         item.rows * self.layer.shape.group()
     }
@@ -233,8 +235,8 @@ impl Attention<'_> {
         self.layer.shape.head_dim.next_multiple_of(LANES)
     }
 
-    /// Divides the sums of an attention work item by the softmax denominator and writes them to
-    /// `out`. An attention sink adds to the denominator only.
+    /// Divides the weighted values that an attention work item has accumulated by the softmax
+    /// denominator and writes the results to `out`. An attention sink adds to the denominator only.
     #[inline(always)]
     fn finish<L: Lanes>(&self, lanes: L, item: Item<'_>, state: &State, out: &Shared<'_, f32>) {
         let (d, width) = (self.layer.shape.head_dim, self.width());

@@ -165,7 +165,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
     }
 
     /// Computes the online softmax of a block: masks it, turns its scores into probabilities
-    /// relative to the largest score so far, and rescales the sums of earlier blocks.
+    /// relative to the largest score so far, and rescales the accumulators of earlier blocks.
     #[inline(always)]
     fn softmax<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let width = self.call.width();
@@ -225,8 +225,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
         }
     }
 
-    /// Adds `probabilities * values` of the block to the sums of the partial result, KV page by KV
-    /// page.
+    /// Adds `probabilities * values` of the block to the accumulators of the partial result, KV
+    /// page by KV page.
     #[inline(always)]
     fn multiply_values<L: Lanes>(&mut self, lanes: L, block: usize) {
         let (rows, width) = (self.rows(), self.call.width());

@@ -8,13 +8,13 @@ use crate::lanes::Lanes;
 /// of probabilities.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Sums of the values weighted by their probabilities, `[R][D]` for R query rows, D rounded up
-    /// to whole vectors.
+    /// Accumulators of the values weighted by their probabilities, `[R][D]` for R query rows, D
+    /// rounded up to whole vectors.
     pub sums: Vec<f32>,
     /// Largest attention score of each of R query rows, `[R]`; minus infinity before any position.
     pub largest: Vec<f32>,
-    /// Sums of probabilities of each of R query rows, `[R][16]`, one per vector lane; the sum of a
-    /// row's 16 is the softmax denominator.
+    /// Accumulators of the probabilities of each of R query rows, `[R][16]`, one per vector lane;
+    /// the sum of a row's 16 is the softmax denominator.
     pub totals: Vec<f32>,
 }
 

@@ -25,8 +25,9 @@ pub(crate) struct Activations {
     /// Scales of the quantized activations, `[rows / 8][quant_groups][8]`: a scale is the
     /// activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,
-    /// Initial sums of the dot products of each quantization group, `[rows / 8][quant_groups][8]`:
-    /// minus the sum of the group's quantized values times the offset that makes weights unsigned.
+    /// Initial values of the accumulators of the dot products of each quantization group, `[rows /
+    /// 8][quant_groups][8]`: minus the sum of the group's quantized values times the offset that
+    /// makes weights unsigned.
     pub(super) starts: Vec<[i32; HEAD_ROWS]>,
 }
 

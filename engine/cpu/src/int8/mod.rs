@@ -1,5 +1,5 @@
-//! GEMM micro-kernel in int8 with i32 sums, used for weights stored as integer blocks, or for all
-//! weights if the user chooses int8.
+//! GEMM micro-kernel in int8 with i32 accumulators, used for weights stored as integer blocks, or
+//! for all weights with `--dtype int8`.
 //!
 //! Weights become unsigned bytes with one scale per output column, activations signed bytes with
 //! one scale per [`QUANT_GROUP`] of a row. Products of a quantization group are added in i32,
@@ -181,8 +181,8 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Multiplies `MR` rows by one tile of the int8 GEMM over `k` steps, adds the sums to `kept`, and
-/// returns `MR`. All rows are among the same 8, whose scales are stored together.
+/// Multiplies `MR` rows by one tile of the int8 GEMM over `k` steps, adds to the accumulators in
+/// `kept`, and returns `MR`. All rows are among the same 8, whose scales are stored together.
 ///
 /// # Safety
 /// `left` has `MR` rows of `k` quantized values, `weights` points to `k` steps of a tile, and no

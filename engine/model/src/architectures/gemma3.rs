@@ -40,7 +40,8 @@ const SLIDING_ROPE: (&str, (&str, f64)) =
 /// sixth layer, the others have a sliding window.
 const PATTERN: usize = 6;
 
-/// Returns the description of the decoder in a Gemma 3 checkpoint.
+/// Builds the `DecoderSpec` of a Gemma 3 checkpoint: sizes, tensor names and features of its
+/// decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;

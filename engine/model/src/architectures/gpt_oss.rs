@@ -32,7 +32,8 @@ const HUGGING_FACE_EXPERTS: ExpertStorage = ExpertStorage::Interleaved {
 /// not state it.
 const WINDOW: usize = 128;
 
-/// Returns the description of the decoder in a gpt-oss checkpoint.
+/// Builds the `DecoderSpec` of a gpt-oss checkpoint: sizes, tensor names and features of its
+/// decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -59,7 +60,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Returns the description of gpt-oss's MoE blocks, which all layers have.
+/// Builds the `MoeSpec` of gpt-oss's MoE blocks, which all layers have.
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     let experts = settings.size("num_local_experts", "expert_count")?;
     let alpha = settings.optional_number("swiglu_alpha", "")?.unwrap_or(1.702);

@@ -88,7 +88,7 @@ pub const GGUF_DENSE: DenseNames = DenseNames {
     down: "blk.{layer}.ffn_down",
 };
 
-/// Returns the description of the decoder in a Llama checkpoint.
+/// Builds the `DecoderSpec` of a Llama checkpoint: sizes, tensor names and features of its decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -139,20 +139,22 @@ pub fn set_attention_biases(
     Ok(())
 }
 
-/// Returns the description of a dense decoder with Llama's tensor names: all layers alike, no
+/// Builds the `DecoderSpec` of a dense decoder with Llama's tensor names: all layers alike, no
 /// biases, no sliding windows.
 ///
 /// # Errors
-/// Fails if a setting is missing or invalid.
+/// Fails if a setting is missing, invalid or not supported, or if the tensor `rope_freqs.weight` of
+/// a GGUF file has a wrong shape or type.
 pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     dense_as(checkpoint, Settings::of(checkpoint.config())?)
 }
 
-/// Returns the description of a dense decoder, as [`dense`] does, from `settings`, which may be a
+/// Builds the `DecoderSpec` of a dense decoder, as [`dense`] does, from `settings`, which may be a
 /// nested part of the checkpoint's configuration.
 ///
 /// # Errors
-/// Fails if a setting is missing or invalid.
+/// Fails if a setting is missing, invalid or not supported, or if the tensor `rope_freqs.weight` of
+/// a GGUF file has a wrong shape or type.
 pub fn dense_as(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
     let config = DecoderConfig::read(settings)?;
     let is_gguf = settings.is_gguf();

@@ -1,12 +1,13 @@
 //! Model architectures that this release supports, one file each: their tensor names and the
-//! meaning of their settings. These files know no device; they describe a decoder as plain data.
+//! meaning of their settings. These files know no device; they state the facts about a decoder as
+//! plain data, a `DecoderSpec`.
 
 use super::LoadError;
 use super::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
-/// A supported model architecture: its names, and the function that describes its checkpoints as
-/// decoders.
+/// A supported model architecture: its names, and the function that builds the `DecoderSpec` of its
+/// checkpoints.
 #[derive(Debug, Clone, Copy)]
 pub struct Architecture {
     /// Name of the architecture in config.json, such as `LlamaForCausalLM`.
@@ -16,8 +17,9 @@ pub struct Architecture {
     pub gguf: Option<&'static str>,
     /// Names of published models of the architecture, for the README.
     pub models: &'static str,
-    /// Function that returns the description of the decoder in a checkpoint of the architecture; it
-    /// fails if the checkpoint's configuration is invalid.
+    /// Function that builds the `DecoderSpec` of a checkpoint of the architecture; it fails if the
+    /// checkpoint's configuration is invalid or not supported, or if `rope_freqs.weight` of a GGUF
+    /// file has a wrong shape or type.
     pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
 }
 

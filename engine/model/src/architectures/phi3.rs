@@ -31,7 +31,7 @@ const DENSE: DenseNames = DenseNames {
     ..llama::HUGGING_FACE_DENSE
 };
 
-/// Returns the description of the decoder in a Phi-3 checkpoint.
+/// Builds the `DecoderSpec` of a Phi-3 checkpoint: sizes, tensor names and features of its decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;

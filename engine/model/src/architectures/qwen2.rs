@@ -14,7 +14,8 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Returns the description of the decoder in a Qwen2 or Qwen2.5 checkpoint.
+/// Builds the `DecoderSpec` of a Qwen2 or Qwen2.5 checkpoint: sizes, tensor names and features of
+/// its decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let windows = windows(Settings::of(checkpoint.config())?, spec.layers.len())?;
@@ -30,7 +31,8 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
 /// otherwise in those from `max_window_layers` on. GGUF files of these families have none.
 ///
 /// # Errors
-/// Fails if a setting is missing or invalid.
+/// Fails if `sliding_window`, `use_sliding_window`, `max_window_layers` or `layer_types` has an
+/// invalid value.
 pub fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
     let size = settings.optional_size("sliding_window", "")?;
     if settings.is_gguf() || size.is_none() || !settings.flag("use_sliding_window", false)? {

@@ -14,7 +14,8 @@ pub const ARCHITECTURE: Architecture = Architecture {
     describe,
 };
 
-/// Returns the description of the decoder in a dense Qwen3 checkpoint.
+/// Builds the `DecoderSpec` of a dense Qwen3 checkpoint: sizes, tensor names and features of its
+/// decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;

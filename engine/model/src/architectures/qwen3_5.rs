@@ -62,7 +62,8 @@ const ROTARY_SHARE: usize = 4;
 /// the others are gated DeltaNet.
 const ATTENTION_INTERVAL: usize = 4;
 
-/// Returns the description of the decoder in a Qwen3.5 checkpoint.
+/// Builds the `DecoderSpec` of a Qwen3.5 checkpoint: sizes, tensor names and features of its
+/// decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let whole = Settings::of(checkpoint.config())?;
     let settings = match checkpoint.config() {

@@ -33,7 +33,8 @@ pub const GGUF_EXPERTS: DenseNames = DenseNames {
     down: "blk.{layer}.ffn_down_exps",
 };
 
-/// Returns the description of the decoder in a Qwen3-MoE checkpoint.
+/// Builds the `DecoderSpec` of a Qwen3-MoE checkpoint: sizes, tensor names and features of its
+/// decoder.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     let mut spec = llama::dense(checkpoint)?;
     let settings = Settings::of(checkpoint.config())?;
@@ -55,7 +56,7 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
     Ok(spec)
 }
 
-/// Returns the description of Qwen3-MoE's MoE blocks.
+/// Builds the `MoeSpec` of Qwen3-MoE's MoE blocks.
 fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
     // Published checkpoints have `num_experts`, newer configurations `num_local_experts`.
     let key =

@@ -56,7 +56,7 @@ impl<D: Device> Scratch<D> {
     /// steps.
     ///
     /// # Errors
-    /// Fails if the device is out of memory.
+    /// Fails if the device fails or has too little memory.
     pub fn new(device: &mut D) -> Result<Self, DeviceError> {
         Ok(Self {
             projected: device.buffer(1)?,
@@ -69,7 +69,8 @@ impl<D: Device> Scratch<D> {
     }
 }
 
-/// Context of a step for a block: device, prepared step, KV cache, state slots and scratch buffers.
+/// Arguments of a step for a block: device, prepared step, KV cache, state slots and scratch
+/// buffers.
 #[derive(Debug)]
 pub struct Step<'a, D: Device> {
     pub device: &'a mut D,
@@ -84,10 +85,12 @@ pub struct Step<'a, D: Device> {
 }
 
 impl<D: Device> Mixer<D> {
-    /// Loads this rank's part of a layer's mixer, and adds the layer to the numbers in `counts`.
+    /// Loads this rank's part of a layer's mixer, and adds 1 to the number of layers of its kind in
+    /// `counts`.
     ///
     /// # Errors
-    /// Fails if a tensor is missing or has a wrong shape or type, or the device is out of memory.
+    /// Fails if a tensor is missing or has a wrong shape or type, if the ranks cannot share the
+    /// block, or if the device fails, has too little memory or does not support the block.
     pub fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &MixerSpec,
@@ -111,7 +114,8 @@ impl<D: Device> Mixer<D> {
     /// Computes `delta`, the block's addition to the residual stream, from the normed rows `x`.
     ///
     /// # Errors
-    /// Fails if the device fails.
+    /// Fails if the device fails, or if a gated DeltaNet block runs before state slots were
+    /// allocated.
     pub fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -129,7 +133,8 @@ impl<D: Device> FeedForward<D> {
     /// Loads this rank's part of a layer's feed-forward block.
     ///
     /// # Errors
-    /// Fails if a tensor is missing or has a wrong shape or type, or the device is out of memory.
+    /// Fails if a tensor is missing or has a wrong shape or type, if the ranks cannot share the
+    /// block, or if the device fails, has too little memory or does not support the block.
     pub fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &FeedForwardSpec,
@@ -158,8 +163,8 @@ impl<D: Device> FeedForward<D> {
     }
 }
 
-/// Numbers of layers loaded so far, by the kind of memory that their mixers use: KV cache or
-/// recurrent state.
+/// Number of layers loaded so far whose mixers use the KV cache, and of those that use recurrent
+/// state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerCounts {
     /// Number of layers loaded so far that use the KV cache.
@@ -220,7 +225,7 @@ impl Activation {
     /// half as many columns as `gate_up`.
     ///
     /// # Errors
-    /// Fails if the device fails.
+    /// Fails if the device fails or does not support the activation function.
     pub fn run<D: Device>(
         self,
         device: &mut D,

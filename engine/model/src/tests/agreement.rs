@@ -15,8 +15,8 @@ const BF16_AGREEMENT_MIN: f64 = 0.9;
 struct Agreement {
     positions: usize,
     same: usize,
-    /// Sums of squares: `off` of the differences between the logits of the two arithmetics,
-    /// `spread` of the reference logits about their mean.
+    /// Two sums of squares: `off` is that of the differences between the logits of the two
+    /// arithmetics, `spread` that of the differences of the reference logits from their mean.
     off: f64,
     spread: f64,
 }

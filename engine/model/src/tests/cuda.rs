@@ -1,5 +1,5 @@
 //! Tests of the CUDA device with its kernels emulated on the CPU, under the same conditions as the
-//! CPU device: results, and replay of captured decoding steps (CUDA graphs).
+//! CPU device: results, and CUDA graphs that compute decoding steps.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -29,12 +29,12 @@ const MEMORY: u64 = 1 << 30;
 const PROMPTS: [usize; 3] = [2, 33, 70];
 /// Largest relative difference of logits that rounding of activations to bf16 may cause.
 const BOUND: f64 = 0.05;
-/// Largest ratio of the GPU's differences from f32 logits to the differences of a CPU that rounds
-/// as the GPU does. Both round, each after sums in a different order.
+/// Largest permitted ratio of the GPU's differences from f32 logits to the differences of a CPU
+/// that rounds as the GPU does. Both round, each after sums in a different order.
 const TIMES: f64 = 1.5;
-/// Largest ratio, with tensor parallelism, of the GPU's differences from f32 logits to those of a
-/// CPU that rounds as the GPU does: each rank's term of a sum is rounded before it is added.
-/// qwen3-moe reaches 1.9, because that rounding changes some top-k experts.
+/// Largest permitted ratio, with tensor parallelism, of the GPU's differences from f32 logits to
+/// those of a CPU that rounds as the GPU does: each rank's term of a sum is rounded before it is
+/// added. qwen3-moe reaches 1.9, because that rounding changes some top-k experts.
 const TIMES_SHARED: f64 = 2.5;
 /// Number of tokens of the continuation of a tested prompt.
 const TOKENS: usize = 8;

@@ -73,7 +73,7 @@ impl Simulation {
         Ok(id)
     }
 
-    /// Panics if a page or state slot is leaked or released too early.
+    /// Panics if a KV page or state slot is leaked or released too early.
     fn check(&self) {
         self.scheduler.check(self.flying.iter().map(|(plan, _)| plan));
     }
@@ -179,8 +179,8 @@ impl Simulation {
 
     /// Returns the trace of the simulation as text, one line per sequence and one column per step:
     /// `P` is a prefill chunk, `S` one that ends in a snapshot, `L` one that begins from a
-    /// snapshot, `D` a decoded token, `d` a decoded token whose input was in flight, `.` a step
-    /// without the sequence.
+    /// snapshot, `D` a decoding step, `d` a decoding step whose input token a step in flight was
+    /// still to sample, `.` a step without the sequence.
     fn drawing(&self) -> String {
         self.rows.iter().map(|(id, row)| format!("{id:<2} {row}\n")).collect()
     }
