@@ -38,7 +38,9 @@ const COMMAND: &str = "cargo xtask scale-bench --document";
 /// Runs `scale-bench`. The exit code is 1 if a command takes longer than required.
 ///
 /// # Errors
-/// The registry cannot be written, such as when the disk is full, or a tool fails on it.
+/// A program of Redline is missing, another process holds the clone's lock, the registry cannot be
+/// written (as when the disk is full), a command fails on it, the run is interrupted, or the table
+/// cannot be written.
 pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     world.tools.check_for(&[RESULTS, SITE])?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;

@@ -79,7 +79,8 @@ impl Figures {
     ///
     /// # Errors
     ///
-    /// The text is not a number that this figure can have.
+    /// The text is not a number, or the number is one that the figure cannot have (negative, not
+    /// finite, or not whole for a number of requests or tokens).
     pub fn read(&mut self, name: &str, scale: f64, printed: &str) -> Result<(), String> {
         if NOT_THERE.contains(&printed) {
             return Ok(());
@@ -92,8 +93,8 @@ impl Figures {
     ///
     /// # Errors
     ///
-    /// The value is negative, not finite, or has a fraction though the figure counts requests or
-    /// tokens.
+    /// The value is negative, is not finite (except an infinite request rate), or has a fraction
+    /// though it is a number of requests or tokens.
     pub fn take(&mut self, name: &str, value: f64) -> Result<(), String> {
         let endless = value == f64::INFINITY && name == REQUEST_RATE;
         if !(endless || value.is_finite() && value >= 0.0) {

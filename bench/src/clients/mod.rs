@@ -46,7 +46,9 @@ const COMMAND: &str = "cargo xtask client-bench --document";
 /// Runs `client-bench`. The exit code is 1 if Redline misses a required value.
 ///
 /// # Errors
-/// A client cannot be obtained or fails, or a system call fails.
+/// A program of Redline is missing, another process holds the clone's lock, a client cannot be
+/// obtained or fails, a file cannot be read or written, a system call fails, or the run is
+/// interrupted.
 pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let dir = world.places.target("client-bench");
     let path = dir.join(KEPT);
@@ -128,7 +130,7 @@ fn measure_row(
 /// Returns a table row without values, with the date, commit and machine of the measurement.
 ///
 /// # Errors
-/// Git or the system does not report a fact.
+/// The clone is not a git repository, git fails, or the hardware cannot be detected.
 pub fn place(world: &World) -> Result<RowResult, Stop> {
     let git = Git::open(&world.places.root, &world.interrupt)?;
     let commit = git.try_text(&["rev-parse", "HEAD"])?.map(|text| text.trim().to_owned());
@@ -202,7 +204,8 @@ pub fn applies(row: Row, tool: Tool) -> bool {
 /// Measures the figures of the table row `row` once with the client `tool`.
 ///
 /// # Errors
-/// The client fails, or does not report a value that the row needs.
+/// A program does not start, fails or takes too long, a file cannot be read or written, the wait is
+/// interrupted, or the client does not report a value that the row needs.
 pub fn measure(testbed: &Testbed<'_>, row: Row, tool: Tool) -> Result<Values, Stop> {
     match row {
         Row::Saturated => saturated(testbed, tool),

@@ -173,7 +173,7 @@ impl Kept {
     /// Reads the results file at `path`; returns an empty content if there is no such file.
     ///
     /// # Errors
-    /// The file cannot be read or has another form.
+    /// The file cannot be read or does not contain the results of a client comparison.
     pub fn open(path: &Path) -> Result<Self, Stop> {
         if !path.is_file() {
             return Ok(Self::default());

@@ -94,7 +94,8 @@ fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {
 /// and kernels: those of a release are committed to the registry.
 ///
 /// # Errors
-/// The folder contains no results of a bundle, or the registry refuses them.
+/// The folder or archive contains no readable results of a bundle, a program of Redline is missing,
+/// or the records cannot be written or committed to the registry.
 fn collect(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let dir = unpacked(world, &flags.results)?;
@@ -259,7 +260,7 @@ impl Results<'_> {
     /// again gives the same record.
     ///
     /// # Errors
-    /// The record has no path under `results/`, or the folder is not writable.
+    /// The record has no canonical JSON form or no path under `results/`, or it cannot be written.
     fn kernel_record(&self) -> Result<usize, Stop> {
         let (mut benches, mut wall_us, mut started_at) = (Vec::new(), 0, None);
         for stage in &self.described.stages {

@@ -42,8 +42,8 @@ pub struct MachineFile {
 /// Runs the stages of the bundle in whose folder this program lies, and archives their results.
 ///
 /// # Errors
-/// The machine does not match the GPU validation, a stage does not exist or cannot be attempted, or
-/// a file cannot be read or written.
+/// The machine does not match the GPU validation or the folder's earlier results, a stage does not
+/// exist or cannot be attempted, the run is interrupted, or a file cannot be read or written.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     let bundle = &world.places.root;
     let described = read_bundle(bundle)?;

@@ -187,8 +187,9 @@ impl Connection {
     /// is not `None`.
     ///
     /// # Errors
-    /// The system refuses a socket (an environment failure, not the server's), or the address is
-    /// refused at once.
+    /// The system refuses the socket, one of its options or its registration with `epoll` (a
+    /// failure of the client's machine, not the server's), or connecting to the address fails at
+    /// once.
     pub fn open(
         &mut self,
         address: SocketAddr,
@@ -223,7 +224,7 @@ impl Connection {
     /// handshake. Returns false while the handshake goes on.
     ///
     /// # Errors
-    /// The connection failed.
+    /// Connecting or the TLS handshake failed, or a system call on the socket or `epoll` fails.
     pub fn conclude_opening(&mut self, epoll: &Epoll, key: u64) -> Result<bool, Broken> {
         let (Some(socket), Phase::Connecting { since_ns }) = (&self.socket, self.phase) else {
             return Ok(true);
@@ -316,7 +317,8 @@ impl Connection {
     /// is that of the read that completed a record.
     ///
     /// # Errors
-    /// The socket's error; `EAGAIN` where it has no data.
+    /// The socket is not open, a system call on it fails (`EAGAIN` where there are no data yet), or
+    /// TLS fails.
     pub fn read(
         &mut self,
         stamper: &mut Stamper,

@@ -130,7 +130,9 @@ impl Bench {
     /// Opens all inputs, connects to the server and draws or loads the plan.
     ///
     /// # Errors
-    /// An input cannot be used, the system refuses signal handlers, or the server does not answer.
+    /// The engine, scenario, plan, tokenizer, dataset, reference or key file cannot be used, the
+    /// server's URL is not valid or it does not answer, the requests cannot be drawn or do not suit
+    /// the engine, or the system refuses signal handlers.
     pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
         // The handlers come first, so that an interruption while inputs load has the documented
         // exit code.
@@ -380,7 +382,8 @@ What the numbers mean:
 /// Runs `redline-bench run` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be used, or the result cannot be written.
+/// A file or other value that the flags give cannot be used, the server does not answer, the system
+/// refuses signal handlers, the run ends without a measurement, or a result cannot be written.
 pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench)?;
     let measurement = match bench.measure(&bench.point()?, &flags.slo, &flags.out) {

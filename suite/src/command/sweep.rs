@@ -61,7 +61,8 @@ Each row is a point: answered requests, requests and output tokens per second, T
 /// Runs `redline-bench sweep` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be used, or a result cannot be written.
+/// A file or other value that the flags give cannot be used, the server does not answer, the system
+/// refuses signal handlers, a run ends without a measurement, or a result cannot be written.
 pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench)?;
     files::make_folder(&flags.out)?;
@@ -180,8 +181,9 @@ fn share(text: &str) -> Result<f64, String> {
 /// Runs `redline-bench search` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be used, a rate has too few requests to reach the confidence, or a result cannot
-/// be written.
+/// A file or other value that the flags give cannot be used, the server does not answer, the system
+/// refuses signal handlers, a rate has too few requests to reach the confidence, a run ends without
+/// a measurement or with an invalid one, or a result cannot be written.
 pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     let target = Target {
         attainment: flags.attainment,

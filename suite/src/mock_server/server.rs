@@ -100,7 +100,7 @@ impl MockServer {
     /// `log` until it is dropped. Port 0 selects a free port.
     ///
     /// # Errors
-    /// The system refuses to listen on the address.
+    /// The system refuses to listen on the address, or to start a thread.
     pub fn start(
         address: SocketAddr,
         script: Script,

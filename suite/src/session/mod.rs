@@ -105,7 +105,8 @@ impl Assignment<'_> {
     /// Performs the run: warm-up, cache reset, priming, timed requests, then the correctness check.
     ///
     /// # Errors
-    /// The client's system fails (files, ports, sockets), or `stop` was set.
+    /// A limit on open files or local ports is too low, a system call that the client needs fails,
+    /// or `stop` was set.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
         // System limits are checked first, so that they fail before anything is sent.

@@ -41,8 +41,8 @@ pub struct Plan {
 /// Draws the requests of the scenario with the id `id` and sets their send times.
 ///
 /// # Errors
-/// The dataset is missing, unreadable or too small, the tokenizer rejects a text, the seed exceeds
-/// 32 bits, or a request would have no tokens.
+/// The dataset is missing, has another format or is too small, the workload's lengths are missing
+/// or give a request without tokens, the tokenizer rejects a text, or the seed exceeds 32 bits.
 pub fn plan(
     id: &str,
     scenario: &Scenario,
