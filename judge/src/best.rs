@@ -183,8 +183,8 @@ impl Answer {
 /// block of a published report.
 type Repeats = (Cell, bool, String, Option<String>);
 
-/// Ranks the cells of `registry` that answer `question`. Figures published elsewhere are never
-/// ranked beside measured ones, and each published block is a candidate of its own.
+/// Ranks the cells of `registry` that match `question`. Figures published elsewhere are never
+/// ranked beside measured ones, and each result in a published report is a candidate of its own.
 ///
 /// # Errors
 ///

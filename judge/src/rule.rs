@@ -7,8 +7,8 @@
 use schema::run::{Check, Kind, Level, RunRecord, Status, ValidityVerdict};
 use schema::scenario::Tier;
 
-/// Outcome of a condition over a record: `None` when the record lacks the condition's inputs; `Ok`
-/// when the claim holds; else a sentence with the figures that break it.
+/// Outcome of a condition over a record: `None` when the record lacks a value that the condition
+/// needs; `Ok` when the claim holds; else a sentence with the figures that break it.
 pub type Outcome = Option<Result<(), String>>;
 
 /// Quality rule over one run: a claim that must hold of its record, with id, severity and
@@ -162,8 +162,8 @@ impl Rule {
     pub(crate) const WARNING: Self =
         Self { level: Level::Warning, level_on_cpu: Level::Warning, ..Self::ERROR };
 
-    /// Judges `record` by the rule; `None` where the rule does not apply or the record lacks its
-    /// inputs.
+    /// Judges `record` by the rule; `None` where the rule does not apply, or the record lacks a
+    /// value that the rule needs.
     pub fn judge(&self, record: &RunRecord) -> Option<Check> {
         if !self.scope.covers(record) {
             return None;

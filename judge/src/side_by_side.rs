@@ -81,9 +81,9 @@ pub struct Match<'a> {
     pub in_turns: Option<InTurns<'a>>,
 }
 
-/// Compares the latest releases of two engines that answered one of the same scenarios. The runs,
-/// which are of one model on one hardware, must all be usable. Returns one match for each scenario,
-/// in page order, and none where the engines share no scenario.
+/// Selects the latest releases of two engines that have a scenario in common, and returns the runs
+/// to compare in each such scenario, in page order; nothing where the engines share no scenario.
+/// The given runs must all be usable, and of one model on one hardware.
 pub fn latest<'a>(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Vec<Match<'a>> {
     let (ours, theirs) = (by_release(ours), by_release(theirs));
     let pairs = ours.values().rev().flat_map(|our| theirs.values().rev().map(move |t| (our, t)));

@@ -1,6 +1,6 @@
 //! The command `client-bench`: compares Redline's load generator with others and with a raw-socket
 //! client, which does the least possible work, against a mock server whose log is the truth. Only
-//! Redline's own figures are checked against required values.
+//! Redline's own figures are checked against bounds.
 //!
 //! A row is measured by exchanges of a client with a fresh mock server. Where a client's startup would
 //! count, the difference of two measurements with different loads removes it.
@@ -43,7 +43,7 @@ const DOCUMENT: &str = "docs/method/client.md";
 /// Command named in the marker of the page `docs/method/client.md` that says who writes its table.
 const COMMAND: &str = "cargo xtask client-bench --document";
 
-/// Runs `client-bench`. The exit code is 1 if Redline misses a required value.
+/// Runs `client-bench`. The exit code is 1 if a figure of Redline is beyond its bound.
 ///
 /// # Errors
 /// A program of Redline is missing, another process holds the clone's lock, a client cannot be
@@ -147,7 +147,8 @@ pub fn place(world: &World) -> Result<RowResult, Stop> {
     })
 }
 
-/// True when Redline's load generator meets every required value that has been measured.
+/// True when Redline's load generator keeps the bound of every figure that has one and has been
+/// measured.
 fn wanted_are_kept(kept: &Kept) -> bool {
     FIGURES.iter().all(|figure| {
         let result = kept.rows.get(&figure.row);

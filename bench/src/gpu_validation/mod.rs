@@ -35,8 +35,8 @@ use serde_json::Value;
 use self::run::{MachineFile, line};
 use crate::cli::{CollectFlags, GpuValidation};
 
-/// File name of the bundle's description (release and stages), in the bundle's folder and in that
-/// of its results.
+/// File name of the facts about a bundle (its release, stages and limits), in the bundle's folder
+/// and in that of its results.
 const DESCRIPTION: &str = "bundle.json";
 /// File name of the facts about the measured machine, in the folder of a bundle's results.
 const MACHINE: &str = "machine.json";
@@ -66,7 +66,8 @@ pub fn run(world: &World, step: &GpuValidation) -> Result<Exit, Stop> {
     }
 }
 
-/// Reads the description of the bundle, or of results of a bundle, in `dir`.
+/// Reads `bundle.json`, the facts about a bundle (such as its release and stages), from `dir`, the
+/// folder of the bundle or of its results.
 fn read_bundle(dir: &Path) -> Result<ValidationBundle, Stop> {
     let path = dir.join(DESCRIPTION);
     let described: ValidationBundle = read_json(&path)?;

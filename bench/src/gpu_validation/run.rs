@@ -162,7 +162,8 @@ fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
     if status.success() { Ok(()) } else { Err(Stop::environment(failed())) }
 }
 
-/// Runner of a bundle's stages, with the description, folders and hardware that the stages share.
+/// Runner of a bundle's stages, with what they share: facts about the bundle and the hardware, and
+/// folders.
 #[derive(Debug)]
 struct StageRunner<'a> {
     world: &'a World,

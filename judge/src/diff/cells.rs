@@ -194,7 +194,8 @@ pub struct Block<'a> {
 /// Blocks of one campaign in one cell, in the order in which they were run.
 #[derive(Debug, Clone, Default)]
 pub struct Blocks<'a> {
-    /// Blocks of the screen, the first stage, in which every cell takes part.
+    /// Blocks of the screen, the first stage, in which every cell takes part; also those of a
+    /// campaign without stages.
     pub screen: Vec<Block<'a>>,
     /// Blocks of the confirmation: fresh runs after the screen, which confirm or refute its
     /// candidates.

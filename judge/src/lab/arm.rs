@@ -35,8 +35,8 @@ pub struct Failure {
     pub survived: Option<f64>,
 }
 
-/// Runs of a candidate in a round: outer index is the profile, inner index the repeat. After a
-/// failure the remaining runs may be missing.
+/// Outcomes of a candidate's runs in a round: outer index is the profile, inner index the repeat.
+/// After a failure the remaining runs may be missing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcomes(pub Vec<Vec<Launch>>);
 

@@ -91,7 +91,7 @@ pub(super) fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
 
 /// Explores a lab within `runs_max` runs. `measure` returns the outcomes of a round's candidates,
 /// in their order. The exploration is deterministic: the same outcomes lead to the same rounds and
-/// the same conclusion, so that a lab can be replayed from its records.
+/// the same conclusion, so that records alone show how far a lab has come.
 ///
 /// # Errors
 ///

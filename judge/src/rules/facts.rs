@@ -118,7 +118,7 @@ const NEED_NO_REASON: [&str; 8] = [
 ];
 
 /// Appends to `found` the dotted paths of nulls in `value`, which lies at `path` of `record`, where
-/// the record gives no reason for the path or for a group that contains it.
+/// the record gives no reason for the path or for an object that contains it.
 fn unexplained_nulls(value: &Value, path: &str, record: &RunRecord, found: &mut Vec<String>) {
     if NEED_NO_REASON.contains(&path) || record.absent.contains_key(path) {
         return;

@@ -1,5 +1,5 @@
 //! TCP connection of the client: opens the socket, writes one request at a time, reads its answer
-//! with receive time stamps; no other code stamps received bytes.
+//! with receive time stamps; no other code stamps the answers of a run as they are received.
 //!
 //! The kernel records when a segment arrived (`SO_TIMESTAMPNS`), which stays right however busy
 //! this program is. TCP gives one stamp per read, that of the last segment. Where the kernel gives

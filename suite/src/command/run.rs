@@ -127,7 +127,8 @@ pub(super) struct Point {
 }
 
 impl Bench {
-    /// Opens all inputs, connects to the server and draws or loads the plan.
+    /// Reads the files that the flags name, probes the server, and draws the plan of requests or
+    /// reads a saved one.
     ///
     /// # Errors
     /// The engine, scenario, plan, tokenizer, dataset, reference or key file cannot be used, the

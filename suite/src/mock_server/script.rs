@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Reference for real servers that behave like the script, for readers; empty if there is none.
+    /// Name, version and source files of the real server that the script imitates, for readers
+    /// only; empty if none is named.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// Answers to requests, in order of precedence: a request gets the first answer that matches

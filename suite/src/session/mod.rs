@@ -53,11 +53,12 @@ pub struct Assignment<'a> {
     pub facts: ScenarioFacts,
     pub plan: &'a Plan,
     pub tokenizer: &'a Tokenizer,
-    /// Model name that the run's requests carry, as the server knows it.
+    /// Model name that the run's requests carry: the one that a flag gives, else the one that the
+    /// server reports.
     pub model: String,
     /// Facts that the server reports about itself, probed before the run.
     pub probed: &'a Probed,
-    /// Reader of this machine's GPUs, or the reason why they cannot be read.
+    /// Reader of this machine's GPUs; `None` where they cannot be read.
     pub meter: &'a Meter,
     /// Reference outputs that the server's greedy outputs are compared with; `None` if none are
     /// given.
@@ -102,7 +103,9 @@ pub struct Finished {
 }
 
 impl Assignment<'_> {
-    /// Performs the run: warm-up, cache reset, priming, timed requests, then the correctness check.
+    /// Performs the run: warm-up; if the scenario asks for them, a reset of the prefix cache and
+    /// its priming; the timed requests; and the correctness check unless it is switched off. A
+    /// failure in warm-up or priming ends the run before the timed requests.
     ///
     /// # Errors
     /// A limit on open files or local ports is too low, a system call that the client needs fails,
