@@ -289,7 +289,7 @@ pub const PAIR: [&str; 2] = ["v0.0.0", "v0.1.0"];
 /// into `folder`, which must be empty or not exist.
 ///
 /// # Errors
-/// The folder is not empty, or git or a file operation fails.
+/// The folder is not empty, git or a file operation fails, or the run is interrupted.
 pub fn repository(world: &World, folder: &Path, records: u64) -> Result<(), Stop> {
     make_dir(folder)?;
     let mut entries = fs::read_dir(folder).map_err(FileError::at("read", folder))?;

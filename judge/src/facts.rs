@@ -158,7 +158,8 @@ pub fn sweep(scenario: &ScenarioFacts) -> Option<String> {
     is_level.then(|| format!("{sweep}@{}", scenario.rev))
 }
 
-/// Splits the id of a concurrency level into its sweep and the number of users.
+/// Splits the id of a concurrency level into its sweep and the number of users; `None` for another
+/// id.
 pub(crate) fn concurrency_level(id: &str) -> Option<(&str, u64)> {
     let (sweep, users) = id.rsplit_once("-c")?;
     Some((sweep, users.bytes().all(|b| b.is_ascii_digit()).then(|| users.parse().ok())??))

@@ -65,7 +65,7 @@ pub struct Finding {
     pub breach: bool,
     /// Observation behind the finding, as a sentence.
     pub detail: String,
-    /// Advice on how to resolve the finding.
+    /// Advice on how to resolve the finding; `None` where there is none.
     pub hint: Option<String>,
 }
 

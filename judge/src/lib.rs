@@ -70,7 +70,7 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 ///
 /// # Errors
 ///
-/// The record has no JSON form, because a rate in it is not a number.
+/// The record cannot be written as JSON.
 pub fn seal(record: &mut RunRecord) -> Result<(), CanonicalError> {
     record.checks_rev = CHECKS_REV;
     record.checks = findings(record);

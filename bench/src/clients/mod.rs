@@ -335,8 +335,8 @@ fn open_loop(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
 }
 
 /// Difference in percent between the rate at which requests arrived at the mock server and the
-/// requested rate. Only for clients that send at even intervals: with random intervals, the mean of
-/// a few thousand deviates by chance.
+/// requested rate. `None` for clients other than Redline's, which sends at even intervals: with
+/// random ones, the mean of a few thousand deviates by chance.
 fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
     let arrived = || truth.answers.iter().map(|answer| answer.received_ns);
     let (first, last) = (arrived().min()?, arrived().max()?);
@@ -415,8 +415,8 @@ pub struct Exchange {
 /// reports.
 ///
 /// # Errors
-/// A program does not start or fails, a file cannot be read or written, not every request was
-/// answered, or the wait was interrupted.
+/// A program does not start, fails or takes too long, a file cannot be read or written, not every
+/// request was answered, or the wait was interrupted.
 pub fn exchange(testbed: &Testbed<'_>, tool: Tool, load: &Load) -> Result<Exchange, Stop> {
     make_dir(&testbed.dir)?;
     let server = start_mock_server(testbed, load)?;

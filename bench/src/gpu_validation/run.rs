@@ -175,7 +175,8 @@ struct StageRunner<'a> {
     hardware: &'a HardwareFacts,
 }
 
-/// Outcome of a stage, with its reason, or the measured figures of a scenario.
+/// Outcome of a stage, with a phrase for its report: the reason for the outcome, or the measured
+/// figures of a scenario; `None` where there is nothing to say.
 type Ended = (Outcome, Option<String>);
 
 impl StageRunner<'_> {

@@ -347,7 +347,8 @@ impl Resident {
 /// Reads the resident memory and the KV cache size of a running server.
 ///
 /// # Errors
-/// The server does not answer, or neither system nor server reports a size.
+/// The server does not answer, the system does not report its memory, or neither its metrics nor
+/// its log state the size of its KV cache.
 fn resident_memory(world: &World, variant: &ServerSpec, server: &Server) -> Result<Resident, Stop> {
     let engine = &variant.engine;
     let unknown =

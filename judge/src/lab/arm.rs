@@ -41,7 +41,8 @@ pub struct Failure {
 pub struct Outcomes(pub Vec<Vec<Launch>>);
 
 impl Outcomes {
-    /// Returns the first failed run, searching the profiles in their order.
+    /// Returns the failure of the first failed run, searching the profiles in their order; `None`
+    /// if no run failed.
     pub fn failure(&self) -> Option<&Failure> {
         self.0.iter().flatten().find_map(|launch| match launch {
             Launch::Failed(failure) => Some(failure),
@@ -247,8 +248,8 @@ impl Arm {
         }
     }
 
-    /// Returns the first bound that a median of the candidate breaks. A metric that no run measured
-    /// breaks its bound (its median is NaN).
+    /// Returns a finding about the first bound that a median of the candidate breaks; `None` if it
+    /// keeps all. A metric that no run measured breaks its bound (its median is NaN).
     fn out_of_bounds(&self, rules: &Rules<'_>) -> Option<Found> {
         for (metric, limit) in &rules.objective.bounds {
             let better = by_name(metric).map_or(Better::Lower, |metric| metric.better);

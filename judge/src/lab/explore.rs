@@ -323,8 +323,8 @@ fn confirmed(arms: &[Arm], rules: &Rules<'_>, least: f64) -> Vec<Confirmed> {
         .collect()
 }
 
-/// Returns the best confirmed candidate. The first finalist wins unless another is better by at
-/// least half the minimum effect.
+/// Returns the best confirmed candidate, `None` if none is confirmed. The first finalist wins
+/// unless another is better by at least half the minimum effect.
 fn recommended(arms: &[Arm], confirmed: &[Confirmed], floor: f64) -> Option<Candidate> {
     let mut stands: Vec<&Arm> =
         arms.iter().zip(confirmed).filter(|(_, found)| found.is_gain).map(|(arm, _)| arm).collect();

@@ -198,7 +198,7 @@ fn times(record: &RunRecord) -> Outcome {
 }
 
 /// Returns the prefix-cache hits of a run, the hits that its workload predicts, and the tolerated
-/// difference, all in prompt tokens.
+/// difference, all in prompt tokens; `None` where the record lacks hits or prediction.
 fn hits(record: &RunRecord) -> Option<(u64, u64, f64)> {
     let cache = record.cache.as_ref()?;
     let prompts = cache.query_tokens.or_else(|| record.counts.as_ref()?.input_tokens);

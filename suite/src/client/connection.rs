@@ -147,7 +147,7 @@ pub(super) struct Connection {
     /// `None` before a socket was opened.
     pub connect_ns: Option<u64>,
     /// Start and end of the TLS handshake, in nanoseconds of the monotonic clock; the end is that
-    /// of its latest step.
+    /// of its latest step. `None` before a handshake and without TLS.
     handshake_ns: Option<(u64, u64)>,
     /// True when the server announced the end of the TLS connection while the TCP socket may still
     /// be open.
@@ -178,7 +178,7 @@ pub(super) struct InFlight {
     /// connection.
     pub reopened: bool,
     /// Time in nanoseconds of the monotonic clock at which the answer's last event arrived, if the
-    /// HTTP body has not ended yet.
+    /// HTTP body has not ended yet; otherwise `None`.
     pub closing_since_ns: Option<u64>,
 }
 

@@ -92,7 +92,7 @@ pub struct Answer {
     /// Events of the answer, with the pieces of its body; ignored if `steady` is set.
     #[serde(default)]
     pub events: Vec<Scripted>,
-    /// Rule from which the events of the answer's body are generated, instead of a list of events.
+    /// Rule from which the events of the answer's body are generated; `None` if they are listed.
     pub steady: Option<Steady>,
 }
 
@@ -102,7 +102,7 @@ pub struct Answer {
 #[serde(deny_unknown_fields)]
 pub struct When {
     /// Number that the request must have in the order of arrival, from 0, not counting requests to
-    /// fixed routes.
+    /// fixed routes; `None` allows any.
     pub index: Option<u64>,
     /// Path that the request must have, such as `/generate`; `None` allows any.
     pub path: Option<String>,
