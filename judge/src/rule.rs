@@ -30,7 +30,7 @@ pub struct Rule {
     /// First revision of the list of rules that contains this rule; `None` for a rule that needs
     /// facts which no record holds, or whose finding is stored in `validity` alone.
     pub since: Option<u32>,
-    /// Records that the rule applies to.
+    /// Scope of the rule: the records that it applies to.
     pub scope: Scope,
     /// Metrics that are doubtful where the rule is broken.
     pub affects: &'static [Family],
@@ -41,17 +41,17 @@ pub struct Rule {
 /// Family of metrics that a broken rule makes doubtful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Throughput: rates of requests and tokens.
+    /// Family of throughput metrics: rates of requests and tokens.
     Throughput,
-    /// TTFT: time to first token.
+    /// Family of metrics of TTFT, the time to first token.
     Ttft,
-    /// TPOT: time per output token.
+    /// Family of metrics of TPOT, the time per output token.
     Tpot,
-    /// ITL: inter-token latency, that is, gaps between tokens and between chunks.
+    /// Family of metrics of ITL, the inter-token latency: gaps between tokens and between chunks.
     Itl,
-    /// E2E: end-to-end latency.
+    /// Family of metrics of E2E, the end-to-end latency.
     E2e,
-    /// Energy: joules per output token.
+    /// Family of energy metrics: joules per output token.
     Energy,
 }
 

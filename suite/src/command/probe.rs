@@ -54,7 +54,7 @@ pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
 pub struct FirstAnswerFlags {
     #[command(flatten)]
     server: ServerFlags,
-    /// Give up if the starting server has not answered after this time.
+    /// Give up if the starting server has not answered after so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout_s: u64,
 }

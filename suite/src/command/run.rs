@@ -63,11 +63,12 @@ pub struct BenchFlags {
     /// Style of the progress report on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
-    /// Stop a run if no event arrives on any connection for this long.
+    /// Stop a run if requests are in flight and no event arrives on any connection for so many
+    /// seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
-    /// Interval at which the server's counters, this machine and its GPUs are sampled during the
-    /// run; 0 samples only before and after it.
+    /// Interval, in seconds, at which the server's counters, this machine and its GPUs are sampled
+    /// during the run; 0 samples only before and after it.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     telemetry_s: f64,
     /// Take the time after each read even if the kernel can stamp when the bytes arrived.

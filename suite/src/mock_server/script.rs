@@ -215,7 +215,7 @@ pub enum UsageWhen {
     Last,
     /// Usage in the chunk of the last token, which has text.
     Text,
-    /// Running usage in every chunk.
+    /// Usage so far in every chunk of the stream.
     Every,
     /// No usage anywhere in the stream.
     Never,
@@ -243,7 +243,7 @@ pub enum Shape {
     Generate,
     /// Events of OpenAI's Responses, with usage in the closing event.
     Responses,
-    /// Events of Anthropic's Messages.
+    /// Events of Anthropic's Messages format, which has usage in the first event and the last ones.
     Messages,
 }
 

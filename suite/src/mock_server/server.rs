@@ -41,7 +41,7 @@ pub struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Logged {
-    /// The complete request was read.
+    /// The mock server has read the complete request.
     Received,
     /// The head of the response was written.
     Head,

@@ -43,7 +43,8 @@ use crate::workload::tokenizer::Tokenizer;
 /// not timed.
 const PRIMING_CONCURRENCY: u64 = 8;
 
-/// Inputs of one benchmark run: server, scenario, plan, limits and sampling interval.
+/// Inputs of one benchmark run: among others server, scenario, plan, tokenizer, latency limits and
+/// settings.
 #[derive(Debug)]
 pub struct Assignment<'a> {
     pub server: &'a Server,
@@ -70,7 +71,8 @@ pub struct Assignment<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// Settings by which runs are performed and sampled, the same for all runs of a command.
+/// Settings by which runs are performed and sampled, from flags or their defaults; the same for all
+/// runs of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Conduct {
     /// Longest time without any event from the server while requests are in flight, in nanoseconds;
