@@ -36,8 +36,9 @@ pub struct Ratio {
 }
 
 impl<'a> InTurns<'a> {
-    /// Returns the blocks of the newest campaign that ran both engines interleaved; `None` where no
-    /// campaign did. Runs that lost requests or whose verdict is INVALID are left out.
+    /// Returns the blocks of the newest campaign that ran both engines interleaved on one workload;
+    /// `None` where no campaign did. Runs that lost requests or whose verdict is INVALID are left
+    /// out.
     pub fn newest(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Option<Self> {
         let side = |runs: &[&'a RunRecord]| Side { all: runs.to_vec() };
         let runs = CellRuns { baseline: side(theirs), candidate: side(ours) };

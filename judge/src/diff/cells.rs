@@ -226,8 +226,8 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// Returns the blocks in which both releases ran, by campaign id, which sorts the oldest campaign
-/// first.
+/// Returns the blocks with usable runs of both releases, by campaign id, which sorts the oldest
+/// campaign first.
 pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     let mut blocks: BTreeMap<(&str, u32), (Option<Stage>, Block<'a>)> = BTreeMap::new();
     for run in runs.baseline.usable() {

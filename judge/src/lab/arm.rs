@@ -77,7 +77,7 @@ impl Outcomes {
 /// candidate is better.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Score {
-    /// Log ratios by profile: outer index is the profile, inner index the repeat.
+    /// Log ratios of candidate over reference: outer index is the profile, inner index the repeat.
     profiles: Vec<Vec<f64>>,
 }
 

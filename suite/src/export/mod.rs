@@ -105,7 +105,7 @@ impl ReportFacts {
     }
 
     /// Returns the number of output tokens requested for every conversation of ShareGPT; `None` if
-    /// the dataset's lengths were used.
+    /// the lengths in the dataset were used, or the dataset is another or unknown.
     fn sharegpt_output_len(&self) -> Option<u64> {
         let workload = self.workload.as_ref()?;
         workload.output_tokens.filter(|_| self.dataset_name() == Some("sharegpt"))

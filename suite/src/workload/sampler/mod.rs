@@ -25,8 +25,8 @@ use super::generators::{NumpyRandom, PythonRandom};
 use super::tokenizer::Tokenizer;
 use crate::measure::summary::{float, whole};
 
-/// Maximum number of leading tokens that a warm-up prompt shares with a measured one: the smallest
-/// page size of prefix caches in use.
+/// Number of leading tokens of which a warm-up prompt may not share all with a measured one: the
+/// smallest page size of prefix caches in use.
 const SHARED_MAX: usize = 16;
 
 /// Plan of a run: the measured requests and the warm-up requests that will be sent.
