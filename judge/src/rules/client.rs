@@ -45,7 +45,8 @@ pub const ARRIVAL_SHARE: f64 = 0.95;
 
 /// Shortest steady window of a full scenario with all requests at once, in microseconds.
 pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
-/// Shortest steady window of every other scenario, in microseconds.
+/// Shortest steady window of a scenario that is not a full one with all requests at once, in
+/// microseconds.
 pub const WINDOW_US_MIN: u64 = 60_000_000;
 
 /// Quality rules over the load generator, ordered by id.

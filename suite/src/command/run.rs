@@ -337,8 +337,9 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 /// Run one scenario against one server and write the measurement.
 ///
 /// The order is fixed: draw the requests, warm up with prompts that share no prefix with them,
-/// reset the server's prefix cache and verify that it is empty, start the clock, send, wait for
-/// every answer, stop the clock, send a few fixed prompts to check the outputs.
+/// reset the server's prefix cache and verify that it is empty (where the scenario asks for a cold
+/// or primed cache), start the clock, send, wait for every answer, stop the clock, send a few fixed
+/// prompts to check the outputs.
 ///
 /// A failed request is data: it is counted, classified and written, and so is a server that dies or
 /// hangs. Every sample is written beside the result as soon as its request ends. Until the run has

@@ -22,10 +22,10 @@ use crate::workload::arrival::at_rate;
 
 /// Run the same requests at several rates or concurrency levels, one after the other.
 ///
-/// Each point is a run like one of `redline-bench run`, with the prefix cache reset before it, and
-/// a file in the folder of `--out`. At a rate, requests follow the scenario's arrival process if it
-/// has a rate, else a Poisson process. A point is another workload than the scenario, so its id
-/// differs, as in `balanced+rate-2.5`.
+/// Each point is a run like one of `redline-bench run`, with the prefix cache reset before it where
+/// the scenario asks for that, and gives a file in the folder of `--out`. At a rate, requests
+/// follow the scenario's arrival process if it has a rate, else a Poisson process. A point is
+/// another workload than the scenario, so its id differs, as in `balanced+rate-2.5`.
 ///
 /// Exit codes: the worst of all points, with the codes of `run`.
 #[derive(Debug, Args)]

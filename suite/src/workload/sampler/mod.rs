@@ -166,7 +166,7 @@ impl Draw<'_> {
         Ok(())
     }
 
-    /// Takes warm-up requests from `next`, skipping those that begin with the same tokens as a
+    /// Takes warm-up requests from `next`, skipping those whose first 16 tokens are those of a
     /// measured one.
     fn warmup(
         &self,
