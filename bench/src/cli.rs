@@ -141,7 +141,8 @@ pub struct ClientBench {
 /// records.
 #[derive(Debug, Args)]
 pub struct ScaleBench {
-    /// Number of records in the registry. The required times apply only to the default number.
+    /// Number of records in the registry. The commands' time limits apply only to the default
+    /// number.
     #[arg(long, value_name = "N", default_value_t = crate::scale::WANTED_OF, value_parser = clap::value_parser!(u64).range(20..=1_000_000))]
     pub records: u64,
     /// Number of times that each tool command is timed.

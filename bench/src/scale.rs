@@ -1,5 +1,5 @@
 //! The command `scale-bench`: measures how long the registry's tools and the site take on a large
-//! simulated registry. The times are compared only with required times.
+//! simulated registry. The times are compared only with fixed limits, not with earlier times.
 //!
 //! The registry is a repository with one commit per release, whose records are valid and marked
 //! `simulated`. The same number of records gives the same files.
@@ -26,7 +26,7 @@ use crate::cli::ScaleBench;
 use crate::clients::table::{grouped, spread};
 use crate::{clients, float, write_table};
 
-/// Number of records in the registry to which the required times apply.
+/// Number of records in the simulated registry for which the commands have time limits.
 pub const WANTED_OF: u64 = 50_000;
 /// Divisor of the number of records that gives the number from which the site is built.
 const SITE_SHARE: u64 = 10;
@@ -35,10 +35,12 @@ const DOCUMENT: &str = "docs/method/scale.md";
 /// Command named in the marker of the page `docs/method/scale.md` that says who writes its table.
 const COMMAND: &str = "cargo xtask scale-bench --document";
 
-/// Runs `scale-bench`. The exit code is 1 if a command takes longer than required.
+/// Runs `scale-bench`. The exit code is 1 if a command takes longer than its limit.
 ///
 /// # Errors
-/// The registry cannot be written, such as when the disk is full, or a tool fails on it.
+/// A program of Redline is missing, another process holds the clone's lock, the registry cannot be
+/// written (as when the disk is full), a command fails on it, the run is interrupted, or the table
+/// cannot be written.
 pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     world.tools.check_for(&[RESULTS, SITE])?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -105,7 +107,7 @@ fn remove(folder: &Path) -> Result<(), FileError> {
 #[derive(Debug, PartialEq)]
 pub struct Work {
     pub title: &'static str,
-    /// Required time of the command in seconds, for the default number of records.
+    /// Limit, in seconds, on the command's median wall time, for the default number of records.
     pub wanted_s: f64,
     /// Command line: subcommand of `redline-results`, or of `redline-site` for the site, and its
     /// arguments.
@@ -196,7 +198,7 @@ impl Registries<'_> {
 /// Number of decimal places of a time in seconds: processes are polled every 10 ms.
 const DIGITS: usize = 2;
 
-/// Results of the scale benchmark.
+/// Results of the scale benchmark: numbers of records, sizes, and times of the commands.
 #[derive(Debug)]
 pub struct Scaled {
     pub records: u64,
@@ -235,8 +237,8 @@ impl Scaled {
         format!("{text}\n{}\n{}\n", self.sizes(), self.provenance)
     }
 
-    /// True when the median wall time of every command is at most the required one; without a
-    /// requirement, true.
+    /// True when the median wall time of every command is at most its limit; true where no limits
+    /// apply.
     pub fn is_as_wanted(&self) -> bool {
         self.times.iter().all(|(work, times)| {
             let wall = summary::of(&times.iter().map(|took| took.wall_s).collect::<Vec<f64>>());
@@ -244,7 +246,8 @@ impl Scaled {
         })
     }
 
-    /// Required time of a command; `None` for a registry of another size than the requirement's.
+    /// Returns the limit, in seconds, on a command's wall time; `None` for a registry of another
+    /// size than the one that the limits are for.
     fn wanted_s(&self, work: &Work) -> Option<f64> {
         (self.records == WANTED_OF).then_some(work.wanted_s)
     }
@@ -286,7 +289,7 @@ pub const PAIR: [&str; 2] = ["v0.0.0", "v0.1.0"];
 /// into `folder`, which must be empty or not exist.
 ///
 /// # Errors
-/// The folder is not empty, or git or a file operation fails.
+/// The folder is not empty, git or a file operation fails, or the run is interrupted.
 pub fn repository(world: &World, folder: &Path, records: u64) -> Result<(), Stop> {
     make_dir(folder)?;
     let mut entries = fs::read_dir(folder).map_err(FileError::at("read", folder))?;

@@ -45,7 +45,9 @@ struct Held {
 /// or threads at all, from the second quarter of the loads to the last.
 ///
 /// # Errors
-/// The server does not build or start, or a request is not answered.
+/// The model or scenario is unknown, another process holds the clone's lock, a program is missing
+/// or does not build, an input cannot be obtained, the server does not start, a run does not end
+/// well, or the run is interrupted.
 pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     world.tools.check()?;
     let wanted = default_cell(world, flags.model.as_deref())?;

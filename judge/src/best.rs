@@ -29,7 +29,7 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// The metric does not exist, or the value is not a finite number.
+    /// The text has no `=`, the metric does not exist, or the value is not a finite number.
     pub fn parse(text: &str) -> Result<Self, QueryError> {
         let refused = || {
             QueryError(format!(
@@ -70,7 +70,7 @@ pub struct Question {
     pub model: String,
     /// Id of the hardware to serve on.
     pub hardware: String,
-    /// Scenario as `id` or `id@rev`; all scenarios where absent.
+    /// Scenario to rank in, as `id` or `id@rev`; `None` for all scenarios.
     pub scenario: Option<String>,
     /// Metric by which candidates are ranked.
     pub metric: &'static Metric,
@@ -129,7 +129,7 @@ pub struct Candidate {
     pub metric: &'static str,
     /// Summary of the ranking metric over the repeats, in the metric's unit.
     pub figure: Summary,
-    /// Start of the newest run of the candidate, RFC 3339.
+    /// Start of the newest run of the candidate, RFC 3339; `None` if no run states its start.
     pub measured_at: Option<String>,
     /// Ids of the runs that are the candidate's repeats.
     pub runs: Vec<String>,
@@ -150,10 +150,10 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Returns the candidate that stands for the whole ranking. If a concurrency sweep was measured,
-    /// it is the best over all its concurrency levels. Otherwise it is the best of the scenario that
-    /// most engines ran (the first in page order if several), because an engine that ran alone is
-    /// best among nobody.
+    /// Returns the candidate that stands for the whole ranking; `None` without candidates. If there
+    /// are levels of concurrency sweeps, it is the one among them with the highest median.
+    /// Otherwise it is the best of the scenario that most engines ran (the first in page order if
+    /// several), because an engine that ran alone is best among nobody.
     pub fn foremost(&self) -> Option<&Candidate> {
         let in_sweep = self.candidates.iter().filter(|found| found.sweep.is_some());
         let best_of_sweep = in_sweep.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
@@ -183,12 +183,13 @@ impl Answer {
 /// block of a published report.
 type Repeats = (Cell, bool, String, Option<String>);
 
-/// Ranks the cells of `registry` that answer `question`. Figures published elsewhere are never
-/// ranked beside measured ones, and each published block is a candidate of its own.
+/// Ranks the cells of `registry` that match `question`. Figures published elsewhere are never
+/// ranked beside measured ones, and each result in a published report is a candidate of its own.
 ///
 /// # Errors
 ///
-/// The registry has no run of that model on that hardware.
+/// The registry has no measured run (or, if the question asks for published results, no imported
+/// one) of the question's model, hardware and scenario.
 pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryError> {
     let asked = registry.runs.iter().filter(|stored| question.covers(&stored.record));
     let asked: Vec<_> = asked.collect();

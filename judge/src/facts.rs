@@ -86,12 +86,12 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
     }
 }
 
-/// True for a run that ended well and whose verdict is not INVALID.
+/// True for a run whose status is `ok` and whose verdict is not INVALID.
 pub fn is_believed(record: &RunRecord) -> bool {
     record.status == Status::Ok && record.validity.verdict != ValidityVerdict::Invalid
 }
 
-/// True for a run that failed or lost requests.
+/// True for a run whose status is `failed` or `partial`, or of which a request failed.
 pub fn is_failed(record: &RunRecord) -> bool {
     matches!(record.status, Status::Failed | Status::Partial) || requests_failed(record) > 0
 }
@@ -158,7 +158,8 @@ pub fn sweep(scenario: &ScenarioFacts) -> Option<String> {
     is_level.then(|| format!("{sweep}@{}", scenario.rev))
 }
 
-/// Splits the id of a concurrency level into its sweep and the number of users.
+/// Splits the id of a concurrency level into its sweep and the number of users; `None` for another
+/// id.
 pub(crate) fn concurrency_level(id: &str) -> Option<(&str, u64)> {
     let (sweep, users) = id.rsplit_once("-c")?;
     Some((sweep, users.bytes().all(|b| b.is_ascii_digit()).then(|| users.parse().ok())??))

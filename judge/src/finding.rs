@@ -57,7 +57,7 @@ pub const STORAGE_RULES: &[StorageRule] =
 /// Finding of a storage rule about one file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Finding {
-    /// Path of the file below `results/`.
+    /// Path, below `results/`, of the file that the finding is about.
     pub path: String,
     /// Id of the storage rule that the file breaks.
     pub rule: &'static str,
@@ -65,7 +65,7 @@ pub struct Finding {
     pub breach: bool,
     /// Observation behind the finding, as a sentence.
     pub detail: String,
-    /// Advice on how to resolve the finding.
+    /// Advice on how to resolve the finding; `None` where there is none.
     pub hint: Option<String>,
 }
 

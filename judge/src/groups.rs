@@ -27,7 +27,7 @@ pub struct GroupRule {
     pub level: Level,
     /// First revision of the list of rules that contains this rule.
     pub since: u32,
-    /// Description of the runs that the rule judges together, for the list of rules.
+    /// Phrase that names the runs which the rule judges together, for the list of rules.
     pub scope: &'static str,
 }
 
@@ -88,7 +88,7 @@ pub struct Badge {
     pub later: bool,
 }
 
-/// A run as the group rules see it: path, id and facts.
+/// Run as the rules over several runs see it: path, id and facts.
 #[derive(Debug)]
 pub struct Known<'a> {
     /// Path of the run's record, below `results/`.
@@ -119,8 +119,8 @@ impl Known<'_> {
     }
 }
 
-/// Returns the group rules that `runs` break, in no particular order. `read` returns a whole run
-/// record by its path.
+/// Returns the rules over several runs that `runs` break, in no particular order. `read` returns a
+/// whole run record by its path.
 pub fn badges(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let mut badges = twins(runs);
     badges.extend(reconfigured(runs, read));

@@ -41,7 +41,7 @@ pub use rules::RULES;
 pub const CHECKS_REV: u32 = 7;
 
 /// Returns the findings of today's quality rules over `record`, in the order of [`RULES`]. A rule
-/// gives no finding where it does not apply, or where the record lacks its inputs.
+/// gives no finding where it does not apply, or where the record lacks a value that it needs.
 pub fn findings(record: &RunRecord) -> Vec<Check> {
     findings_at(record, CHECKS_REV)
 }
@@ -70,7 +70,7 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 ///
 /// # Errors
 ///
-/// The record has no JSON form, because a rate in it is not a number.
+/// The record cannot be written as JSON.
 pub fn seal(record: &mut RunRecord) -> Result<(), CanonicalError> {
     record.checks_rev = CHECKS_REV;
     record.checks = findings(record);

@@ -18,7 +18,7 @@ pub struct RuleLine {
     /// First revision of the quality rules that contains the rule; storage rules and rules of the
     /// load generator have none.
     pub since: Option<u32>,
-    /// Description of the records or files that the rule judges.
+    /// Phrase that names the records or files which the rule judges.
     pub applies_to: String,
     /// Names of the metric families that are doubtful where the rule is broken; empty for a storage
     /// rule.

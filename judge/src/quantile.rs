@@ -14,7 +14,7 @@ pub fn quantile(sorted: &[u64], share: f64) -> Option<f64> {
 }
 
 /// Returns the percentile of rates, shares and other floating-point values in any order, by the
-/// definition of [`quantile`].
+/// definition of [`quantile`]; `None` without values.
 pub fn quantile_of_floats(values: &[f64], share: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -126,7 +126,8 @@ impl Bins {
         Some((sum(|bin| bin.low) / samples, sum(|bin| bin.high) / samples))
     }
 
-    /// Returns the bin of the sample with `rank` samples below it.
+    /// Returns the bin of the sample with `rank` samples below it; `None` where there are too few
+    /// samples.
     fn bin_at(&self, rank: u64) -> Option<&Bin> {
         let mut seen = 0_u64;
         self.bins.iter().find(|bin| {

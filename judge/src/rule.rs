@@ -7,8 +7,8 @@
 use schema::run::{Check, Kind, Level, RunRecord, Status, ValidityVerdict};
 use schema::scenario::Tier;
 
-/// Outcome of a condition over a record: `None` when the record lacks the condition's inputs; `Ok`
-/// when the claim holds; else a sentence with the figures that break it.
+/// Outcome of a condition over a record: `None` when the record lacks a value that the condition
+/// needs; `Ok` when the claim holds; else a sentence with the figures that break it.
 pub type Outcome = Option<Result<(), String>>;
 
 /// Quality rule over one run: a claim that must hold of its record, with id, severity and
@@ -30,7 +30,7 @@ pub struct Rule {
     /// First revision of the list of rules that contains this rule; `None` for a rule that needs
     /// facts which no record holds, or whose finding is stored in `validity` alone.
     pub since: Option<u32>,
-    /// Records that the rule applies to.
+    /// Scope of the rule: the records that it applies to.
     pub scope: Scope,
     /// Metrics that are doubtful where the rule is broken.
     pub affects: &'static [Family],
@@ -41,17 +41,17 @@ pub struct Rule {
 /// Family of metrics that a broken rule makes doubtful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
-    /// Throughput: rates of requests and tokens.
+    /// Family of throughput metrics: rates of requests and tokens.
     Throughput,
-    /// TTFT: time to first token.
+    /// Family of metrics of TTFT, the time to first token.
     Ttft,
-    /// TPOT: time per output token.
+    /// Family of metrics of TPOT, the time per output token.
     Tpot,
-    /// ITL: inter-token latency, that is, gaps between tokens and between chunks.
+    /// Family of metrics of ITL, the inter-token latency: gaps between tokens and between chunks.
     Itl,
-    /// E2E: end-to-end latency.
+    /// Family of metrics of E2E, the end-to-end latency.
     E2e,
-    /// Energy: joules per output token.
+    /// Family of energy metrics: joules per output token.
     Energy,
 }
 
@@ -162,8 +162,8 @@ impl Rule {
     pub(crate) const WARNING: Self =
         Self { level: Level::Warning, level_on_cpu: Level::Warning, ..Self::ERROR };
 
-    /// Judges `record` by the rule; `None` where the rule does not apply or the record lacks its
-    /// inputs.
+    /// Judges `record` by the rule; `None` where the rule does not apply, or the record lacks a
+    /// value that the rule needs.
     pub fn judge(&self, record: &RunRecord) -> Option<Check> {
         if !self.scope.covers(record) {
             return None;

@@ -36,8 +36,9 @@ pub struct Ratio {
 }
 
 impl<'a> InTurns<'a> {
-    /// Returns the blocks of the newest campaign that ran both engines interleaved; `None` where no
-    /// campaign did. Runs that lost requests or whose verdict is INVALID are left out.
+    /// Returns the blocks of the newest campaign that ran both engines interleaved on one workload;
+    /// `None` where no campaign did. Runs that lost requests or whose verdict is INVALID are left
+    /// out.
     pub fn newest(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Option<Self> {
         let side = |runs: &[&'a RunRecord]| Side { all: runs.to_vec() };
         let runs = CellRuns { baseline: side(theirs), candidate: side(ours) };
@@ -81,9 +82,9 @@ pub struct Match<'a> {
     pub in_turns: Option<InTurns<'a>>,
 }
 
-/// Compares the latest releases of two engines that answered one of the same scenarios. The runs,
-/// which are of one model on one hardware, must all be usable. Returns one match for each scenario,
-/// in page order, and none where the engines share no scenario.
+/// Selects the latest releases of two engines that have a scenario in common, and returns the runs
+/// to compare in each such scenario, in page order; nothing where the engines share no scenario.
+/// The given runs must all be usable, and of one model on one hardware.
 pub fn latest<'a>(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Vec<Match<'a>> {
     let (ours, theirs) = (by_release(ours), by_release(theirs));
     let pairs = ours.values().rev().flat_map(|our| theirs.values().rev().map(move |t| (our, t)));

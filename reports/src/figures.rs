@@ -79,7 +79,8 @@ impl Figures {
     ///
     /// # Errors
     ///
-    /// The text is not a number that this figure can have.
+    /// The text is not a number, or the number is one that the figure cannot have (negative, not
+    /// finite, or not whole for a number of requests or tokens).
     pub fn read(&mut self, name: &str, scale: f64, printed: &str) -> Result<(), String> {
         if NOT_THERE.contains(&printed) {
             return Ok(());
@@ -92,8 +93,8 @@ impl Figures {
     ///
     /// # Errors
     ///
-    /// The value is negative, not finite, or has a fraction though the figure counts requests or
-    /// tokens.
+    /// The value is negative, is not finite (except an infinite request rate), or has a fraction
+    /// though it is a number of requests or tokens.
     pub fn take(&mut self, name: &str, value: f64) -> Result<(), String> {
         let endless = value == f64::INFINITY && name == REQUEST_RATE;
         if !(endless || value.is_finite() && value >= 0.0) {
@@ -191,7 +192,7 @@ impl Found {
     ///
     /// # Errors
     ///
-    /// A figure has no JSON form.
+    /// The record cannot be written as JSON.
     pub(super) fn record(&self, file: &str, sha256: &str) -> Result<RunRecord, Unread> {
         let planned = self.asked.requests;
         let counts = self.figures.counts(self.tool, planned);
@@ -233,8 +234,7 @@ impl Found {
             source: Some(self.source(file, sha256)),
             ..RunRecord::default()
         };
-        // A figure that is not a number could not be sealed later, so it is reported with its line
-        // here.
+        // A record that could not be sealed later is reported here, where its line is known.
         record_sha256(&record)
             .map_err(|error| Unread { line: self.lines.0, why: error.to_string() })?;
         Ok(record)
@@ -246,9 +246,9 @@ impl Found {
         (argv.is_some() || tp.is_some()).then_some(facts)
     }
 
-    /// Returns how the requests arrived, where the report states it. A finite rate in a result
-    /// alone does not show how the intervals between requests were drawn; a rate in a profile means
-    /// even intervals.
+    /// Returns how the requests arrived; `None` where the report does not state it. A finite rate
+    /// in a result alone does not show how the intervals between requests were drawn; a rate in a
+    /// profile means even intervals.
     fn arrival(&self) -> Option<Arrival> {
         let cap = self.figures.count("max_concurrency");
         if let Some(requests_per_s) = self.asked.rate.filter(|rate| *rate > 0.0) {

@@ -10,7 +10,7 @@ use super::tool::Tool;
 use super::workload::StatedWorkload;
 use super::{Found, Unread};
 
-/// Description of one tool's reports: JSON pointers by which they are recognized and read.
+/// Layout of one tool's reports: JSON pointers by which they are recognized and read.
 struct Layout {
     tool: Tool,
     /// JSON pointers that must all exist in a report for it to be recognized as the tool's.

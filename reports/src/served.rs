@@ -6,12 +6,14 @@
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Served {
     pub engine: Option<String>,
-    /// Version of the engine that served, such as `v0.10.1`.
+    /// Version of the engine that served, such as `v0.10.1`; `None` if not stated.
     pub release: Option<String>,
-    /// Model as the serving command or the page names it, such as `Qwen/Qwen3-8B`.
+    /// Model as the serving command or the page names it, such as `Qwen/Qwen3-8B`; `None` if
+    /// neither names one.
     pub model: Option<String>,
     pub tp: Option<u32>,
-    /// Words of the serving command, or only its flags where the page gives no more.
+    /// Words of the serving command, or only its flags where the page gives no more; `None` if it
+    /// gives neither.
     pub argv: Option<Vec<String>>,
 }
 

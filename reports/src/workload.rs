@@ -6,14 +6,16 @@ use schema::scenario::SHAREGPT_REQUESTS;
 /// Workload of a published result, as far as its page states it; `None` where it does not.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatedWorkload {
-    /// Name of the dataset from which the requests were drawn, such as `sharegpt` or `random`.
+    /// Name of the dataset from which the requests were drawn, such as `sharegpt` or `random`;
+    /// `None` if not stated.
     pub dataset: Option<String>,
     pub requests: Option<u64>,
     /// Number of tokens of each prompt and of each answer, where all requests have the same
-    /// lengths.
+    /// lengths; otherwise `None`.
     pub tokens: Option<(u64, u64)>,
     pub model: Option<String>,
-    /// Arrival rate in requests per second, with even intervals, as a profile states it.
+    /// Arrival rate in requests per second, with even intervals, as a profile states it; `None`
+    /// without such a profile.
     pub rate: Option<f64>,
 }
 
@@ -69,7 +71,7 @@ pub fn workload_before(before: &str, between: &str) -> StatedWorkload {
 }
 
 /// Reads the workload from the last line in `text` with flags of vLLM's or SGLang's benchmark
-/// script, as logs echo it.
+/// script, as logs echo it; `None` without such a line.
 fn from_command(text: &str) -> Option<StatedWorkload> {
     let at = text.rfind("--dataset-name ")?;
     let line = text[at..].lines().next()?;
@@ -93,6 +95,7 @@ fn quoted_argument(text: &str, name: &str) -> Option<String> {
 
 /// Reads the workload from the profile that was named last before a result: ``Profile: `NAME` `` or
 /// a heading `NAME Profile`, whose settings are a fenced block of YAML under a heading `NAME`.
+/// `None` without such a profile.
 fn from_profile(text: &str) -> Option<StatedWorkload> {
     let named = |name: &str| {
         let label = text.rfind(&format!("Profile: `{name}`"));

@@ -1,6 +1,6 @@
 //! The command `client-bench`: compares Redline's load generator with others and with a raw-socket
 //! client, which does the least possible work, against a mock server whose log is the truth. Only
-//! Redline's own figures are checked against required values.
+//! Redline's own figures are checked against bounds.
 //!
 //! A row is measured by exchanges of a client with a fresh mock server. Where a client's startup would
 //! count, the difference of two measurements with different loads removes it.
@@ -43,10 +43,12 @@ const DOCUMENT: &str = "docs/method/client.md";
 /// Command named in the marker of the page `docs/method/client.md` that says who writes its table.
 const COMMAND: &str = "cargo xtask client-bench --document";
 
-/// Runs `client-bench`. The exit code is 1 if Redline misses a required value.
+/// Runs `client-bench`. The exit code is 1 if a figure of Redline is beyond its bound.
 ///
 /// # Errors
-/// A client cannot be obtained or fails, or a system call fails.
+/// A program of Redline is missing, another process holds the clone's lock, a client cannot be
+/// obtained or fails, a file cannot be read or written, a system call fails, or the run is
+/// interrupted.
 pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let dir = world.places.target("client-bench");
     let path = dir.join(KEPT);
@@ -128,7 +130,7 @@ fn measure_row(
 /// Returns a table row without values, with the date, commit and machine of the measurement.
 ///
 /// # Errors
-/// Git or the system does not report a fact.
+/// The clone is not a git repository, git fails, or the hardware cannot be detected.
 pub fn place(world: &World) -> Result<RowResult, Stop> {
     let git = Git::open(&world.places.root, &world.interrupt)?;
     let commit = git.try_text(&["rev-parse", "HEAD"])?.map(|text| text.trim().to_owned());
@@ -145,7 +147,8 @@ pub fn place(world: &World) -> Result<RowResult, Stop> {
     })
 }
 
-/// True when Redline's load generator meets every required value that has been measured.
+/// True when Redline's load generator keeps the bound of every figure that has one and has been
+/// measured.
 fn wanted_are_kept(kept: &Kept) -> bool {
     FIGURES.iter().all(|figure| {
         let result = kept.rows.get(&figure.row);
@@ -202,7 +205,8 @@ pub fn applies(row: Row, tool: Tool) -> bool {
 /// Measures the figures of the table row `row` once with the client `tool`.
 ///
 /// # Errors
-/// The client fails, or does not report a value that the row needs.
+/// A program does not start, fails or takes too long, a file cannot be read or written, the wait is
+/// interrupted, or the client does not report a value that the row needs.
 pub fn measure(testbed: &Testbed<'_>, row: Row, tool: Tool) -> Result<Values, Stop> {
     match row {
         Row::Saturated => saturated(testbed, tool),
@@ -331,8 +335,8 @@ fn open_loop(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
 }
 
 /// Difference in percent between the rate at which requests arrived at the mock server and the
-/// requested rate. Only for clients that send at even intervals: with random intervals, the mean of
-/// a few thousand deviates by chance.
+/// requested rate. `None` for clients other than Redline's, which sends at even intervals: with
+/// random ones, the mean of a few thousand deviates by chance.
 fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
     let arrived = || truth.answers.iter().map(|answer| answer.received_ns);
     let (first, last) = (arrived().min()?, arrived().max()?);
@@ -411,8 +415,8 @@ pub struct Exchange {
 /// reports.
 ///
 /// # Errors
-/// A program does not start or fails, a file cannot be read or written, not every request was
-/// answered, or the wait was interrupted.
+/// A program does not start, fails or takes too long, a file cannot be read or written, not every
+/// request was answered, or the wait was interrupted.
 pub fn exchange(testbed: &Testbed<'_>, tool: Tool, load: &Load) -> Result<Exchange, Stop> {
     make_dir(&testbed.dir)?;
     let server = start_mock_server(testbed, load)?;

@@ -1,5 +1,6 @@
-//! Rows and figures of the client comparison with their required values; the results, kept in a file
-//! between calls so that rows can be measured one at a time; and their Markdown table.
+//! Rows and figures of the client comparison, with the bounds that Redline's figures must keep; the
+//! results, kept in a file between calls so that rows can be measured one at a time; and their
+//! Markdown table.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -52,13 +53,14 @@ pub struct Figure {
     pub id: &'static str,
     /// Name of the figure as the table prints it, with the unit.
     pub title: &'static str,
-    /// Value that Redline's load generator must reach in the figure; `None` if none is required.
+    /// Bound that the median of the figure over the repeats must keep for Redline's load generator;
+    /// `None` if there is no bound.
     pub reach: Option<Reach>,
     /// Number of decimal places with which the table prints the figure.
     pub digits: usize,
 }
 
-/// Required bound of a figure's value.
+/// Bound on a figure of Redline's load generator: its least value, or the largest magnitude.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reach {
     AtLeast(f64),
@@ -173,7 +175,7 @@ impl Kept {
     /// Reads the results file at `path`; returns an empty content if there is no such file.
     ///
     /// # Errors
-    /// The file cannot be read or has another form.
+    /// The file cannot be read or does not contain the results of a client comparison.
     pub fn open(path: &Path) -> Result<Self, Stop> {
         if !path.is_file() {
             return Ok(Self::default());
@@ -250,7 +252,7 @@ fn line(figure: &Figure, result: &RowResult) -> String {
     format!("| {} | {} | {} |\n", figure.title, wanted.unwrap_or_default(), cells.join(" | "))
 }
 
-/// Formats median and range of a figure's repeats; `kept` false marks a missed required value.
+/// Formats median and range of a figure's repeats; `kept` false marks a median beyond its bound.
 pub fn spread(repeats: &Summary, digits: usize, kept: bool) -> String {
     let [median, least, most] =
         [repeats.median, repeats.min, repeats.max].map(|value| grouped(value, digits));

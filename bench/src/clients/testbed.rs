@@ -55,7 +55,7 @@ impl Testbed<'_> {
     /// Creates the file `name` in the testbed's working folder.
     ///
     /// # Errors
-    /// The folder is not writable.
+    /// The file cannot be created, such as in a folder that does not exist or is not writable.
     pub fn create(&self, name: &str) -> Result<File, FileError> {
         let path = self.path(name);
         File::create(&path).map_err(FileError::at("write", &path))
@@ -65,7 +65,7 @@ impl Testbed<'_> {
 /// Reads a file with one JSON document per line and returns the documents.
 ///
 /// # Errors
-/// The file cannot be read or has another form.
+/// The file cannot be read, or a line is not JSON with the fields of `T`.
 pub fn read_lines<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Vec<T>, Stop> {
     let text = read_text(path)?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<T>, _>>();
@@ -172,7 +172,8 @@ pub struct Cost {
 /// for the moment of the start, because a child inherits its parent's cores.
 ///
 /// # Errors
-/// The machine has no such core, or the program cannot be started.
+/// The system refuses to move the calling process to the core or back, as when the machine has no
+/// such core, or the program cannot be started.
 pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
     let this = Pid::from_raw(0);
     let refused = |what: &str| {
@@ -190,8 +191,8 @@ pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
 /// Runs `command` on CPU core `core` to its end; returns its exit status and the resources it used.
 ///
 /// # Errors
-/// The program cannot be started, takes too long, or the wait was interrupted, or the system does
-/// not report CPU times.
+/// The program cannot be started on the core or takes too long, the wait was interrupted, or a
+/// system call fails, such as that for CPU times.
 pub fn run_on(
     core: usize,
     command: &mut Command,
@@ -261,7 +262,8 @@ const SYLLABLES: [&str; 24] = [
 /// seconds from its start to its end.
 ///
 /// # Errors
-/// An input cannot be obtained or written, or `redline-bench plan` cannot be run or fails.
+/// An input cannot be obtained or written, or `redline-bench plan` cannot be run, fails or takes
+/// too long, or the wait was interrupted.
 pub fn prepare_s(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     let world = testbed.world;
     let file = world.catalog.dataset(TOKENIZER)?;

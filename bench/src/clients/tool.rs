@@ -165,7 +165,8 @@ impl Tool {
     /// Reads the times and the verdict from the result file that the client left.
     ///
     /// # Errors
-    /// The file is missing or has another form; the error is a phrase for a message.
+    /// The file is missing or has another format. The error is a phrase that continues a message
+    /// after the client's name.
     pub fn read(self, testbed: &Testbed<'_>, load: &Load) -> Result<Reported, String> {
         // File, pointers to mean, deviation and p99 of TTFT, gaps and lag, and the unit in microseconds.
         let (file, pointers, unit_us) = match self {
@@ -227,7 +228,7 @@ const WORDS: usize = 64;
 /// Writes the engine file, tokenizer, scenario and prompts that `redline-bench run` is given.
 ///
 /// # Errors
-/// The folder is not writable.
+/// A file cannot be written.
 fn write_inputs(dir: &Path, load: &Load) -> Result<(), Stop> {
     let arrival = match load.requests_per_s {
         None => r#"{ kind = "all-at-once" }"#.to_owned(),
@@ -349,8 +350,8 @@ const WHOLE: &str = "installed";
 /// Downloads or installs those of the peer clients that `tools` contains, and returns their paths.
 ///
 /// # Errors
-/// A package cannot be obtained, or this machine's Python has another version than the module
-/// needs.
+/// Python cannot be run or has another version than the module needs, a package cannot be obtained
+/// or installed, or the wait is interrupted.
 pub fn obtain(world: &World, tools: &[Tool]) -> Result<Peers, Stop> {
     let sglang = tools.contains(&Tool::Sglang).then(|| sglang(world)).transpose()?;
     let aiperf = tools.contains(&Tool::Aiperf).then(|| aiperf(world)).transpose()?;

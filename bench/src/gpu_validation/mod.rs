@@ -35,8 +35,8 @@ use serde_json::Value;
 use self::run::{MachineFile, line};
 use crate::cli::{CollectFlags, GpuValidation};
 
-/// File name of the bundle's description (release and stages), in the bundle's folder and in that
-/// of its results.
+/// File name of the facts about a bundle (its release, stages and limits), in the bundle's folder
+/// and in that of its results.
 const DESCRIPTION: &str = "bundle.json";
 /// File name of the facts about the measured machine, in the folder of a bundle's results.
 const MACHINE: &str = "machine.json";
@@ -66,7 +66,8 @@ pub fn run(world: &World, step: &GpuValidation) -> Result<Exit, Stop> {
     }
 }
 
-/// Reads the description of the bundle, or of results of a bundle, in `dir`.
+/// Reads `bundle.json`, the facts about a bundle (such as its release and stages), from `dir`, the
+/// folder of the bundle or of its results.
 fn read_bundle(dir: &Path) -> Result<ValidationBundle, Stop> {
     let path = dir.join(DESCRIPTION);
     let described: ValidationBundle = read_json(&path)?;
@@ -94,7 +95,8 @@ fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {
 /// and kernels: those of a release are committed to the registry.
 ///
 /// # Errors
-/// The folder contains no results of a bundle, or the registry refuses them.
+/// The folder or archive contains no readable results of a bundle, a program of Redline is missing,
+/// or the records cannot be written or committed to the registry.
 fn collect(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let dir = unpacked(world, &flags.results)?;
@@ -259,7 +261,7 @@ impl Results<'_> {
     /// again gives the same record.
     ///
     /// # Errors
-    /// The record has no path under `results/`, or the folder is not writable.
+    /// The record has no canonical JSON form or no path under `results/`, or it cannot be written.
     fn kernel_record(&self) -> Result<usize, Stop> {
         let (mut benches, mut wall_us, mut started_at) = (Vec::new(), 0, None);
         for stage in &self.described.stages {

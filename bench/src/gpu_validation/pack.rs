@@ -44,7 +44,9 @@ const SCRIPT: &str = "#!/bin/sh\n\
 /// Builds the release or working tree, draws the workload manifests, and packs them into a bundle.
 ///
 /// # Errors
-/// The GPU validation is unknown, the release does not build, or an input cannot be obtained.
+/// The GPU validation, release or a file that it names is unknown, another process holds the
+/// clone's lock, a program is missing or does not build, an input cannot be obtained, or a file of
+/// the bundle cannot be written.
 pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let validation = world.catalog.validation(&flags.validation)?;

@@ -42,8 +42,8 @@ pub struct MachineFile {
 /// Runs the stages of the bundle in whose folder this program lies, and archives their results.
 ///
 /// # Errors
-/// The machine does not match the GPU validation, a stage does not exist or cannot be attempted, or
-/// a file cannot be read or written.
+/// The machine does not match the GPU validation or the folder's earlier results, a stage does not
+/// exist or cannot be attempted, the run is interrupted, or a file cannot be read or written.
 pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     let bundle = &world.places.root;
     let described = read_bundle(bundle)?;
@@ -162,7 +162,8 @@ fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
     if status.success() { Ok(()) } else { Err(Stop::environment(failed())) }
 }
 
-/// Runner of a bundle's stages, with the description, folders and hardware that the stages share.
+/// Runner of a bundle's stages, with what they share: facts about the bundle and the hardware, and
+/// folders.
 #[derive(Debug)]
 struct StageRunner<'a> {
     world: &'a World,
@@ -174,7 +175,8 @@ struct StageRunner<'a> {
     hardware: &'a HardwareFacts,
 }
 
-/// Outcome of a stage, with its reason, or the measured figures of a scenario.
+/// Outcome of a stage, with a phrase for its report: the reason for the outcome, or the measured
+/// figures of a scenario; `None` where there is nothing to say.
 type Ended = (Outcome, Option<String>);
 
 impl StageRunner<'_> {

@@ -106,8 +106,8 @@ pub struct ToolFilling<'a> {
 /// at the configured place.
 ///
 /// # Errors
-/// The tool's description is not valid, or the tool cannot be run, fails, or prints no positive
-/// value there.
+/// The tool's entry in the engine file is not valid, the tool cannot be run, fails or is
+/// interrupted, or it prints no positive value at that place.
 pub fn measure(
     tool: &FigureTool,
     with: ToolFilling<'_>,

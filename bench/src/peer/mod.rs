@@ -48,8 +48,9 @@ const PERPLEXITY_F32: &str = "perplexity-f32";
 /// Runs `peer-bench` and prints its report.
 ///
 /// # Errors
-/// The other engine is unknown or cannot be built, an input cannot be obtained, or one of the two
-/// engines fails.
+/// The other engine, the model or the scenario is unknown, another process holds the clone's lock,
+/// a program is missing or does not build, an input cannot be obtained, one of the engines or tools
+/// fails, or the run is interrupted.
 pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let (engine, distribution) = peer(world, &flags.engine)?;
     world.tools.check()?;
@@ -269,7 +270,8 @@ const VERB: &str = "first-answer";
 /// own start does not count.
 ///
 /// # Errors
-/// The server dies or does not answer in time, or the client cannot be run.
+/// The server cannot be started, dies or does not answer in time, the client cannot be run or
+/// fails, a file cannot be read or written, or the wait is interrupted.
 pub fn first_answer_s(
     world: &World,
     variant: &ServerSpec,
@@ -345,7 +347,8 @@ impl Resident {
 /// Reads the resident memory and the KV cache size of a running server.
 ///
 /// # Errors
-/// The server does not answer, or neither system nor server reports a size.
+/// The server does not answer, the system does not report its memory, or neither its metrics nor
+/// its log state the size of its KV cache.
 fn resident_memory(world: &World, variant: &ServerSpec, server: &Server) -> Result<Resident, Stop> {
     let engine = &variant.engine;
     let unknown =

@@ -194,7 +194,8 @@ pub struct Block<'a> {
 /// Blocks of one campaign in one cell, in the order in which they were run.
 #[derive(Debug, Clone, Default)]
 pub struct Blocks<'a> {
-    /// Blocks of the screen, the first stage, in which every cell takes part.
+    /// Blocks of the screen, the first stage, in which every cell takes part; also those of a
+    /// campaign without stages.
     pub screen: Vec<Block<'a>>,
     /// Blocks of the confirmation: fresh runs after the screen, which confirm or refute its
     /// candidates.
@@ -225,8 +226,8 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// Returns the blocks in which both releases ran, by campaign id, which sorts the oldest campaign
-/// first.
+/// Returns the blocks with usable runs of both releases, by campaign id, which sorts the oldest
+/// campaign first.
 pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     let mut blocks: BTreeMap<(&str, u32), (Option<Stage>, Block<'a>)> = BTreeMap::new();
     for run in runs.baseline.usable() {

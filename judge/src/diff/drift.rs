@@ -12,8 +12,8 @@ use super::{estimate, flags};
 const METRIC: &str = "output_tokens_per_s";
 
 /// Returns a sentence about how the baseline's throughput changed since the last campaign before
-/// `judged`, if by more than the metric's minimum effect. It is a remark: no verdict depends on
-/// it.
+/// `judged`; `None` if there is none, workload or flags differ, or the change is within the
+/// metric's minimum effect. It is a remark: no verdict depends on it.
 pub fn of(runs: &CellRuns<'_>, judged: &str) -> Option<String> {
     let usable = runs.baseline.usable();
     let before = usable.iter().copied().filter_map(campaign).filter(|id| *id < judged).max()?;

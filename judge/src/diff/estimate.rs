@@ -74,11 +74,14 @@ pub struct Estimate {
     pub pairs: u32,
     /// Effect in percent: geometric mean of the ratios candidate / baseline, minus one.
     pub effect_pct: f64,
-    /// Two-sided interval of the effect in percent, at the policy's confidence.
+    /// Two-sided interval of the effect in percent, at the policy's confidence; `None` where the
+    /// pairs are too few.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p-value of the hypothesis that there is no effect.
+    /// Two-sided p-value of the hypothesis that there is no effect; `None` where the pairs are too
+    /// few.
     pub p: Option<f64>,
-    /// Minimum detectable effect, in percent, of as many pairs with the same scatter.
+    /// Minimum detectable effect, in percent, of as many pairs with the same scatter; `None` where
+    /// the pairs are too few.
     pub mde_pct: Option<f64>,
     /// Cliff's delta between the baseline's and the candidate's values; `None` where a set has
     /// fewer than two.

@@ -35,13 +35,14 @@ pub struct Failure {
     pub survived: Option<f64>,
 }
 
-/// Runs of a candidate in a round: outer index is the profile, inner index the repeat. After a
-/// failure the remaining runs may be missing.
+/// Outcomes of a candidate's runs in a round: outer index is the profile, inner index the repeat.
+/// After a failure the remaining runs may be missing.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Outcomes(pub Vec<Vec<Launch>>);
 
 impl Outcomes {
-    /// Returns the first failed run, searching the profiles in their order.
+    /// Returns the failure of the first failed run, searching the profiles in their order; `None`
+    /// if no run failed.
     pub fn failure(&self) -> Option<&Failure> {
         self.0.iter().flatten().find_map(|launch| match launch {
             Launch::Failed(failure) => Some(failure),
@@ -76,7 +77,7 @@ impl Outcomes {
 /// candidate is better.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Score {
-    /// Log ratios by profile: outer index is the profile, inner index the repeat.
+    /// Log ratios of candidate over reference: outer index is the profile, inner index the repeat.
     profiles: Vec<Vec<f64>>,
 }
 
@@ -247,8 +248,8 @@ impl Arm {
         }
     }
 
-    /// Returns the first bound that a median of the candidate breaks. A metric that no run measured
-    /// breaks its bound (its median is NaN).
+    /// Returns a finding about the first bound that a median of the candidate breaks; `None` if it
+    /// keeps all. A metric that no run measured breaks its bound (its median is NaN).
     fn out_of_bounds(&self, rules: &Rules<'_>) -> Option<Found> {
         for (metric, limit) in &rules.objective.bounds {
             let better = by_name(metric).map_or(Better::Lower, |metric| metric.better);

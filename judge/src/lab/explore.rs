@@ -91,7 +91,7 @@ pub(super) fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
 
 /// Explores a lab within `runs_max` runs. `measure` returns the outcomes of a round's candidates,
 /// in their order. The exploration is deterministic: the same outcomes lead to the same rounds and
-/// the same conclusion, so that a lab can be replayed from its records.
+/// the same conclusion, so that records alone show how far a lab has come.
 ///
 /// # Errors
 ///
@@ -323,8 +323,8 @@ fn confirmed(arms: &[Arm], rules: &Rules<'_>, least: f64) -> Vec<Confirmed> {
         .collect()
 }
 
-/// Returns the best confirmed candidate. The first finalist wins unless another is better by at
-/// least half the minimum effect.
+/// Returns the best confirmed candidate, `None` if none is confirmed. The first finalist wins
+/// unless another is better by at least half the minimum effect.
 fn recommended(arms: &[Arm], confirmed: &[Confirmed], floor: f64) -> Option<Candidate> {
     let mut stands: Vec<&Arm> =
         arms.iter().zip(confirmed).filter(|(_, found)| found.is_gain).map(|(arm, _)| arm).collect();

@@ -1,5 +1,5 @@
-//! Replay of a lab from its records, by which an interrupted campaign resumes: runs that have a
-//! record are not made again.
+//! Finds how far a lab has come by repeating its decisions with the outcomes in its run records. An
+//! interrupted campaign resumes there: runs that have a record are not made again.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub enum Next {
     Conclusion(Conclusion),
 }
 
-/// Replayed records of a lab: its next step and the runs made so far.
+/// State of a lab as its run records show it: its next step and the runs made so far.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Replay {
     /// Next step of the lab: a round to run, or the conclusion.
@@ -52,7 +52,8 @@ pub fn next<'a>(
     replay(lab, policy, runs_max, runs).next
 }
 
-/// Replays the records of a lab's campaign up to the first incomplete round.
+/// Repeats the decisions of a lab with the outcomes in its campaign's run records, up to the first
+/// round with a run that has no record. Starts no run.
 pub fn replay<'a>(
     lab: &LabFile,
     policy: &PolicyFile,

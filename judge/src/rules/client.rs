@@ -27,9 +27,11 @@ pub const KERNEL_GAP_SHARE_OF_TPOT: f64 = 0.1;
 /// Largest share of reads that may bring several chunks which arrived separately: such chunks
 /// share one time stamp.
 pub const LATE_READ_SHARE_MAX: f64 = 0.02;
-/// Share of late reads with several chunks above which the time stamps of a run are lost.
+/// Share of reads that come late and bring several chunks, of all reads with chunks, above which
+/// the time stamps of a run are not usable.
 pub const LATE_READ_SHARE_LOST: f64 = 0.5;
-/// Share of reads with more than one chunk above which gaps between chunks are only bounds.
+/// Share of reads with more than one chunk, of all reads with chunks, above which the times of
+/// single gaps between chunks are not known, only bounds of them.
 pub const COALESCED_SHARE_MAX: f64 = 0.5;
 /// Largest delay of sends by the client (99th percentile, in microseconds) with which requests were
 /// sent on time.
@@ -43,7 +45,8 @@ pub const ARRIVAL_SHARE: f64 = 0.95;
 
 /// Shortest steady window of a full scenario with all requests at once, in microseconds.
 pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
-/// Shortest steady window of every other scenario, in microseconds.
+/// Shortest steady window of a scenario that is not a full one with all requests at once, in
+/// microseconds.
 pub const WINDOW_US_MIN: u64 = 60_000_000;
 
 /// Quality rules over the load generator, ordered by id.

@@ -120,7 +120,8 @@ pub(super) const RULES: &[Rule] = &[
 ];
 
 /// Returns the number of output tokens that throughput is computed from: those that the server
-/// reported, or, for a tool that reports none, those that the tool counts in their place.
+/// reported, or, for a tool that reports none, those that the tool counts in their place; `None` if
+/// neither is recorded.
 pub(super) fn credited_output(counts: &Counts) -> Option<u64> {
     counts.output_tokens_reported.or_else(|| match counts.token_source? {
         TokenSource::Usage | TokenSource::UsagePerChunk => None,
@@ -131,7 +132,7 @@ pub(super) fn credited_output(counts: &Counts) -> Option<u64> {
 }
 
 /// Returns the number of output tokens in the answers: as the server reported them, or, for an
-/// imported record, those that its tool computes throughput from.
+/// imported record, those that its tool computes throughput from; `None` if not recorded.
 pub(super) fn answered(record: &RunRecord, counts: &Counts) -> Option<u64> {
     let published = record.kind == Kind::Imported;
     if published { credited_output(counts) } else { counts.output_tokens_reported }

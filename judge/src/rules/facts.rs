@@ -118,7 +118,7 @@ const NEED_NO_REASON: [&str; 8] = [
 ];
 
 /// Appends to `found` the dotted paths of nulls in `value`, which lies at `path` of `record`, where
-/// the record gives no reason for the path or for a group that contains it.
+/// the record gives no reason for the path or for an object that contains it.
 fn unexplained_nulls(value: &Value, path: &str, record: &RunRecord, found: &mut Vec<String>) {
     if NEED_NO_REASON.contains(&path) || record.absent.contains_key(path) {
         return;
@@ -198,7 +198,7 @@ fn times(record: &RunRecord) -> Outcome {
 }
 
 /// Returns the prefix-cache hits of a run, the hits that its workload predicts, and the tolerated
-/// difference, all in prompt tokens.
+/// difference, all in prompt tokens; `None` where the record lacks hits or prediction.
 fn hits(record: &RunRecord) -> Option<(u64, u64, f64)> {
     let cache = record.cache.as_ref()?;
     let prompts = cache.query_tokens.or_else(|| record.counts.as_ref()?.input_tokens);

@@ -96,7 +96,8 @@ pub(super) const RULES: &[Rule] = &[
     },
 ];
 
-/// Returns the mean time from the first to the last token of a request, in microseconds.
+/// Returns the mean time from the first to the last token of a request, in microseconds; `None`
+/// where the record lacks mean TTFT or E2E.
 fn streaming_us(metrics: &Metrics) -> Option<f64> {
     let e2e = metrics.e2e_us.as_ref()?.mean?;
     let ttft = metrics.ttft_us.as_ref()?.mean?;

@@ -2,7 +2,7 @@
 //!
 //! Rules that need files or other records are elsewhere: `E01` (path equals key) and `E03` (hash)
 //! are storage rules of the registry; `E09` (the same figures in two runs), `W08` (configuration
-//! differs from the release before) and `W09` (repeats that scatter) are group rules.
+//! differs from the release before) and `W09` (repeats that scatter) are rules over several runs.
 
 mod client;
 mod counts;
@@ -54,8 +54,8 @@ pub fn reasons() -> Vec<Reason> {
 }
 
 /// Returns the verdict of the load generator on a fresh run, with a sentence for each reason. The
-/// verdict is that of the worst reason, which comes first. `record` needs only the groups that a
-/// measurement has.
+/// verdict is that of the worst reason, which comes first. `record` needs only the sections
+/// (top-level fields) that a measurement has.
 pub fn validity(record: &RunRecord, evidence: &Evidence) -> Validity {
     let mut found: Vec<(&Reason, String)> = Vec::new();
     for condition in RULES.iter().flat_map(|rule| rule.conditions) {

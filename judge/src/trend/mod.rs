@@ -157,8 +157,8 @@ fn points(
     points
 }
 
-/// Summarizes the runs behind `point`: as many of its release and campaign as it counts, from its
-/// first run on. `runs` are the usable runs of the trend's cell, ordered by id.
+/// Summarizes the trend's metric over the runs that `point` was computed from. `runs` are the
+/// usable runs of the trend's cell, ordered by id. `None` if none of them belongs to the point.
 pub fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Summary> {
     let metric = by_name(&trend.metric)?;
     let values = runs

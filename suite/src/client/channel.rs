@@ -28,7 +28,8 @@ pub enum Broken {
     /// A system call on the connection's socket failed.
     #[error("{}", .0.desc())]
     System(#[from] Errno),
-    /// TLS failed: the server violates the protocol, or its certificate is not accepted.
+    /// TLS failed, such as with a server that violates the protocol or ends the handshake, or whose
+    /// certificate is not accepted.
     #[error("{0}")]
     Tls(String),
 }

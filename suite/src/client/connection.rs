@@ -1,5 +1,5 @@
 //! TCP connection of the client: opens the socket, writes one request at a time, reads its answer
-//! with receive time stamps; no other code stamps received bytes.
+//! with receive time stamps; no other code stamps the answers of a run as they are received.
 //!
 //! The kernel records when a segment arrived (`SO_TIMESTAMPNS`), which stays right however busy
 //! this program is. TCP gives one stamp per read, that of the last segment. Where the kernel gives
@@ -147,7 +147,7 @@ pub(super) struct Connection {
     /// `None` before a socket was opened.
     pub connect_ns: Option<u64>,
     /// Start and end of the TLS handshake, in nanoseconds of the monotonic clock; the end is that
-    /// of its latest step.
+    /// of its latest step. `None` before a handshake and without TLS.
     handshake_ns: Option<(u64, u64)>,
     /// True when the server announced the end of the TLS connection while the TCP socket may still
     /// be open.
@@ -178,7 +178,7 @@ pub(super) struct InFlight {
     /// connection.
     pub reopened: bool,
     /// Time in nanoseconds of the monotonic clock at which the answer's last event arrived, if the
-    /// HTTP body has not ended yet.
+    /// HTTP body has not ended yet; otherwise `None`.
     pub closing_since_ns: Option<u64>,
 }
 
@@ -187,8 +187,9 @@ impl Connection {
     /// is not `None`.
     ///
     /// # Errors
-    /// The system refuses a socket (an environment failure, not the server's), or the address is
-    /// refused at once.
+    /// The system refuses the socket, one of its options or its registration with `epoll` (a
+    /// failure of the client's machine, not the server's), or connecting to the address fails at
+    /// once.
     pub fn open(
         &mut self,
         address: SocketAddr,
@@ -223,7 +224,7 @@ impl Connection {
     /// handshake. Returns false while the handshake goes on.
     ///
     /// # Errors
-    /// The connection failed.
+    /// Connecting or the TLS handshake failed, or a system call on the socket or `epoll` fails.
     pub fn conclude_opening(&mut self, epoll: &Epoll, key: u64) -> Result<bool, Broken> {
         let (Some(socket), Phase::Connecting { since_ns }) = (&self.socket, self.phase) else {
             return Ok(true);
@@ -316,7 +317,8 @@ impl Connection {
     /// is that of the read that completed a record.
     ///
     /// # Errors
-    /// The socket's error; `EAGAIN` where it has no data.
+    /// The socket is not open, a system call on it fails (`EAGAIN` where there are no data yet), or
+    /// TLS fails.
     pub fn read(
         &mut self,
         stamper: &mut Stamper,

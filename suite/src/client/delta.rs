@@ -114,10 +114,11 @@ struct WireChoice<'a> {
 struct WireDelta<'a> {
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
-    /// Reasoning text of a delta, under SGLang's and LMDeploy's field name.
+    /// Reasoning text of a delta, under SGLang's and LMDeploy's field name; `None` without the
+    /// field.
     #[serde(borrow)]
     reasoning_content: Option<Cow<'a, str>>,
-    /// Reasoning text of a delta, under vLLM's field name.
+    /// Reasoning text of a delta, under vLLM's field name; `None` without the field.
     #[serde(borrow)]
     reasoning: Option<Cow<'a, str>>,
     tool_calls: Option<Vec<Value>>,

@@ -45,8 +45,8 @@ const WAIT_MAX_MS: u8 = 50;
 /// Sends all requests of `orders`, waits for all answers, and returns the samples.
 ///
 /// # Errors
-/// The system refuses a resource that the client needs, or `stop` was set. A failed request is not
-/// an error but a sample.
+/// A limit on open files or local ports is too low, a system call that the client needs fails, or
+/// the stop flag of `orders` was set. A failed request is not an error but a sample.
 pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven, DriveError> {
     orders.prepare()?;
     let (slots, surely) = orders.connections_needed();

@@ -1,6 +1,6 @@
 //! Load generator client: HTTP/1.1 over non-blocking sockets on one thread, with a receive time
-//! stamp for every read. The only part of the suite that reads and writes network protocols;
-//! `measure` turns times into metrics.
+//! stamp for every read, and blocking control requests. No other part of `redline-bench` speaks
+//! HTTP to a server; `measure` turns times into metrics.
 
 mod api_format;
 mod channel;

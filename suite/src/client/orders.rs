@@ -272,8 +272,9 @@ fn is_reused(address: SocketAddr) -> bool {
     stamped && (reuse.trim() == "1" || (reuse.trim() == "2" && here))
 }
 
-/// Returns the number of TCP connections on this machine, recently closed ones included. The kernel
-/// keeps this count; reading its table of connections takes longer than a short run.
+/// Returns the number of TCP connections on this machine, recently closed ones included; `None` if
+/// the kernel does not report it. The kernel keeps this count; reading its table of connections
+/// takes longer than a short run.
 fn connections() -> Option<u64> {
     let of = |file: &str| fs::read_to_string(format!("/proc/net/{file}")).ok();
     Some(counted(&of("sockstat")?) + of("sockstat6").as_deref().map_or(0, counted))

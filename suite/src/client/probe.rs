@@ -15,7 +15,8 @@ use serde_json::{Map, Value, json};
 use super::control::{CallError, Caller, ControlError, Server, read_metrics};
 use super::payload::body;
 
-/// Probe of a server, with a fact that only the suite needs and that is not printed.
+/// Facts that a server reports about itself, as they are printed, and the page size of its prefix
+/// cache, which is not printed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Probed {
     pub probe: Probe,
@@ -65,7 +66,8 @@ fn version(server: &Server, told: &ReportedAt) -> Option<String> {
     Some(version.trim_start_matches('v').to_owned())
 }
 
-/// Returns the name of the first model that the server lists at `/v1/models`.
+/// Returns the name of the first model that the server lists at `/v1/models`; `None` if it lists
+/// none or does not respond.
 pub fn served_model(server: &Server) -> Option<String> {
     let list = server.get_json("/v1/models").ok()?;
     Some(list["data"][0]["id"].as_str()?.to_owned())
@@ -191,7 +193,8 @@ fn plain(value: &Value) -> Option<Value> {
     }
 }
 
-/// Returns the boolean value of the server's flag `flag`, negated where its name begins with `!`.
+/// Returns the boolean value of the server's flag `flag`, negated where its name begins with `!`;
+/// `None` if the server reports no boolean under that name.
 fn truth(config: &BTreeMap<String, Value>, flag: &str) -> Option<bool> {
     match flag.strip_prefix('!') {
         Some(flag) => config.get(flag)?.as_bool().map(|value| !value),

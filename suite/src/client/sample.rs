@@ -38,23 +38,26 @@ pub struct Sample {
     /// limits concurrency.
     pub queue_ns: Option<u64>,
     /// Time at which the client took up the request, in nanoseconds; it then opens a connection if
-    /// needed.
+    /// needed. `None` if the request was never taken up.
     pub taken_ns: Option<u64>,
     /// Time at which the first byte of the request was written, in nanoseconds; `None` if never.
     pub sent_ns: Option<u64>,
-    /// Time at which the last byte of the request was written, in nanoseconds.
+    /// Time at which the last byte of the request was written, in nanoseconds; `None` if never.
     pub written_ns: Option<u64>,
     /// Time to open the request's connection with its TLS handshake, in nanoseconds, before or
-    /// after the clock started.
+    /// after the clock started; `None` if it got no open connection.
     pub connect_ns: Option<u64>,
     /// Part of the request's own time that the TLS handshake took, in nanoseconds; `None` without
     /// TLS.
     pub tls_ns: Option<u64>,
-    /// Arrival time of the stream's first chunk, possibly without a token, in nanoseconds.
+    /// Arrival time of the stream's first chunk, possibly without a token, in nanoseconds; `None`
+    /// if none arrived.
     pub first_event_ns: Option<u64>,
-    /// Arrival time of the first chunk with answer text, after any reasoning, in nanoseconds.
+    /// Arrival time of the first chunk with answer text, after any reasoning, in nanoseconds;
+    /// `None` if none arrived.
     pub first_content_ns: Option<u64>,
-    /// Time at which the first chunk with a token was parsed, in nanoseconds.
+    /// Time at which the first chunk with a token was parsed, in nanoseconds; `None` if none
+    /// arrived.
     pub parsed_ns: Option<u64>,
     /// Chunks of the answer with at least one token, in order of arrival.
     pub chunks: Vec<ChunkStamp>,

@@ -45,8 +45,8 @@ impl Tls {
     /// are accepted.
     ///
     /// # Errors
-    /// There is no trusted authority, its file cannot be read, or `host` is not a valid name in a
-    /// certificate.
+    /// There is no trusted authority, the file of authorities cannot be read as certificates,
+    /// `host` is not a valid name in a certificate, or the TLS library refuses the configuration.
     pub fn new(host: &str, trust: &Trust) -> Result<Self, String> {
         // An IPv6 address has brackets in a URL.
         let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();

@@ -66,7 +66,8 @@ struct Judged {
 /// Runs `redline-bench audit` and returns its exit code.
 ///
 /// # Errors
-/// A file cannot be opened.
+/// A file cannot be read, or standard output cannot be written. A result that cannot be read from a
+/// file is reported in the output, and is no error.
 pub fn execute(flags: &AuditFlags) -> anyhow::Result<Exit> {
     let audited = flags.files.iter().map(|file| read(file)).collect::<anyhow::Result<Vec<_>>>()?;
     let text = if flags.json {

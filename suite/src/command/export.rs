@@ -112,7 +112,7 @@ impl Saved {
     /// Returns the measurement as text in the tool format `format`.
     ///
     /// # Errors
-    /// Nothing was measured, or the format needs samples that are missing.
+    /// No request was answered, or the format needs samples and there are none.
     pub fn export(&self, format: Format, asked: &ReportFacts) -> anyhow::Result<String> {
         export(format, &self.measurement, &self.samples, asked)
     }
@@ -143,7 +143,8 @@ fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
 /// represent the measurement is reported and skipped: the measurement itself is already on disk.
 ///
 /// # Errors
-/// A file cannot be read or written.
+/// The measurement or its samples file cannot be read or has another format, or a report cannot be
+/// written.
 pub fn export_all(wanted: &[ExportTo], saved: &Path, asked: &ReportFacts) -> anyhow::Result<()> {
     if wanted.is_empty() {
         return Ok(());
@@ -161,7 +162,9 @@ pub fn export_all(wanted: &[ExportTo], saved: &Path, asked: &ReportFacts) -> any
 /// Runs `redline-bench export` and returns its exit code.
 ///
 /// # Errors
-/// The measurement cannot be read or has no figures, or the result cannot be written.
+/// The measurement, its samples or the scenario cannot be read, the scenario is not the one that
+/// was run, the report cannot be made (no request was answered, or samples are missing), or it
+/// cannot be written.
 pub fn execute(flags: &ExportFlags) -> anyhow::Result<Exit> {
     let saved = Saved::open(&flags.measurement)?;
     let scenario = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;

@@ -197,7 +197,7 @@ impl Keeper {
     /// file with the same stem and the ending `.samples.jsonl`.
     ///
     /// # Errors
-    /// One of the files cannot be written.
+    /// One of the files cannot be written, or the system refuses to start the writer thread.
     pub fn begin(
         out: &Path,
         facts: &ScenarioFacts,

@@ -1,5 +1,5 @@
 //! Commands of `redline-bench`: flags in, files and exit codes out. In the library, only this
-//! module prints.
+//! module prints results.
 
 pub mod audit;
 pub mod export;

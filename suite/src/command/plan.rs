@@ -63,7 +63,8 @@ fn form(name: String) -> PromptForm {
 /// Runs `redline-bench plan` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be read or yields too few requests, or the plan cannot be written.
+/// The scenario, tokenizer or dataset cannot be read, the requests cannot be drawn from them, or
+/// the plan cannot be written.
 pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     let file = ScenarioFile::open(&flags.scenario)?;
     let tokenizer = Tokenizer::open(&flags.tokenizer)?;
@@ -225,7 +226,8 @@ impl Totals {
     /// Draws the published sample again and returns its total numbers of input and output tokens.
     ///
     /// # Errors
-    /// The dataset is too small, or a text cannot be tokenized.
+    /// The requests cannot be drawn: the dataset has another format or is too small, a text cannot
+    /// be tokenized, or the published number or seed of requests is invalid.
     fn drawn(&self, dataset: &Dataset, tokenizer: &Tokenizer) -> anyhow::Result<(u64, u64)> {
         let form = PromptForm::TokenIds;
         let scenario = Scenario::parse(&self.scenario()).context("a sample's scenario")?;
@@ -251,7 +253,9 @@ impl Totals {
 /// Runs `redline-bench verify-manifest` and returns its exit code.
 ///
 /// # Errors
-/// A file is not the one that totals were published for, or cannot be used.
+/// The table of totals, the tokenizer or the dataset cannot be read, no totals were published for
+/// the tokenizer or the dataset, or the sample cannot be drawn. A missing tokenizer or dataset is
+/// no error: it is reported on standard error and by the exit code.
 pub fn execute_verify(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
     let published = table(flags.published.as_deref())?;
     let missing = missing(flags, &published);

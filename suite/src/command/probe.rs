@@ -36,7 +36,8 @@ Example, the version that is running and the size of its KV cache:
 /// Runs `redline-bench probe` and returns its exit code.
 ///
 /// # Errors
-/// The engine file cannot be read.
+/// The engine file or key file cannot be used, the server's URL is not valid, or TLS cannot be set
+/// up. A server that does not answer is no error: only the exit code and standard error tell it.
 pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
     let (engine, server) = (flags.server.engine()?, flags.server.server(&flags.key)?);
     answered(probe(&server, &engine.id, &engine.file), |probed| Ok(to_file_text(&probed.probe)?))
@@ -53,7 +54,7 @@ pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
 pub struct FirstAnswerFlags {
     #[command(flatten)]
     server: ServerFlags,
-    /// Give up if the starting server has not answered after this time.
+    /// Give up if the starting server has not answered after so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
     timeout_s: u64,
 }
@@ -69,7 +70,8 @@ It prints `{\"first_byte_ns\":N}`, the time at which the first byte of the answe
 /// Runs `redline-bench first-answer` and returns its exit code.
 ///
 /// # Errors
-/// The engine file cannot be read.
+/// The engine file cannot be used, the server's URL is not valid, or TLS cannot be set up. A server
+/// that does not answer is no error: only the exit code and standard error tell it.
 pub fn execute_first_answer(flags: &FirstAnswerFlags) -> anyhow::Result<Exit> {
     let (engine, server) = (flags.server.engine()?, flags.server.server(&KeyFlag::default())?);
     let found = first_answer(&server, &engine.file.request, Duration::from_secs(flags.timeout_s));

@@ -63,11 +63,12 @@ pub struct BenchFlags {
     /// Style of the progress report on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
-    /// Stop a run if no event arrives on any connection for this long.
+    /// Stop a run if requests are in flight and no event arrives on any connection for so many
+    /// seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
-    /// Interval at which the server's counters, this machine and its GPUs are sampled during the
-    /// run; 0 samples only before and after it.
+    /// Interval, in seconds, at which the server's counters, this machine and its GPUs are sampled
+    /// during the run; 0 samples only before and after it.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     telemetry_s: f64,
     /// Take the time after each read even if the kernel can stamp when the bytes arrived.
@@ -127,10 +128,13 @@ pub(super) struct Point {
 }
 
 impl Bench {
-    /// Opens all inputs, connects to the server and draws or loads the plan.
+    /// Reads the files that the flags name, probes the server, and draws the plan of requests or
+    /// reads a saved one.
     ///
     /// # Errors
-    /// An input cannot be used, the system refuses signal handlers, or the server does not answer.
+    /// The engine, scenario, plan, tokenizer, dataset, reference or key file cannot be used, the
+    /// server's URL is not valid or it does not answer, the requests cannot be drawn or do not suit
+    /// the engine, or the system refuses signal handlers.
     pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
         // The handlers come first, so that an interruption while inputs load has the documented
         // exit code.
@@ -333,8 +337,9 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 /// Run one scenario against one server and write the measurement.
 ///
 /// The order is fixed: draw the requests, warm up with prompts that share no prefix with them,
-/// reset the server's prefix cache and verify that it is empty, start the clock, send, wait for
-/// every answer, stop the clock, send a few fixed prompts to check the outputs.
+/// reset the server's prefix cache and verify that it is empty (where the scenario asks for a cold
+/// or primed cache), start the clock, send, wait for every answer, stop the clock, send a few fixed
+/// prompts to check the outputs.
 ///
 /// A failed request is data: it is counted, classified and written, and so is a server that dies or
 /// hangs. Every sample is written beside the result as soon as its request ends. Until the run has
@@ -380,7 +385,8 @@ What the numbers mean:
 /// Runs `redline-bench run` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be used, or the result cannot be written.
+/// A file or other value that the flags give cannot be used, the server does not answer, the system
+/// refuses signal handlers, the run ends without a measurement, or a result cannot be written.
 pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench)?;
     let measurement = match bench.measure(&bench.point()?, &flags.slo, &flags.out) {

@@ -22,10 +22,10 @@ use crate::workload::arrival::at_rate;
 
 /// Run the same requests at several rates or concurrency levels, one after the other.
 ///
-/// Each point is a run like one of `redline-bench run`, with the prefix cache reset before it, and
-/// a file in the folder of `--out`. At a rate, requests follow the scenario's arrival process if it
-/// has a rate, else a Poisson process. A point is another workload than the scenario, so its id
-/// differs, as in `balanced+rate-2.5`.
+/// Each point is a run like one of `redline-bench run`, with the prefix cache reset before it where
+/// the scenario asks for that, and gives a file in the folder of `--out`. At a rate, requests
+/// follow the scenario's arrival process if it has a rate, else a Poisson process. A point is
+/// another workload than the scenario, so its id differs, as in `balanced+rate-2.5`.
 ///
 /// Exit codes: the worst of all points, with the codes of `run`.
 #[derive(Debug, Args)]
@@ -61,7 +61,8 @@ Each row is a point: answered requests, requests and output tokens per second, T
 /// Runs `redline-bench sweep` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be used, or a result cannot be written.
+/// A file or other value that the flags give cannot be used, the server does not answer, the system
+/// refuses signal handlers, a run ends without a measurement, or a result cannot be written.
 pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench)?;
     files::make_folder(&flags.out)?;
@@ -180,8 +181,9 @@ fn share(text: &str) -> Result<f64, String> {
 /// Runs `redline-bench search` and returns its exit code.
 ///
 /// # Errors
-/// An input cannot be used, a rate has too few requests to reach the confidence, or a result cannot
-/// be written.
+/// A file or other value that the flags give cannot be used, the server does not answer, the system
+/// refuses signal handlers, a rate has too few requests to reach the confidence, a run ends without
+/// a measurement or with an invalid one, or a result cannot be written.
 pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     let target = Target {
         attainment: flags.attainment,

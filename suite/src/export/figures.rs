@@ -108,7 +108,8 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// Returns a statistic of a latency metric in milliseconds, by a name such as `median_ttft_ms`.
+    /// Returns a statistic of a latency metric in milliseconds, by a name such as `median_ttft_ms`;
+    /// `None` for another name or an unknown value.
     fn latency_ms(&self, name: &str) -> Option<f64> {
         let (statistic, rest) = name.split_once('_')?;
         let summary = self.summary(rest.strip_suffix("_ms")?)?;

@@ -66,17 +66,20 @@ impl Format {
 /// Facts that a tool's report states about a run and a measurement does not contain.
 #[derive(Clone, Debug, Default)]
 pub struct ReportFacts {
-    /// Kind of server, by the name that the tool's report has for it; `None` if unknown.
+    /// Kind of server, such as `vllm`: the value of the flag `--backend`, or the id of the engine
+    /// file; `None` if unknown.
     pub backend: Option<String>,
-    /// Model name, as the server knows it; `None` if unknown.
+    /// Model name, as a flag gives it or the server reports it; `None` if unknown.
     pub model: Option<String>,
     pub tokenizer: Option<String>,
     pub workload: Option<Workload>,
     /// Latency metrics and percentiles that vLLM's formats show.
     pub selection: Selection,
-    /// Label of the run: vLLM's `label`, SGLang's `tag`.
+    /// Label of the run as the flag `--label` gives it, which vLLM's files call `label` and
+    /// SGLang's `tag`; `None` without the flag.
     pub label: Option<String>,
-    /// Additional entries of vLLM's result file, as key and value.
+    /// Additional entries of vLLM's result file as the flag `--metadata` gives them, as key and
+    /// value.
     pub metadata: Vec<(String, String)>,
 }
 
@@ -102,14 +105,14 @@ impl ReportFacts {
     }
 
     /// Returns the number of output tokens requested for every conversation of ShareGPT; `None` if
-    /// the dataset's lengths were used.
+    /// the lengths in the dataset were used, or the dataset is another or unknown.
     fn sharegpt_output_len(&self) -> Option<u64> {
         let workload = self.workload.as_ref()?;
         workload.output_tokens.filter(|_| self.dataset_name() == Some("sharegpt"))
     }
 
-    /// Returns the workload, unless its prompts are those of ShareGPT, whose lengths are not
-    /// requested.
+    /// Returns the workload; `None` if it is unknown or its prompts are those of ShareGPT, for
+    /// which no lengths are requested.
     fn random(&self) -> Option<&Workload> {
         self.workload.as_ref().filter(|_| self.dataset_name() != Some("sharegpt"))
     }

@@ -57,7 +57,8 @@ pub fn aiperf(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     Value::Object(object)
 }
 
-/// Returns the gap between the first chunk and the second of a request, in milliseconds.
+/// Returns the gap between the first chunk and the second of a request, in milliseconds; `None` if
+/// it has fewer than two chunks.
 fn second_token_ms(request: &Request<'_>) -> Option<f64> {
     request.gaps_s.first().map(|gap| gap * 1e3)
 }

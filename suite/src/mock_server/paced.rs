@@ -96,7 +96,7 @@ impl PacedMockServer {
     /// Creates a paced mock server that listens on `address`; port 0 selects a free port.
     ///
     /// # Errors
-    /// The system refuses to listen on the address.
+    /// The system refuses to listen on the address, or to watch the socket with epoll.
     pub fn bind(address: SocketAddr, pace: Pace) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         // The standard library's backlog is too short for many connections opened at once.
@@ -395,7 +395,7 @@ impl Stream {
     /// Writes the next token of the answer, or a burst of tokens if `saturate` is set.
     ///
     /// # Errors
-    /// The client disconnected.
+    /// The socket cannot be written, as when the client disconnected.
     pub(super) fn fire(&mut self, socket: &mut impl Write, saturate: bool) -> io::Result<Fired> {
         for _ in 0..if saturate { BURST } else { 1 } {
             if !self.flush(socket)? {

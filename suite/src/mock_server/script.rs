@@ -20,7 +20,8 @@ use serde_json::{Value, json};
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Script {
-    /// Reference for real servers that behave like the script, for readers; empty if there is none.
+    /// Name, version and source files of the real server that the script imitates, for readers
+    /// only; empty if none is named.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// Answers to requests, in order of precedence: a request gets the first answer that matches
@@ -91,7 +92,7 @@ pub struct Answer {
     /// Events of the answer, with the pieces of its body; ignored if `steady` is set.
     #[serde(default)]
     pub events: Vec<Scripted>,
-    /// Rule from which the events of the answer's body are generated, instead of a list of events.
+    /// Rule from which the events of the answer's body are generated; `None` if they are listed.
     pub steady: Option<Steady>,
 }
 
@@ -101,7 +102,7 @@ pub struct Answer {
 #[serde(deny_unknown_fields)]
 pub struct When {
     /// Number that the request must have in the order of arrival, from 0, not counting requests to
-    /// fixed routes.
+    /// fixed routes; `None` allows any.
     pub index: Option<u64>,
     /// Path that the request must have, such as `/generate`; `None` allows any.
     pub path: Option<String>,
@@ -214,7 +215,7 @@ pub enum UsageWhen {
     Last,
     /// Usage in the chunk of the last token, which has text.
     Text,
-    /// Running usage in every chunk.
+    /// Usage so far in every chunk of the stream.
     Every,
     /// No usage anywhere in the stream.
     Never,
@@ -242,7 +243,7 @@ pub enum Shape {
     Generate,
     /// Events of OpenAI's Responses, with usage in the closing event.
     Responses,
-    /// Events of Anthropic's Messages.
+    /// Events of Anthropic's Messages format, which has usage in the first event and the last ones.
     Messages,
 }
 

@@ -41,7 +41,7 @@ pub struct Line {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Logged {
-    /// The complete request was read.
+    /// The mock server has read the complete request.
     Received,
     /// The head of the response was written.
     Head,
@@ -100,7 +100,7 @@ impl MockServer {
     /// `log` until it is dropped. Port 0 selects a free port.
     ///
     /// # Errors
-    /// The system refuses to listen on the address.
+    /// The system refuses to listen on the address, or to start a thread.
     pub fn start(
         address: SocketAddr,
         script: Script,

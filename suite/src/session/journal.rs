@@ -35,7 +35,7 @@ impl Journal {
     /// Creates the samples file at `path`, replacing an older one, and writes its head.
     ///
     /// # Errors
-    /// The file cannot be created or written.
+    /// The file cannot be created or written, or the system refuses to start the writer thread.
     pub fn create(path: &Path, head: Head) -> std::io::Result<Self> {
         let origin_ns = monotonic_ns();
         let mut file = File::create(path)?;
@@ -77,7 +77,7 @@ impl Journal {
     /// waits for the writer thread.
     ///
     /// # Errors
-    /// A line could not be written, now or earlier.
+    /// A line could not be written, now or earlier, or the writer thread panicked.
     pub fn finish(mut self, status: Status) -> std::io::Result<()> {
         let failures = std::mem::take(&mut self.failures);
         self.pending.extend(text(&Line::End(End { status, samples: self.samples, failures })));

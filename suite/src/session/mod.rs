@@ -43,7 +43,8 @@ use crate::workload::tokenizer::Tokenizer;
 /// not timed.
 const PRIMING_CONCURRENCY: u64 = 8;
 
-/// Inputs of one benchmark run: server, scenario, plan, limits and sampling interval.
+/// Inputs of one benchmark run: among others server, scenario, plan, tokenizer, latency limits and
+/// settings.
 #[derive(Debug)]
 pub struct Assignment<'a> {
     pub server: &'a Server,
@@ -53,11 +54,12 @@ pub struct Assignment<'a> {
     pub facts: ScenarioFacts,
     pub plan: &'a Plan,
     pub tokenizer: &'a Tokenizer,
-    /// Model name that the run's requests carry, as the server knows it.
+    /// Model name that the run's requests carry: the one that a flag gives, else the one that the
+    /// server reports.
     pub model: String,
     /// Facts that the server reports about itself, probed before the run.
     pub probed: &'a Probed,
-    /// Reader of this machine's GPUs, or the reason why they cannot be read.
+    /// Reader of this machine's GPUs; `None` where they cannot be read.
     pub meter: &'a Meter,
     /// Reference outputs that the server's greedy outputs are compared with; `None` if none are
     /// given.
@@ -69,7 +71,8 @@ pub struct Assignment<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// Settings by which runs are performed and sampled, the same for all runs of a command.
+/// Settings by which runs are performed and sampled, from flags or their defaults; the same for all
+/// runs of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Conduct {
     /// Longest time without any event from the server while requests are in flight, in nanoseconds;
@@ -102,10 +105,13 @@ pub struct Finished {
 }
 
 impl Assignment<'_> {
-    /// Performs the run: warm-up, cache reset, priming, timed requests, then the correctness check.
+    /// Performs the run: warm-up; if the scenario asks for them, a reset of the prefix cache and
+    /// its priming; the timed requests; and the correctness check unless it is switched off. A
+    /// failure in warm-up or priming ends the run before the timed requests.
     ///
     /// # Errors
-    /// The client's system fails (files, ports, sockets), or `stop` was set.
+    /// A limit on open files or local ports is too low, a system call that the client needs fails,
+    /// or `stop` was set.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
         // System limits are checked first, so that they fail before anything is sent.

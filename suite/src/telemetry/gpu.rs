@@ -31,27 +31,33 @@ pub type Meter = Option<Box<dyn Gpus>>;
 /// Readings of one GPU at one moment. A value is `None` if the driver does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GpuReading {
-    /// Power that the GPU draws at the moment, in milliwatts.
+    /// Power that the GPU draws at the moment, in milliwatts; `None` if the driver does not report
+    /// it.
     pub power_mw: Option<u64>,
-    /// Energy that the GPU has used since the driver was loaded, in millijoules.
+    /// Energy that the GPU has used since the driver was loaded, in millijoules; `None` if the
+    /// driver does not report it.
     pub energy_mj: Option<u64>,
-    /// Clock frequency of the GPU's streaming multiprocessors, in MHz.
+    /// Clock frequency of the GPU's streaming multiprocessors, in MHz; `None` if the driver does
+    /// not report it.
     pub sm_mhz: Option<u64>,
-    /// Clock frequency of the GPU's memory, in MHz.
+    /// Clock frequency of the GPU's memory, in MHz; `None` if the driver does not report it.
     pub memory_mhz: Option<u64>,
-    /// Temperature of the GPU chip, in degrees Celsius.
+    /// Temperature of the GPU chip, in degrees Celsius; `None` if the driver does not report it.
     pub gpu_c: Option<u64>,
-    /// Temperature of the GPU memory, in degrees Celsius.
+    /// Temperature of the GPU memory, in degrees Celsius; `None` if the driver does not report it.
     pub memory_c: Option<u64>,
-    /// Percentage of the driver's last sampling period in which a kernel ran on the GPU.
+    /// Percentage of the driver's last sampling period in which a kernel ran on the GPU; `None` if
+    /// the driver does not report it.
     pub util_percent: Option<u64>,
-    /// Memory of the GPU that all processes use, in bytes.
+    /// Memory of the GPU that all processes use, in bytes; `None` if the driver does not report it.
     pub memory_used_bytes: Option<u64>,
-    /// Causes that currently keep the GPU's clocks low.
+    /// Causes that currently keep the GPU's clocks low; `None` if the driver does not report it.
     pub throttle: Option<Throttle>,
-    /// Number of uncorrected ECC errors of the GPU since the driver was loaded.
+    /// Number of uncorrected ECC errors of the GPU since the driver was loaded; `None` if the
+    /// driver does not report it.
     pub ecc_uncorrected: Option<u64>,
-    /// Number of PCIe replays (repeated transfers) since the GPU was reset.
+    /// Number of PCIe replays (repeated transfers) since the GPU was reset; `None` if the driver
+    /// does not report it.
     pub pcie_replays: Option<u64>,
 }
 
@@ -78,7 +84,8 @@ impl Watch<'_> {
         self.meter.as_ref().map(|_| facts(&self.polls))
     }
 
-    /// Builds the time series over the run of all GPUs that worked, combined into one.
+    /// Builds one time series over the run, combined from all GPUs that worked; `None` if no GPU
+    /// worked, or there are fewer than three samples.
     pub(super) fn gpu_series(&self, gpus: &[GpuTelemetry], start_ns: u64) -> Option<Series> {
         let all = by_gpu(&self.polls);
         let worked = all.into_iter().zip(gpus).filter(|(_, gpu)| gpu.worked);

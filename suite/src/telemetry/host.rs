@@ -15,7 +15,8 @@ use crate::measure::summary::float;
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostReading {
     pub cpu: CpuTicks,
-    /// Memory in use, in bytes: total memory less what the kernel calls available.
+    /// Memory in use, in bytes: total memory less what the kernel calls available; `None` if the
+    /// kernel does not report it.
     pub memory_used_bytes: Option<u64>,
     /// Load average of the machine over one minute; `None` if the kernel does not report it.
     pub load_1m: Option<f64>,
@@ -131,7 +132,7 @@ fn facts(polls: &[Poll], start_ns: u64, has_server: bool) -> Option<HostTelemetr
 }
 
 /// Builds the time series of the machine from the second sample on: CPU shares since the previous
-/// sample, and memory in use at the sample.
+/// sample, and memory in use at the sample. `None` for fewer than three samples.
 fn over_time(told: &[(u64, HostReading)], start_ns: u64) -> Option<schema::telemetry::Series> {
     let later = told.get(1..)?;
     let at_us: Vec<u64> =

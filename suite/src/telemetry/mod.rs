@@ -210,8 +210,8 @@ pub struct Ranks<'a> {
 }
 
 /// Returns the energy per output token in joules: the energy of all GPUs that worked, divided by
-/// `tokens`. `None` where the driver does not report it, the server is on another machine or not on
-/// GPUs, or the GPUs that worked are not exactly the server's.
+/// `tokens`. `None` without tokens or energy readings, or where the server is on another machine,
+/// is not on GPUs, or uses another number of GPUs than worked.
 pub fn joules_per_token(telemetry: &Telemetry, ranks: Ranks<'_>, tokens: u64) -> Option<f64> {
     let gpus = telemetry.gpus.as_deref()?;
     let is_here = telemetry.host.as_ref().is_some_and(|host| host.has_server);

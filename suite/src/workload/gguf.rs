@@ -50,8 +50,8 @@ const ARRAY: u32 = 9;
 /// Reads the tokenizer from the metadata of a GGUF file.
 ///
 /// # Errors
-/// The metadata are not GGUF, are cut short, have a tokenizer key of another type, or state lengths
-/// beyond the accepted ones.
+/// `input` cannot be read or is not GGUF of version 2 or 3, or its metadata are cut short, are
+/// malformed, have a tokenizer key of another type, or state lengths beyond the accepted ones.
 pub fn read_tokenizer(input: impl Read) -> anyhow::Result<GgufTokenizer> {
     let mut head = Head { input };
     let magic: [u8; 4] = head.bytes()?;

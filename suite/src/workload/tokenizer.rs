@@ -59,7 +59,8 @@ impl Tokenizer {
     /// `tokenizer.json`, or a `tokenizer.json`.
     ///
     /// # Errors
-    /// The file cannot be read, or its kind of tokenizer is not supported.
+    /// The file cannot be read, is neither valid GGUF nor a valid `tokenizer.json`, or has a kind
+    /// of tokenizer that is not supported.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         let read = || format!("cannot read tokenizer `{shown}`");
@@ -81,7 +82,8 @@ impl Tokenizer {
     /// Builds the byte-level BPE tokenizer that a GGUF file's metadata describe.
     ///
     /// # Errors
-    /// The model is not `gpt2`, its pre-tokenizer is unknown, or a merge has an unknown token.
+    /// The model is not `gpt2`, its pre-tokenizer is unknown, or the vocabulary contradicts itself,
+    /// such as by a token that appears twice or a merge of unknown tokens.
     pub fn from_gguf(facts: &GgufTokenizer) -> anyhow::Result<Self> {
         let unsupported = || {
             let (model, pre) = (&facts.model, &facts.pre);

@@ -216,7 +216,7 @@ pub struct ServerFlags {
     /// File with the API key that the server requires; by default the value of OPENAI_API_KEY.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
-    /// Time to wait for a server that does not answer yet.
+    /// Longest time, in seconds, to wait for a server that does not answer yet.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub ready_check_timeout_sec: u64,
 }
@@ -328,7 +328,8 @@ pub struct SendingFlags {
     /// Reset the server's prefix cache before the clock starts; by default it is left unchanged.
     #[arg(long)]
     pub flush_cache: bool,
-    /// Stop the run if no event arrives on any connection for this long.
+    /// Stop the run if requests are in flight and no event arrives on any connection for so many
+    /// seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     pub timeout_s: f64,
 }

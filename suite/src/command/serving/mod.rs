@@ -91,7 +91,9 @@ and the cache.";
 /// Runs `redline-bench serving` and returns its exit code. `variable` reads environment variables.
 ///
 /// # Errors
-/// The flags cannot be followed, the server does not answer, or a result cannot be written.
+/// The flags are not supported, contradict each other or name a file that cannot be used, the
+/// server does not answer, the run ends without a measurement, or a file or folder cannot be
+/// written.
 pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Exit> {
     // Refused flags are reported before anything is opened or sent.
     flags.refused.check()?;

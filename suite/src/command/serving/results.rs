@@ -67,7 +67,8 @@ impl Places {
     /// answered, it only prints why there is no report.
     ///
     /// # Errors
-    /// A file cannot be read or written.
+    /// The run's measurement or samples, or the result file that is appended to, cannot be read, or
+    /// the result file cannot be written.
     pub fn report(&self, asked: &ReportFacts) -> anyhow::Result<()> {
         let saved = Saved::open(&self.own)?;
         // Both texts are made before one is written, so that an error leaves no half of a report.

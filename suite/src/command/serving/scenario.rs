@@ -24,7 +24,7 @@ pub struct Wanted {
 /// Interprets the flags as their tool does. `local` is true when server and client share a machine.
 ///
 /// # Errors
-/// Flags contradict each other, or ask for a workload that cannot be drawn.
+/// Flags contradict each other, or do not give a scenario that can be run.
 pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
     // `--tool` overrides the backend's tool: published pages measure vLLM with LMDeploy's tool.
     let given = flags.server.tool.or(flags.server.backend.map(Backend::tool));

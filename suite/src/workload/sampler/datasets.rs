@@ -85,7 +85,7 @@ pub struct Rows<'a> {
 /// Tokenized first two turns of a conversation.
 struct Row {
     prompt: Vec<u32>,
-    /// Text of the prompt, if the prompt is sent as text and not cut to a length.
+    /// Text of the prompt, if the prompt is sent as text and not cut to a length; otherwise `None`.
     text: Option<String>,
     answer_tokens: usize,
 }

@@ -25,8 +25,8 @@ use super::generators::{NumpyRandom, PythonRandom};
 use super::tokenizer::Tokenizer;
 use crate::measure::summary::{float, whole};
 
-/// Maximum number of leading tokens that a warm-up prompt shares with a measured one: the smallest
-/// page size of prefix caches in use.
+/// Number of leading tokens of which a warm-up prompt may not share all with a measured one: the
+/// smallest page size of prefix caches in use.
 const SHARED_MAX: usize = 16;
 
 /// Plan of a run: the measured requests and the warm-up requests that will be sent.
@@ -41,8 +41,8 @@ pub struct Plan {
 /// Draws the requests of the scenario with the id `id` and sets their send times.
 ///
 /// # Errors
-/// The dataset is missing, unreadable or too small, the tokenizer rejects a text, the seed exceeds
-/// 32 bits, or a request would have no tokens.
+/// The dataset is missing, has another format or is too small, the workload's lengths are missing
+/// or give a request without tokens, the tokenizer rejects a text, or the seed exceeds 32 bits.
 pub fn plan(
     id: &str,
     scenario: &Scenario,
@@ -166,7 +166,7 @@ impl Draw<'_> {
         Ok(())
     }
 
-    /// Takes warm-up requests from `next`, skipping those that begin with the same tokens as a
+    /// Takes warm-up requests from `next`, skipping those whose first 16 tokens are those of a
     /// measured one.
     fn warmup(
         &self,
