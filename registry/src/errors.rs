@@ -14,7 +14,7 @@ use store::StoreError;
 #[error("{0}")]
 pub struct Environment(pub String);
 
-/// Refusal of records that break storage rules, with all findings.
+/// Refusal of records or pages that break storage rules, with all findings.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Unsound {

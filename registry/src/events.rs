@@ -18,13 +18,13 @@ pub struct Draft {
     pub reason: String,
     /// Evidence for the reason: addresses or files.
     pub evidence: Vec<String>,
-    /// Id of the run that replaces the retracted one, for a retraction only.
+    /// Id of the run that replaces a retracted one; `None` where none does.
     pub replaced_by: Option<String>,
     /// Last day of a waiver, or the time at which it ends; for a waiver only.
     pub until: Option<String>,
-    /// Pattern of the cells that a waiver or an epoch applies to.
+    /// Pattern of the cells that a waiver or an epoch applies to; `None` for other events.
     pub cell: Option<String>,
-    /// Name of the metric that a waiver applies to.
+    /// Name of the metric that a waiver applies to; `None` for other events.
     pub metric: Option<String>,
     /// Candidate release that a waiver is limited to; `None` for all releases.
     pub release: Option<String>,
@@ -36,8 +36,9 @@ pub struct Draft {
 ///
 /// # Errors
 ///
-/// The draft names something that the registry does not contain, lacks fields that its kind needs,
-/// has a day or time that cannot be read, or is a waiver that has ended already.
+/// The draft names a record, folder, cell or metric that does not exist, abbreviates an id that is
+/// not unique, has a day or time that cannot be read or an end in the past, or makes an event with
+/// [`Event::problems`].
 pub fn compose(
     registry: &Registry,
     kind: EventKind,
