@@ -141,9 +141,9 @@ impl WorkTree {
     ///
     /// # Errors
     ///
-    /// HEAD is detached; an operation such as a merge is unfinished; a git program holds the lock of
-    /// git's index; git is set to sign commits or to convert the files; `results` is no folder; a
-    /// page or `README.md` has uncommitted changes; or the repository cannot be read.
+    /// HEAD is detached; an operation such as a merge is unfinished; a git program holds the lock
+    /// of git's index; git is set to sign commits or to convert the files; `results` is no folder;
+    /// a page or `README.md` has uncommitted changes; or the repository cannot be read.
     pub fn ready(&self) -> Result<Head> {
         let head = self.head()?;
         if let Some(name) = under_way(self.repo.state()) {

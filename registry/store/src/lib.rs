@@ -22,7 +22,7 @@ use layout::{FileKind, RunParts};
 use storage::Parsed;
 
 /// Loads folders laid out like `results/`. A folder that does not exist is empty. Of a file that
-/// several folders contain, the first is kept; where it is a record, a difference becomes a finding.
+/// several folders contain, the first is kept; for a record, a difference becomes a finding.
 ///
 /// # Errors
 ///
