@@ -1,5 +1,5 @@
-//! Composes an event from the user's input: resolves abbreviated ids and refuses names that match
-//! nothing. Pure: no files, no clock.
+//! Composes an event from what the user gives on the command line: resolves abbreviated ids and
+//! refuses names that match nothing. Pure: no files, no clock.
 
 use anyhow::{Context, Result, bail, ensure};
 use schema::event::{self, Event, EventKind, unix_s_of};
@@ -9,7 +9,8 @@ use schema::verdict::is_cell_pattern;
 use judge::Registry;
 use judge::diff::cells::cell_of;
 
-/// User's input for an event. Ids may be abbreviated to their beginnings.
+/// Fields of a new event as the user gives them on the command line. Ids may be abbreviated to
+/// their beginnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Draft {
     /// Ids of the records or events that the event is about, or folders below `results/`.
