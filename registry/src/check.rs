@@ -78,7 +78,8 @@ impl Report {
 ///
 /// # Errors
 ///
-/// Files or the repository cannot be read.
+/// A file or the repository cannot be read, or `dir` is a folder inside a repository or a bare
+/// repository.
 pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report> {
     let survey = Survey::of(&dir.join(RESULTS), place, Trust::Bytes)?;
     let listing = Listing { root: dir.join(RESULTS), ..Listing::default() };

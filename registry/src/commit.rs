@@ -89,7 +89,7 @@ pub(crate) fn commit(
     Err(contention())
 }
 
-/// Makes the error of a commit that other programs outran.
+/// Builds the error of a commit that other programs outran at every attempt.
 pub(crate) fn contention() -> anyhow::Error {
     let message = "HEAD or the index kept changing while the commit was made\nhint: try again";
     Environment(message.to_owned()).into()
@@ -259,7 +259,8 @@ impl Landing {
     ///
     /// # Errors
     ///
-    /// The path is taken, lies behind a link, or cannot be written.
+    /// The path has an entry that must not be replaced, lies behind a link or a file, or cannot be
+    /// read or written.
     fn put(&mut self, path: &str, bytes: &[u8], replace: bool) -> Result<()> {
         let target = self.root.join(path);
         self.make_folders(path)?;

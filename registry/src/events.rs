@@ -1,5 +1,5 @@
-//! Composes an event from the user's input: resolves abbreviated ids and refuses names that match
-//! nothing. Pure: no files, no clock.
+//! Composes an event from what the user gives on the command line: resolves abbreviated ids and
+//! refuses names that match nothing. Pure: no files, no clock.
 
 use anyhow::{Context, Result, bail, ensure};
 use schema::event::{self, Event, EventKind, unix_s_of};
@@ -33,8 +33,9 @@ pub fn draft(kind: EventKind, reason: &str, evidence: &[String]) -> Event {
 ///
 /// # Errors
 ///
-/// The draft names something that the registry does not contain, lacks fields that its kind needs,
-/// has a day or time that cannot be read, or is a waiver that has ended already.
+/// The draft names a record, folder, cell or metric that does not exist, abbreviates an id that is
+/// not unique, has a day or time that cannot be read or an end in the past, or makes an event with
+/// [`Event::problems`].
 pub fn compose(registry: &Registry, draft: Event, (id, unix_s): (String, i64)) -> Result<Event> {
     let targets = draft.targets.iter().map(|target| resolve(registry, target));
     let targets = targets.collect::<Result<_>>()?;

@@ -37,7 +37,7 @@ struct First {
 ///
 /// # Errors
 ///
-/// The repository cannot be read.
+/// The repository, or an edited record in its working tree, cannot be read.
 pub(crate) fn breaches(tree: &WorkTree, files: &[Surveyed]) -> Result<Vec<Finding>> {
     let head = match tree.repo.head() {
         Ok(head) => Some(head.peel_to_commit()?.id()),
@@ -198,8 +198,9 @@ fn brief(value: &Value) -> String {
     format!("{}...", text.chars().take(VALUE_CHARS).collect::<String>())
 }
 
-/// Returns the commits between the two releases of `diff`. `None` where a release has no commit or
-/// several, or where the repository around `dir` lacks them, as for another engine.
+/// Returns the commits between the two releases of `diff`. `None` where the runs of a release name
+/// no commit or several, or where those commits cannot be read from a repository around `dir`, as
+/// for another engine.
 pub fn commits_between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<Commits> {
     let baseline = commit_of(registry, diff, &diff.baseline)?;
     let candidate = commit_of(registry, diff, &diff.candidate)?;

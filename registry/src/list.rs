@@ -23,7 +23,7 @@ use store::layout::{FileKind, RunParts};
 ///
 /// # Errors
 ///
-/// A folder or file exists and cannot be read.
+/// One of `roots` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn load_for_find(roots: &[&Path], start: &str) -> Result<Registry, StoreError> {
     store::load_where(roots, &|path| match path.split('/').next() {
         Some("runs") => FileKind::of(path) != FileKind::Run || name_of(path).starts_with(start),
@@ -39,7 +39,7 @@ fn name_of(path: &str) -> &str {
 ///
 /// # Errors
 ///
-/// No run, or more than one, has such an id.
+/// No run has such an id, or several do and `start` is not the whole id of the first of them.
 pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRecord>> {
     let mut found = registry.runs.iter().filter(|run| run.record.id.starts_with(start));
     let first = found.next().with_context(|| {
@@ -73,7 +73,7 @@ pub struct Row {
     pub config: String,
     /// Scenario of the row's runs, as `id@rev`.
     pub scenario: String,
-    /// Number of runs that the row of the list stands for.
+    /// Number of runs that the row of the list stands for, including retracted ones.
     pub repeats: usize,
     /// Number of the row's runs by status, such as `ok` or `failed`.
     pub status: BTreeMap<String, usize>,
@@ -152,7 +152,8 @@ pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> 
         .collect()
 }
 
-/// Groups runs into rows, one per release and cell, later releases last.
+/// Groups runs into rows, one per release and cell, by engine, then by release (later ones last),
+/// then by hardware, model, configuration and scenario.
 pub fn rows(runs: &[Listed]) -> Vec<Row> {
     let mut rows: BTreeMap<_, Row> = BTreeMap::new();
     for Listed { id, run, retracted, .. } in runs {

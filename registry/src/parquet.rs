@@ -23,7 +23,7 @@ const PRESENT: i16 = 1;
 ///
 /// # Errors
 ///
-/// `out` cannot be written.
+/// `out` cannot be written, or the Parquet library refuses the columns or a value.
 pub fn parquet(registry: &Registry, out: impl Write + Send) -> Result<()> {
     let columns = columns();
     let fields: Vec<TypePtr> =

@@ -43,8 +43,9 @@ pub struct Recorded {
 ///
 /// # Errors
 ///
-/// A file is unsound (all findings are returned), the repository is not fit for a commit, or a
-/// file cannot be written. No half-written file stays behind.
+/// `staged` cannot be read or has no record and no page; a file is unsound (all findings are
+/// returned); a later version of the program wrote to the registry; the repository is not fit for a
+/// commit, or cannot be read or written. No half-written file stays behind.
 pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Result<Recorded> {
     let tree = WorkTree::open(registry)?;
     tree.ready()?;
@@ -167,7 +168,8 @@ fn against_head(
     Ok(found)
 }
 
-/// Returns the records of a commit: path below `results/`, and blob.
+/// Returns the git blobs of the records in a commit by path below `results/`; none without a
+/// commit.
 pub(crate) fn held_records(
     tree: &WorkTree,
     commit: Option<git2::Oid>,
@@ -197,7 +199,7 @@ pub(crate) fn held_records(
 ///
 /// # Errors
 ///
-/// The program is not in `tools`, or fails.
+/// The program is not in `tools`, cannot be started, or fails.
 pub fn render(tools: &Path, dir: &Path, staged: Option<&Path>, out: &Path) -> Result<()> {
     let program = tools.join(SITE);
     if !program.is_file() {

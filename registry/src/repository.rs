@@ -77,7 +77,7 @@ impl WorkTree {
     ///
     /// # Errors
     ///
-    /// `dir` is not the root of a repository with a working tree.
+    /// `dir` is not the root of a repository with a working tree, or the repository cannot be read.
     pub fn open(dir: &Path) -> Result<Self> {
         Self::find(dir)?.with_context(|| {
             let hint = "`git init` makes one, `--registry` names another";
@@ -130,7 +130,7 @@ impl WorkTree {
     ///
     /// # Errors
     ///
-    /// Another process kept the lock, or the lock file cannot be written.
+    /// Another process kept the lock, or the lock file cannot be opened, locked or written.
     pub(crate) fn lock(&self) -> Result<File> {
         lock_writer(self.repo.path(), WRITER_TRIES)
     }
@@ -139,9 +139,9 @@ impl WorkTree {
     ///
     /// # Errors
     ///
-    /// HEAD is detached, an operation is unfinished, another program holds a lock, git requires
-    /// signatures or filters, `results` is not a folder, or rendered files have changes of the
-    /// user.
+    /// HEAD is detached; an operation such as a merge is unfinished; a git program holds the lock
+    /// of git's index; git is set to sign commits or to convert the files; `results` is no folder;
+    /// a page or `README.md` has uncommitted changes; or the repository cannot be read.
     pub fn ready(&self) -> Result<Head> {
         let head = self.head()?;
         if let Some(name) = under_way(self.repo.state()) {

@@ -70,16 +70,19 @@ pub struct Surveyed {
 pub struct Survey {
     /// All files of the folder, sound or not.
     pub files: Vec<Surveyed>,
-    /// Findings about entries that are not regular files.
+    /// Findings about entries of the folder that are neither a regular file nor a folder, or whose
+    /// names are not UTF-8.
     pub findings: Vec<Finding>,
 }
 
 impl Survey {
-    /// Surveys `results`. The index at `place`, if given, is used and then renewed.
+    /// Surveys `results`. The index at `place`, if given, is used, and then written again where the
+    /// sound files have changed.
     ///
     /// # Errors
     ///
-    /// A folder or file exists and cannot be read.
+    /// `results` exists and is no folder, or a folder, a file or its metadata cannot be read. A
+    /// failure to read or write the index is no error.
     pub fn of(results: &Path, place: Option<&Place>, trust: Trust) -> Result<Self, StoreError> {
         let listing = Listing::of(results)?;
         let index = place.and_then(|place| Index::load(&place.root, &place.program));
@@ -136,8 +139,8 @@ struct Index {
 }
 
 impl Index {
-    /// Reads the index of the repository at `root`. An index that is missing, cut short or written
-    ///by another build than `program` is `None`.
+    /// Reads the index of the repository at `root`. Returns `None` where the index is missing, cannot
+    /// be read or parsed, or is of another format or another build than `program`.
     fn load(root: &Path, program: &str) -> Option<Self> {
         let path = root.join(FOLDER).join(FILE);
         let facts = fs::symlink_metadata(&path).ok().filter(fs::Metadata::is_file)?;
@@ -180,7 +183,7 @@ impl Index {
     ///
     /// # Errors
     ///
-    /// The folder cannot be written. The caller may go on without an index.
+    /// The folder or a file in it cannot be written. The caller may go on without an index.
     fn save(root: &Path, program: &str, files: &[&Surveyed]) -> io::Result<()> {
         let folder = root.join(FOLDER);
         fs::create_dir_all(&folder)?;

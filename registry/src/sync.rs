@@ -57,7 +57,7 @@ pub struct Means<'a> {
     pub remote: &'a str,
     /// Folder with the program that renders pages.
     pub tools: &'a Path,
-    /// Time of the commits that a sync makes, in seconds since 1970.
+    /// Committer time of the commits that a sync makes, in seconds since 1970.
     pub unix_s: i64,
 }
 
@@ -65,8 +65,10 @@ pub struct Means<'a> {
 ///
 /// # Errors
 ///
-/// The histories cannot be united into a linear one of additions, the remote's records are
-/// unsound, or the network fails. No record is lost: commits that were moved stay in the reflog.
+/// The repository is not fit for a commit, has changes that are not committed, or cannot be read or
+/// written; the histories cannot be united into a linear one of additions; the remote's records are
+/// unsound; `git`, the network or the renderer fails; or others push first at every attempt. No
+/// record is lost: commits that were moved stay in the reflog.
 pub fn sync(means: Means<'_>) -> Result<Synced> {
     let tree = WorkTree::open(means.registry)?;
     let _turn = tree.lock()?;

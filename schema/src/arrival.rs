@@ -7,10 +7,10 @@ use crate::scenario::{InvalidFile, out_of_range, positive};
 
 /// Arrival process of a scenario: when its requests are sent.
 ///
-/// Except for `closed`, every send time is fixed before the run and no answer delays it; only a
-/// later turn of a conversation waits for the answer before it. Where `concurrency_max` limits the
-/// requests in flight, a request over the limit waits, and latencies from the scheduled send count
-/// that wait.
+/// Except for `closed`, every send time is fixed before the run and no response delays it; only a
+/// later turn of a conversation waits for the response before it. Where `concurrency_max` limits
+/// the requests in flight, a request over the limit waits, and latencies from the scheduled send
+/// count that wait.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Arrival {
@@ -62,7 +62,8 @@ pub enum Arrival {
     /// Trace: requests are sent at the times in the dataset, divided by `speed`.
     Trace {
         #[serde(default = "one")]
-        /// Replay speed of the trace as a factor: 2 sends the requests twice as fast as recorded.
+        /// Speed as a factor by which the recorded times are divided: 2 sends the requests twice as
+        /// fast as they were recorded.
         speed: f64,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         /// Maximum number of requests in flight; further requests wait. Left out for no limit.

@@ -61,9 +61,10 @@ pub struct Broad {
     pub cells: u32,
     /// Geometric mean over the cells of candidate / baseline, minus one, in percent.
     pub effect_pct: f64,
-    /// 95 % t interval of the effect over the cells, in percent.
+    /// 95 % t interval of the effect over the cells, in percent; null where the cells give none.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p-value of the hypothesis that the metric did not shift over the combined cells.
+    /// Two-sided p-value of the hypothesis that the metric did not shift over the combined cells;
+    /// null where the cells give none.
     pub p: Option<f64>,
 }
 

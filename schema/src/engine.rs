@@ -30,7 +30,7 @@ pub struct EngineFile {
     /// Python package of the engine, for one that is installed rather than built.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub package: Option<Package>,
-    /// Differences from other engines that a reader of its figures should know.
+    /// Quirks: differences from other engines that a reader of the engine's figures should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quirks: Vec<Quirk>,
     /// Figures that one of the engine's own programs measures without a server, by name.
@@ -117,6 +117,7 @@ pub struct Setting {
     /// Flags of the setting, with `{value}` as placeholder for the requested value.
     pub flags: Vec<String>,
     /// Default value of the setting: a server that should have this value gets no flags for it.
+    /// Left out where every value needs the flags.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
 }
@@ -159,7 +160,7 @@ pub struct Package {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Quirk {
-    /// Description of the quirk in one sentence.
+    /// Sentence that says how the engine differs from others.
     pub says: String,
     /// First release with the quirk; where left out, every release before `until` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,11 +192,11 @@ impl Quirk {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Ready {
-    /// Route that answers 200 once the server can serve requests.
+    /// Route whose response has the status 200 once the server can serve requests.
     pub route: String,
 }
 
-/// Description of where the server reports its version and effective configuration.
+/// Routes and fields at which a server reports its version and effective configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Info {
@@ -208,8 +209,8 @@ pub struct Info {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<ReportedAt>,
     /// Location of each flag's value, for the format `fields`: the engine's own flag name to JSON
-    /// pointers (RFC 6901) into the answer. The first pointer that finds a value is used; the rest
-    /// of the answer is not kept.
+    /// pointers (RFC 6901) into the server's response. The first pointer that finds a value is
+    /// used; the rest of the response is not kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub flags: BTreeMap<String, Vec<String>>,
     /// Names of the flags that provide facts of a run record, such as the data type of the KV
@@ -218,17 +219,19 @@ pub struct Info {
     pub facts: InfoFacts,
 }
 
-/// Location of a value: a route and a pointer into its answer.
+/// Location of a value that a server reports: a route, and a pointer into the route's response.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReportedAt {
-    /// HTTP route whose answer holds the value.
+    /// HTTP route whose JSON response has the value.
     pub route: String,
-    /// JSON pointer (RFC 6901) to the value in the route's answer.
+    /// JSON pointer (RFC 6901) to the value in the route's response.
     pub at: String,
 }
 
-/// Names of the engine's flags that provide facts of a record. A name after `!` is negated.
+/// Names of the engine's flags whose values, as the server reports them, become facts of a record.
+/// `!` before a name negates the flag's value. A name is left out where the server reports no such
+/// flag.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InfoFacts {
@@ -261,13 +264,13 @@ pub struct InfoFacts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum InfoFormat {
-    /// Redline: format of the answer of Redline's `/server_info`.
+    /// Redline: JSON format of the response of Redline's `/server_info`.
     Redline,
-    /// llama.cpp: format of the answer of `llama-server`'s `/props`.
+    /// llama.cpp: JSON format of the response of `llama-server`'s `/props`.
     #[serde(rename = "llama.cpp")]
     LlamaCpp,
-    /// Any JSON answer, read at the engine file's `flags` pointers. A string in the answer of
-    /// the form `name=value, name=value` is read as an object.
+    /// Fields: any JSON response, read at the engine file's `flags` pointers. A string in the
+    /// response of the form `name=value, name=value` is read as an object.
     Fields,
 }
 
@@ -297,7 +300,8 @@ pub struct FigureTool {
     /// is the median over all of them. Exactly one of `pointer` and `after` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
-    /// Text directly before the number in the program's output.
+    /// Text directly before the number in the program's output, for output that is not JSON.
+    /// Exactly one of `pointer` and `after` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
@@ -364,13 +368,14 @@ impl Request {
         self.token_ids && self.dialect().takes_ids()
     }
 
-    /// True when answers contain output token ids, on request or, on SGLang's `/generate`, always.
+    /// True when responses contain output token ids, on request or, on SGLang's `/generate`,
+    /// always.
     pub fn gets_ids(&self) -> bool {
         self.return_token_ids || self.dialect() == ApiFormat::Generate
     }
 }
 
-/// API format: how requests and answer streams are written.
+/// API format: how requests and streamed responses are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ApiFormat {
@@ -408,7 +413,7 @@ impl ApiFormat {
     }
 }
 
-/// Reads an engine file.
+/// Parses an engine file.
 ///
 /// # Errors
 /// The text is not TOML with the fields of an engine file.

@@ -5,7 +5,7 @@
 pub enum Exit {
     /// Exit code 0: the command succeeded.
     Well = 0,
-    /// Exit code 1: the answer is negative, that is, a regression, a new failure or an INVALID run.
+    /// Exit code 1: the command found a regression, a new failure or an INVALID run.
     Worse = 1,
     /// Exit code 2: wrong usage, or invalid data.
     Unsound = 2,

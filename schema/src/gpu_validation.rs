@@ -21,7 +21,7 @@ pub struct GpuValidation {
     /// Server flags that the GPU validation adds to those of every run.
     #[serde(default)]
     pub flags: Vec<String>,
-    /// Longest duration of a stage, in seconds; a longer stage is ended and has failed.
+    /// Limit, in seconds, of the duration of a stage; a longer stage is ended and has failed.
     pub stage_limit_s: u64,
     /// Models that the GPU validation serves.
     pub models: Vec<TargetModel>,
@@ -77,7 +77,7 @@ pub struct ValidationBundle {
     pub version: String,
     /// Server flags that the GPU validation adds to those of every run.
     pub flags: Vec<String>,
-    /// Longest duration of a stage, in seconds; a longer stage is ended and has failed.
+    /// Limit, in seconds, of the duration of a stage; a longer stage is ended and has failed.
     pub stage_limit_s: u64,
     /// Stages of the GPU validation, in the order in which they run.
     pub stages: Vec<Stage>,
@@ -96,7 +96,7 @@ pub struct Stage {
     pub work: StageWork,
 }
 
-/// Work of a stage: a command, or a measured run.
+/// Action of a GPU validation stage: a command, or a measured run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
@@ -107,7 +107,8 @@ pub enum StageWork {
         /// Name of the program that the machine must have for the command; without it the stage is
         /// skipped. Null where the command needs none.
         needs: Option<String>,
-        /// Id of the model that replaces `{model}`, where the command runs once for each model.
+        /// Id of the model that replaces `{model}` in the command; null for a command that runs
+        /// once and not for each model.
         model: Option<String>,
     },
     /// Scenario: the stage measures a scenario on a fresh server.
@@ -135,7 +136,8 @@ pub struct StageReport {
     pub stage: String,
     /// Outcome of the validation stage: done, failed or skipped.
     pub outcome: Outcome,
-    /// Reason for a failure or skip, or the figures that a scenario measured.
+    /// Reason for a failure or skip, or the figures that a scenario measured; null where there
+    /// is neither.
     pub detail: Option<String>,
     /// Start of the stage, RFC 3339 in UTC.
     pub started_at: String,

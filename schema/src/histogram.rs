@@ -54,7 +54,7 @@ impl HdrHistogram {
     /// Encodes the histogram of `samples`, which are in microseconds.
     ///
     /// # Errors
-    /// A sample is above [`VALUE_MAX`].
+    /// A sample is above [`VALUE_MAX`], or the library fails to encode the histogram.
     pub fn from_samples(samples: impl IntoIterator<Item = u64>) -> Result<Self, HistogramError> {
         let mut histogram = Histogram::<u64>::new_with_bounds(1, VALUE_MAX, SIGNIFICANT_DIGITS)
             .map_err(not_encoded)?;
@@ -78,7 +78,8 @@ impl HdrHistogram {
     /// of thousands of histograms.
     ///
     /// # Errors
-    /// The text is too long, not base64 or not a V2 encoding, or claims more than a record holds.
+    /// The text is too long or not base64, its data are not a complete and consistent V2 encoding,
+    /// or its header claims more bins, more digits or larger values than a record may have.
     pub fn bins(&self) -> Result<Vec<Bin>, HistogramError> {
         bins::read(&self.plain()?)
     }

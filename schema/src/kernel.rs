@@ -123,7 +123,7 @@ pub struct AttentionBench {
     /// Fraction of the nearer hardware limit (arithmetic or memory bandwidth) that the attention
     /// reached.
     pub limit_share: f64,
-    /// Name of the limit that `limit_share` refers to.
+    /// Name of the hardware limit of which `limit_share` is a fraction.
     pub limit: String,
 }
 
@@ -161,9 +161,11 @@ pub struct KernelBench {
     pub mad_ns: f64,
     /// Number of timed samples from which the median time of a call is taken.
     pub samples: u64,
-    /// Number of bytes that one call of the operation must move, as its shape implies.
+    /// Number of bytes that one call of the operation must move, as its shape implies; null where
+    /// it is not known.
     pub bytes: Option<u64>,
-    /// Number of floating-point operations of one call of the benchmarked operation.
+    /// Number of floating-point operations of one call of the benchmarked operation; null where it
+    /// is not known.
     pub flops: Option<u64>,
     /// Fraction of the machine's limit that the benchmarked operation reached; null where no limit
     /// is known for the operation.

@@ -243,7 +243,8 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
 /// Parses and checks a lab file.
 ///
 /// # Errors
-/// The text is not TOML with the fields of a lab file, or the lab is inconsistent.
+/// The text is not TOML with the fields of a lab file, or one of its values is missing, repeated,
+/// unknown, out of range or in contradiction to another.
 pub fn parse(text: &str) -> Result<LabFile, InvalidFile> {
     let lab: LabFile = toml::from_str(text).map_err(|error| InvalidFile(error.to_string()))?;
     check(&lab)?;

@@ -21,7 +21,8 @@ pub struct ModelFile {
     /// shape, so that speed can be measured where the checkpoint is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
-    /// Longest sequence that the model supports, in tokens, where `config` does not state it.
+    /// Longest sequence that the model supports, in tokens; left out where `config` states it or it
+    /// is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
     /// License of the weights, for a person who reads this file; no program acts on it.

@@ -84,7 +84,7 @@ pub fn of_kernels(record: &KernelRecord) -> Result<String, PathError> {
 /// Returns the path of a campaign record: `campaigns/<yyyy>/<ULID>.json`.
 ///
 /// # Errors
-/// The id is not a ULID.
+/// The id is not a ULID, or its time is later than a date can express.
 pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
     Ok(format!("campaigns/{}/{}.json", year(&record.id)?, record.id))
 }
@@ -92,7 +92,7 @@ pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
 /// Returns the path of an event file: `events/<yyyy>/<ULID>.toml`.
 ///
 /// # Errors
-/// The id is not a ULID.
+/// The id is not a ULID, or its time is later than a date can express.
 pub fn of_event(id: &str) -> Result<String, PathError> {
     Ok(format!("events/{}/{id}.toml", year(id)?))
 }

@@ -164,7 +164,7 @@ pub enum FailureClass {
     Hang,
     /// The run took longer than its time limit.
     Timeout,
-    /// The server's answer was not a valid answer.
+    /// The server sent an error, a response without tokens, or data that cannot be parsed.
     BadOutput,
     /// The server reported that it does not support what was requested.
     Unsupported,
@@ -313,7 +313,7 @@ pub struct ClientFacts {
     /// Delay of the client in taking up a request after its scheduled send, without waits for the
     /// concurrency limit: 99th percentile, in microseconds.
     pub schedule_lag_us_p99: Option<u64>,
-    /// Maximum number of answers in flight at one time.
+    /// Maximum number of responses that were in flight at one time.
     pub streams_max: Option<u64>,
     /// Location of the client relative to the server, and its route and connections.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -390,7 +390,7 @@ pub struct Counts {
     pub output_tokens_reported: Option<u64>,
     /// Output tokens that the suite's own tokenizer counts in the answers' text.
     pub output_tokens_retokenized: Option<u64>,
-    /// Number of chunks with at least one token.
+    /// Number of chunks with at least one token, over all responses of the run.
     pub output_chunks: Option<u64>,
     /// Source of the credited token count: the least trusted one of all answers.
     pub token_source: Option<TokenSource>,
@@ -436,9 +436,11 @@ pub struct Correctness {
     /// Source of the output token ids; left out in older records, where they are the engine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids_source: Option<IdsSource>,
-    /// Name of the reference whose outputs `agreement` compares with.
+    /// Name of the reference whose outputs `agreement` compares with; null where nothing was
+    /// compared.
     pub reference: Option<String>,
-    /// Share of output tokens that equal the tokens of `reference`, from 0 to 1.
+    /// Share of output tokens that equal the tokens of `reference`, from 0 to 1; null where nothing
+    /// was compared.
     pub agreement: Option<f64>,
 }
 

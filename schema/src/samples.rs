@@ -53,7 +53,8 @@ pub struct Sample {
     pub request: u64,
     /// Scheduled send time of the request, in nanoseconds.
     pub scheduled_at_ns: u64,
-    /// Wait of the request for the concurrency limit, in nanoseconds.
+    /// Time that the request waited for the concurrency limit, in nanoseconds; left out
+    /// in a closed loop and without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_ns: Option<u64>,
     /// Time at which the client took up the request, in nanoseconds.
@@ -82,7 +83,7 @@ pub struct Sample {
     pub gaps_ns: Vec<u64>,
     /// Delay between the arrival of each chunk and the client's read of it, in nanoseconds.
     pub lags_ns: Vec<u32>,
-    /// Number of tokens in each chunk, where token ids or running usage tell it.
+    /// Number of tokens in each chunk; null where neither token ids nor running usage tell it.
     pub chunk_tokens: Vec<Option<u32>>,
     /// Number of prompt tokens of the request, as the server reports.
     pub prompt_tokens: Option<u64>,

@@ -187,7 +187,8 @@ impl Scenario {
     /// Parses and checks a scenario file.
     ///
     /// # Errors
-    /// The text is not TOML with the fields of a scenario, or its values contradict each other.
+    /// The text is not TOML with the fields of a scenario, or anything that [`Scenario::check`]
+    /// finds.
     pub fn parse(text: &str) -> Result<Self, InvalidFile> {
         let scenario: Self = toml::from_str(text)
             .map_err(|error| InvalidFile(format!("not a scenario: {error}")))?;
@@ -195,10 +196,13 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Checks that the scenario's values agree with each other.
+    /// Checks that each value of the scenario is allowed, and that the values agree with each
+    /// other.
     ///
     /// # Errors
-    /// Two values contradict each other, or one is out of range.
+    /// A value is out of range, one that the workload's sampler needs is left out or one that it
+    /// does not accept is given, `extra_body` has a field that it may not set, or two values
+    /// contradict each other.
     pub fn check(&self) -> Result<(), InvalidFile> {
         self.workload.check()?;
         positive("workload.requests", self.workload.requests)?;
@@ -220,7 +224,7 @@ impl Scenario {
     /// Returns the text of a scenario file with the same content.
     ///
     /// # Errors
-    /// An additional field of the body is `null`, which TOML cannot express.
+    /// A value has no TOML form, such as a `null` in an additional field of the body.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(self)
     }

@@ -11,7 +11,7 @@ pub struct SearchResult {
     pub schema: String,
     /// Scenario whose requests were sent, as `id@rev`.
     pub scenario: String,
-    /// Limits that each request should meet, such as `ttft_ms=500`.
+    /// Latency limits that each request should meet, given by the user, such as `ttft_ms=500`.
     pub slos: Vec<String>,
     /// Share of the requests that must meet all limits, from 0 to 1.
     pub attainment: f64,

@@ -1,5 +1,5 @@
-//! Setup of a run: engine, server process, model, machine and client. A group that was added to
-//! records later is left out where none of it is known.
+//! Setup of a run: engine, server process, model, machine and client. A group of fields that was
+//! added to records later is left out where none of it is known.
 
 use std::collections::BTreeMap;
 
@@ -256,7 +256,7 @@ pub struct ClientPlace {
     pub same_host: Option<bool>,
     /// Route of the requests, such as `/v1/completions`.
     pub route: Option<String>,
-    /// True when answers were streamed in chunks.
+    /// True when the server streamed its responses in chunks.
     pub stream: Option<bool>,
     /// SHA-256 of the tokenizer that prompts were made with, lower-case hex.
     pub tokenizer_sha256: Option<String>,

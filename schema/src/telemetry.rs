@@ -41,7 +41,7 @@ impl Telemetry {
 pub struct LookCost {
     /// Number of telemetry polls during the run.
     pub looks: u64,
-    /// Number of polls that got no answer to the request for server metrics.
+    /// Number of polls at which the server sent no response to the request for its metrics.
     pub server_looks_failed: u64,
     /// CPU time of the polling thread, in microseconds.
     pub cpu_us: u64,

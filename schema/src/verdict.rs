@@ -54,17 +54,20 @@ pub struct Verdict {
     pub cell: Cell,
     /// Name of the metric that the verdict is about.
     pub metric: String,
-    /// Mean over the baseline's runs, in the metric's unit.
+    /// Mean over the baseline's runs, in the metric's unit; null where none measured the metric.
     pub baseline: Option<f64>,
-    /// Mean over the candidate's runs, in the metric's unit.
+    /// Mean over the candidate's runs, in the metric's unit; null where none measured the metric.
     pub candidate: Option<f64>,
-    /// Number of pairs of runs behind the interval.
+    /// Number of pairs of runs behind the effect; 0 where the releases never ran side by side.
     pub pairs: u32,
-    /// Effect: geometric mean of candidate / baseline over the pairs, minus one, in percent.
+    /// Effect in percent: geometric mean of candidate / baseline over the pairs, minus one; without
+    /// pairs, that of the geometric means over all runs. Null where no ratio can be computed.
     pub effect_pct: Option<f64>,
-    /// 95 % t interval of the effect from log ratios, in percent.
+    /// 95 % t interval of the effect from the log ratios of the pairs, in percent; null where the
+    /// pairs give none.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p-value of the hypothesis that there is no effect.
+    /// Two-sided p-value of the hypothesis that there is no effect; null where the pairs give
+    /// none.
     pub p: Option<f64>,
     /// One-sided p-value of a confirmation, adjusted by Holm over all suspected changes of the
     /// campaign; left out before a confirmation.
@@ -82,7 +85,8 @@ pub struct Verdict {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_pct: Option<f64>,
     /// Minimum detectable effect in percent: the smallest effect that as many pairs with the same
-    /// scatter would show with 80 % power.
+    /// scatter would show with the power of the policy, such as 80 %; null where the pairs give
+    /// none.
     pub mde_pct: Option<f64>,
     /// Conclusion: regressed, improved, unchanged, inconclusive and so on.
     pub verdict: VerdictKind,
@@ -91,7 +95,8 @@ pub struct Verdict {
     /// True when the screen suspected a change, which a confirmation then accepts or rejects.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspected: bool,
-    /// Waiver: reason why a failing verdict is accepted, and until when.
+    /// Waiver: reason why a failing verdict is accepted, and until when; null where no waiver
+    /// applies.
     pub waiver: Option<String>,
 }
 

@@ -27,7 +27,8 @@ struct Site {
 ///
 /// # Errors
 ///
-/// A template has a fault, or a file cannot be read or written.
+/// A template has a fault, releases cannot be compared, the site's data have no JSON form, or a
+/// file or folder cannot be read, written, moved or deleted.
 pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path) -> Result<()> {
     let folder = sibling(out, "new")?;
     // An earlier build may have been stopped and left its folder.

@@ -147,7 +147,8 @@ pub struct Catalog<'a> {
 ///
 /// # Errors
 ///
-/// A folder cannot be read, or a file in it breaks a storage rule.
+/// A folder or file cannot be read, or reading finds a breach of a storage rule, such as a record
+/// that cannot be parsed.
 pub fn read(roots: &[&Path]) -> Result<Registry> {
     let registry = store::load(roots)?;
     let breaches = registry.findings.iter().filter(|finding| finding.breach);

@@ -54,7 +54,8 @@ pub struct Judged {
     pub diffs: Vec<(Pair, Diff)>,
     /// Trend of every release-blocking metric, ordered by cell and metric.
     pub trends: Vec<Trend>,
-    /// Replay of each lab campaign, with the campaign's index in the registry, newest first.
+    /// Decisions of each lab campaign, computed again from its runs, with the campaign's index in
+    /// the registry, newest first.
     pub labs: Vec<(usize, Replay)>,
 }
 
@@ -67,11 +68,12 @@ pub struct Ranked {
 }
 
 impl Judged {
-    /// Computes the comparisons, trends and lab replays that the pages of `catalog` show.
+    /// Computes the comparisons, trends and decisions of labs that the pages of `catalog` show.
     ///
     /// # Errors
     ///
-    /// A release of a pair has no runs, which the catalog itself excludes.
+    /// Releases cannot be compared, or trends cannot be computed. The records of a catalog cause
+    /// neither.
     pub fn of(catalog: &Catalog) -> Result<Self> {
         let pairs = pairs(catalog);
         let compare = |pair: &Pair| -> Result<Diff> {
@@ -128,7 +130,8 @@ fn pairs(catalog: &Catalog) -> Vec<Pair> {
     pairs
 }
 
-/// Replays the runs of each lab. A lab without engines or profiles is skipped.
+/// Computes the decisions of each lab again from its runs. Labs without engines or profiles are
+/// left out.
 fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
     let policy = policy::standard().file;
     let mut found = Vec::new();

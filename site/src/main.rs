@@ -168,7 +168,7 @@ fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
 }
 
 /// Returns the exit code for an error: a faulty template is a bug, an unreadable disk is the
-/// environment, and any other error is unsound input.
+/// environment, and any other error is unsound data.
 fn exit_of(error: &anyhow::Error) -> u8 {
     const BUG: u8 = 101;
     if error.chain().any(|cause| cause.is::<RenderError>()) {

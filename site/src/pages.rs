@@ -23,7 +23,7 @@ const README: &str = "README.md";
 ///
 /// # Errors
 ///
-/// A template has a fault.
+/// A template has a fault, or releases of the catalog cannot be compared.
 pub fn render(
     catalog: &Catalog,
     renderer: &Renderer,
@@ -51,7 +51,7 @@ pub fn render(
 ///
 /// # Errors
 ///
-/// A file cannot be written.
+/// A folder cannot be created, or a file cannot be written or renamed.
 pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
     let mut written = 0;
     for (path, text) in pages {
@@ -77,7 +77,7 @@ pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
 ///
 /// # Errors
 ///
-/// A template has a fault, or a page cannot be read.
+/// A page cannot be read; anything that [`render`] fails with.
 pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Vec<String>> {
     let pages = render(catalog, renderer, false)?;
     let mut problems = Vec::new();

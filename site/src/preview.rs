@@ -50,7 +50,8 @@ impl Preview {
     ///
     /// # Errors
     ///
-    /// The first build of the site fails, or the port is taken.
+    /// The first build of the site fails, the port cannot be listened on, or the server cannot
+    /// start or ends. A later build that fails is only printed.
     pub fn serve(&self) -> Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -57,7 +57,7 @@ pub struct RenderError {
     pub line: usize,
     /// Expression that failed, as it stands in the template; `None` where no expression is known.
     pub key: Option<String>,
-    /// Description of the template's fault, in one sentence.
+    /// Sentence that says what is wrong with the template or its view.
     pub problem: String,
     #[source]
     source: Error,
@@ -162,8 +162,8 @@ impl Renderer {
     ///
     /// # Errors
     ///
-    /// The template has a fault: it uses a key that the view does not have, or links to a page that
-    /// `place` does not have.
+    /// There is no template `name`, or it has a fault, such as a key that the view does not have or
+    /// a link to a page that `place` does not have.
     pub fn render(
         &self,
         name: &str,

@@ -13,9 +13,10 @@ use registry::survey::Place;
 /// Inputs from the environment that `main` reads once.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// Current time in milliseconds since 1970.
+    /// Current time in milliseconds since 1970: that of the clock, or of the environment variable
+    /// `SOURCE_DATE_EPOCH` where it is set.
     pub unix_ms: u64,
-    /// Random bits for the id of a new event.
+    /// Random bits of the operating system for the id of a new event.
     pub random: u128,
     /// Folder that contains `redline-results` and the other programs of the same build.
     pub tools: PathBuf,

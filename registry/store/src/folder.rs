@@ -49,8 +49,8 @@ impl Stamp {
     }
 }
 
-/// Files of a folder in the order of their paths (with forward slashes), and findings about
-/// entries that are not regular files.
+/// Regular files of a folder in the order of their paths (with forward slashes), and findings about
+/// entries that are neither a regular file nor a folder, or whose names are not UTF-8.
 #[derive(Debug, Default)]
 pub struct Listing {
     pub root: PathBuf,
@@ -59,12 +59,12 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Lists every file below `root`. Symbolic links become findings and are never followed; a
-    /// folder that does not exist is empty.
+    /// Lists every regular file below `root`. Other entries that are no folders, such as symbolic
+    /// links, become findings and are never followed; a `root` that does not exist is empty.
     ///
     /// # Errors
     ///
-    /// A folder exists and cannot be read.
+    /// `root` exists and is no folder, or a folder or the metadata of an entry cannot be read.
     pub fn of(root: &Path) -> Result<Self, StoreError> {
         Self::of_wanted(root, &|_| true)
     }
@@ -74,7 +74,7 @@ impl Listing {
     ///
     /// # Errors
     ///
-    /// A folder exists and cannot be read.
+    /// `root` exists and is no folder, or a folder or the metadata of an entry cannot be read.
     pub fn of_wanted(
         root: &Path,
         wanted: &(dyn Fn(&str) -> bool + Sync),
@@ -157,11 +157,12 @@ pub struct Folder {
     pub findings: Vec<Finding>,
 }
 
-/// Reads every file below `root`, as [`Listing::of`] lists them.
+/// Reads every file below `root` that [`Listing::of`] lists, each up to one byte more than a record
+/// may have.
 ///
 /// # Errors
 ///
-/// A folder or file exists and cannot be read.
+/// `root` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn read_folder(root: &Path) -> Result<Folder, StoreError> {
     let listing = Listing::of(root)?;
     let read = |(path, _): &(String, Stamp)| Ok((path.clone(), listing.read(path)?));

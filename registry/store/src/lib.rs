@@ -22,21 +22,21 @@ use layout::{FileKind, RunParts};
 use storage::Parsed;
 
 /// Loads folders laid out like `results/`. A folder that does not exist is empty. Of a file that
-/// several folders contain, the first is kept; a difference between them becomes a finding.
+/// several folders contain, the first is kept; for a record, a difference becomes a finding.
 ///
 /// # Errors
 ///
-/// A folder or file exists and cannot be read.
+/// One of `roots` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn load(roots: &[&Path]) -> Result<Registry, StoreError> {
     load_where(roots, &|_| true)
 }
 
-/// Loads folders as [`load`] does, but only the runs of these releases. A release may be written
-/// with or without its `v`.
+/// Loads folders as [`load`] does, but of measured runs only those of `releases`, each written with
+/// or without its `v`. Files outside of `runs/` are all loaded.
 ///
 /// # Errors
 ///
-/// A folder or file exists and cannot be read.
+/// One of `roots` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Registry, StoreError> {
     let wanted = |name: &str| releases.iter().any(|release| is_release(release, name));
     load_where(roots, &|path| {
@@ -45,11 +45,12 @@ pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Registry, Sto
     })
 }
 
-/// Loads only the runs that `parts` admits, without their histograms, and the events.
+/// Loads from folders laid out like `results/` only the measured runs that `parts` admits, without
+/// their histograms, and the events.
 ///
 /// # Errors
 ///
-/// A folder or file exists and cannot be read.
+/// One of `roots` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn load_runs(roots: &[&Path], parts: &RunParts) -> Result<Registry, StoreError> {
     load_figures(roots, &|path| path.split('/').next() == Some("events") || parts.admit(path))
 }
@@ -59,7 +60,7 @@ pub fn load_runs(roots: &[&Path], parts: &RunParts) -> Result<Registry, StoreErr
 ///
 /// # Errors
 ///
-/// A folder or file exists and cannot be read.
+/// One of `roots` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn load_where(
     roots: &[&Path],
     wanted: &(dyn Fn(&str) -> bool + Sync),
@@ -72,7 +73,7 @@ pub fn load_where(
 ///
 /// # Errors
 ///
-/// A folder or file exists and cannot be read.
+/// One of `roots` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn load_figures(
     roots: &[&Path],
     wanted: &(dyn Fn(&str) -> bool + Sync),

@@ -334,9 +334,9 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
 /// ahead: one day.
 const AHEAD_MS_MAX: u64 = 24 * 3600 * 1_000;
 
-/// Returns a remark on an id whose time is in the future, or `None`: the writer's clock was wrong,
-/// and the record sorts behind later ones. `unix_ms` is the current time in milliseconds since
-/// 1970.
+/// Returns a remark on a ULID whose time is more than a day in the future: the writer's clock was
+/// wrong, and the record sorts behind later ones. `None` for other ids and for text that is no
+/// ULID. `unix_ms` is the current time in milliseconds since 1970.
 pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
     let made = ulid_unix_ms(id)?;
     (made > unix_ms.saturating_add(AHEAD_MS_MAX)).then(|| {

@@ -1,5 +1,5 @@
-//! Scales from values to pixels, and their ticks. Plain arithmetic: the same input gives the same
-//! bytes on every machine.
+//! Scales from values to pixels, and their ticks. Plain arithmetic: the same values give the
+//! same bytes on every machine.
 
 /// Linear or logarithmic scale from `domain` (values) to `range` (coordinates in SVG units).
 #[derive(Debug, Clone, Copy)]

@@ -1,6 +1,6 @@
 //! View of a lab: its recommendation, how certain that is, the result of every option, and how to
-//! repeat the lab. Results come from `judge`, replayed from the runs; this module only formats
-//! them.
+//! repeat the lab. Results come from `judge`, computed again from the runs; this module only
+//! formats them.
 
 mod conclusion;
 mod section;
@@ -26,7 +26,8 @@ use crate::judged::Judged;
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// Lab campaign with its replay and its runs.
+/// Lab campaign with its runs, and the lab's decisions as `judge` computed them again from the
+/// runs.
 #[derive(Debug)]
 pub struct Lab<'a> {
     path: &'a str,
