@@ -310,8 +310,8 @@ pub fn conclude(
 /// unfinished campaign.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, or an interruption. A failing engine is no error: its failure
-/// becomes a record.
+/// Wrong use, an unfit machine, a build, download or tool that fails, or an interruption. An engine
+/// that fails in a run is no error: its failure becomes a record.
 pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     check_executor(flags)?;
     world.tools.check()?;

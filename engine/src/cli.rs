@@ -59,7 +59,8 @@ pub struct Surroundings {
     pub clock: Clock,
     /// Number of processors that this process may use.
     pub cores: usize,
-    /// Folder of the local hub cache, in which hub ids are looked up.
+    /// Folder of the local hub cache, in which hub ids are looked up, as environment variables set
+    /// it; `None` if they set none.
     pub hub_cache: Option<PathBuf>,
     /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,

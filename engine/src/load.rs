@@ -109,7 +109,7 @@ pub struct LoadOptions {
     pub cubins: Cubins,
 }
 
-/// Description of the device that a model is on.
+/// Facts about the device that a model is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Kind of the device, `cpu` or `cuda`.
@@ -133,7 +133,7 @@ pub struct DeviceInfo {
 pub struct Loaded {
     /// Model with its weights loaded; its KV cache is not allocated yet.
     pub model: Box<dyn Model>,
-    /// Description of the device that the model is on.
+    /// Facts about the device that the model is on: kind, name, threads and instruction set.
     pub device: DeviceInfo,
     /// SHA-256 of the weights' files, which may still be computed in the background.
     pub weights_sha256: Digest,

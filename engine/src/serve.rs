@@ -32,7 +32,8 @@ pub struct Start {
     pub config: Config,
     /// Folder, .gguf file or hub id of the model.
     pub model: String,
-    /// Folder of the local hub cache, in which hub ids are looked up.
+    /// Folder of the local hub cache, in which hub ids are looked up, as environment variables set
+    /// it; `None` if they set none.
     pub hub_cache: Option<PathBuf>,
     /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,

@@ -26,7 +26,8 @@ pub enum Work {
     DecodeBatch,
     /// Run of the scenario `sharegpt-lite` over HTTP, with the server's memory at its end.
     Served,
-    /// Time from the server's process start to the first byte of its first answer.
+    /// Time from the server's process start to the first byte of its first successful response to a
+    /// request for one token.
     FirstAnswer,
     /// Perplexity of a text, measured by the engine's own tool; measured once per engine, since it
     /// does not vary.

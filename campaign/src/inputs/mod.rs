@@ -46,7 +46,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Describes the model of a suite file as an input.
+    /// Returns the input for the model of a suite file: what runs need of it, and where to get it.
     ///
     /// # Panics
     /// The file states no weights, which its parser rules out.

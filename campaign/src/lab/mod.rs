@@ -28,8 +28,8 @@ use crate::world::World;
 /// Runs the command `lab`: plans a lab and carries it out, or resumes one.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, or an interruption. A failing engine is no error: its failure
-/// becomes a record.
+/// Wrong use, an unfit machine, a build, download or tool that fails, or an interruption. An engine
+/// that fails in a run is no error: its failure becomes a record.
 pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     world.tools.check()?;
     let lock = || Lock::take(&world.places.lock(), world.pid);

@@ -164,11 +164,11 @@ mod tests {
     use engine_core::Device;
 
     const MEMORY: u64 = 1 << 30;
-    /// Number of rows for which the scripted times make the emulated library's algorithm 3 the
-    /// fastest.
+    /// Row count of a matrix multiplication for which the scripted times make the emulated
+    /// library's algorithm 3 the fastest.
     const THIRD: usize = 32;
-    /// Number of rows for which the scripted times make the emulated library's algorithm 2 the
-    /// fastest.
+    /// Row count of a matrix multiplication for which the scripted times make the emulated
+    /// library's algorithm 2 the fastest.
     const SECOND: usize = 16;
 
     /// Scripted times in nanoseconds of an emulated GPU: our kernels take a microsecond, and the
