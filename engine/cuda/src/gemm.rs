@@ -182,7 +182,7 @@ impl Gemm {
     /// expert's first row.
     ///
     /// # Errors
-    /// The device reports an error.
+    /// The device reports an error, or does not have enough memory.
     pub fn expert_matmul(
         &mut self,
         stream: &mut Stream,

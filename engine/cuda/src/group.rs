@@ -96,7 +96,7 @@ impl Group {
     /// Allocates device memory to gather `bytes` bytes from all ranks.
     ///
     /// # Errors
-    /// The device does not have enough memory.
+    /// The device does not have enough memory, or reports an error.
     pub fn make_room(&mut self, stream: &mut Stream, bytes: usize) -> Result<()> {
         stream.grow(&mut self.parts, bytes).map(|_| ())
     }

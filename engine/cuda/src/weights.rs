@@ -93,7 +93,7 @@ impl Matrix {
     /// weights.
     ///
     /// # Errors
-    /// The device does not have enough memory.
+    /// The device does not have enough memory, or reports an error.
     pub(super) fn random(
         staging: &mut Staging,
         stream: &Stream,
