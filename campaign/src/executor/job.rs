@@ -1,8 +1,9 @@
 //! A job: interleaved runs of one cell for one node, as plain data in a folder that controller and
-//! node share. Defines the files that cross it: the job's description, its final report, and the step
-//! log, from which the node resumes and the controller prints progress. Builds a planned job's
-//! description, its specification for the scheduler and its share of the GPU-hours; verifies the
-//! records that come back, byte for byte, and copies them into the campaign's staged results.
+//! node share. Defines the files that cross it: `job.json` with the facts that a node needs, the
+//! job's final report, and the step log, from which the node resumes and the controller prints
+//! progress. Builds a planned job's `job.json`, its specification for the scheduler and its share
+//! of the GPU-hours; verifies the records that come back, byte for byte, and copies them into the
+//! campaign's staged results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -172,8 +172,8 @@ fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
     Ok(to)
 }
 
-/// Facts of a machine as journals and job descriptions store them: in a pair with a map, which is
-/// written empty and ignored when read.
+/// Facts of a machine as journals and the `job.json` of jobs store them: in a pair with a map,
+/// which is written empty and ignored when read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(
     from = "(HardwareFacts, BTreeMap<String, String>)",

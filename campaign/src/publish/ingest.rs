@@ -72,8 +72,8 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     Ok(if missing > 0 { exit.max(Exit::Worse) } else { exit })
 }
 
-/// Finds every job below a folder; returns folder and description of each, in the order of their
-/// runs.
+/// Finds every job below a folder; returns the folder of each and the content of its `job.json`, in
+/// the order of their runs.
 fn jobs_below(dir: &Path) -> Result<Vec<(PathBuf, Job)>, Stop> {
     if !dir.is_dir() {
         return Err(wrong_use!("`{}` is no folder", dir.display()));

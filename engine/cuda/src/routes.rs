@@ -56,7 +56,7 @@ impl Router {
     ///
     /// # Errors
     /// There are more experts, or more experts per row, than the kernel supports, or the device
-    /// reports an error.
+    /// reports an error or does not have enough memory.
     pub fn route(
         &mut self,
         stream: &mut Stream,
