@@ -42,7 +42,8 @@ const COMPARED: usize = 2;
 /// make the plan smaller, for the hint.
 ///
 /// # Errors
-/// Standard input is no terminal, or the answer is not yes.
+/// Standard input is no terminal, the user answers something else than yes, or the wait is
+/// interrupted.
 pub fn consent(expected: &str, fewer: &str, interrupt: &Interrupt) -> Result<(), Stop> {
     if !stdin().is_terminal() {
         return Err(wrong_use!("this would take {expected}")
@@ -73,7 +74,8 @@ fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
 /// resumed.
 ///
 /// # Errors
-/// A build, a download, a tool or the machine fails, or the campaign was interrupted.
+/// A build, a download, a job, a tool or a file operation fails, a record is refused, or the
+/// campaign is interrupted.
 pub fn begin(
     world: &World,
     flags: &ReleaseBench,
@@ -89,7 +91,7 @@ pub fn begin(
 /// Resumes the campaign `id`, whose journal is on disk; `title` names the campaign or lab.
 ///
 /// # Errors
-/// The journal cannot be read, or the campaign fails as in [`begin`].
+/// The journal cannot be read, jobs cannot be submitted now, or the campaign fails as in [`begin`].
 pub fn resume(
     world: &World,
     (id, title): (&str, &str),
@@ -112,7 +114,7 @@ pub fn resume(
 /// Returns the id of the latest unfinished campaign that satisfies `fits`, or `None`.
 ///
 /// # Errors
-/// A journal cannot be read.
+/// The journal of a campaign cannot be read or is invalid.
 pub fn latest_unfinished(
     world: &World,
     fits: impl Fn(&PreparedCampaign) -> bool,
@@ -290,7 +292,8 @@ fn scenario_id(named: &str) -> &str {
 /// Publishes the records of a campaign whose stages have run, and prints its result.
 ///
 /// # Errors
-/// A record is refused, or a tool fails.
+/// A record is refused, a tool fails, a file cannot be read or written, or the command is
+/// interrupted.
 pub fn conclude(
     world: &World,
     mut ready: PreparedCampaign,
@@ -310,8 +313,9 @@ pub fn conclude(
 /// unfinished campaign.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, a build, download or tool that fails, or an interruption. An engine
-/// that fails in a run is no error: its failure becomes a record.
+/// Wrong use, a machine or clone that is unfit or in use by another campaign, a build, download,
+/// tool or file operation that fails, or an interruption. An engine that fails in a run is no
+/// error: its failure becomes a record.
 pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     check_executor(flags)?;
     world.tools.check()?;
@@ -380,7 +384,7 @@ fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result
 /// Checks that `--executor`, `--slurm-option` and `--url` can be combined.
 ///
 /// # Errors
-/// Two of the flags contradict each other.
+/// `--url` is given with the executor `slurm`, or `--slurm-option` with the executor `local`.
 pub fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
     let message = match flags.execution.executor.as_str() {
         SLURM if flags.url.is_some() => {

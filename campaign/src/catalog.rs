@@ -65,7 +65,7 @@ impl Catalog {
     /// Reads the scenario `id` from `suite/scenarios/`.
     ///
     /// # Errors
-    /// No such scenario, or its file is invalid.
+    /// No such scenario, or its file cannot be read or is invalid.
     pub fn scenario(&self, id: &str) -> Result<ScenarioEntry, Stop> {
         let (path, text) = self.text("scenario", id)?;
         let scenario = Scenario::parse(&text).map_err(unreadable("scenario", id))?;
@@ -76,7 +76,7 @@ impl Catalog {
     /// Reads the model `id` from `suite/models/`.
     ///
     /// # Errors
-    /// No such model, or its file is invalid.
+    /// No such model, or its file cannot be read or is invalid.
     pub fn model(&self, id: &str) -> Result<ModelFile, Stop> {
         self.parsed("model", id, schema::model::parse_model)
     }
@@ -84,7 +84,7 @@ impl Catalog {
     /// Reads the dataset `id` from `suite/datasets/`.
     ///
     /// # Errors
-    /// No such dataset, or its file is invalid.
+    /// No such dataset, or its file cannot be read or is invalid.
     pub fn dataset(&self, id: &str) -> Result<DatasetFile, Stop> {
         self.parsed("dataset", id, schema::model::parse_dataset)
     }
@@ -92,7 +92,7 @@ impl Catalog {
     /// Reads the GPU validation `id` from `suite/validations/`.
     ///
     /// # Errors
-    /// No such GPU validation, or its file is invalid.
+    /// No such GPU validation, or its file cannot be read or is invalid.
     pub fn validation(&self, id: &str) -> Result<GpuValidation, Stop> {
         self.parsed("validation", id, schema::gpu_validation::parse)
     }
@@ -100,7 +100,7 @@ impl Catalog {
     /// Reads the comparison policy `id` from `suite/policies/`.
     ///
     /// # Errors
-    /// No such comparison policy, or its file is invalid.
+    /// No such comparison policy, or its file cannot be read or is invalid.
     pub fn policy(&self, id: &str) -> Result<PolicyFile, Stop> {
         self.parsed("policy", id, schema::policy::parse)
     }
@@ -108,7 +108,7 @@ impl Catalog {
     /// Returns the path of the suite's file of `kind` (such as `"engine"`) named `id`.
     ///
     /// # Errors
-    /// No such file.
+    /// No such file, or the file or its folder cannot be read.
     pub fn path(&self, kind: &str, id: &str) -> Result<PathBuf, Stop> {
         self.text(kind, id).map(|(path, _)| path)
     }
@@ -116,7 +116,7 @@ impl Catalog {
     /// Reads the engine `id` from `suite/engines/`; returns the file's path and content.
     ///
     /// # Errors
-    /// No such engine, or its file is invalid.
+    /// No such engine, or its file cannot be read or is invalid.
     pub fn engine(&self, id: &str) -> Result<Engine, Stop> {
         let path = self.path("engine", id)?;
         let file = self.parsed("engine", id, schema::engine::parse)?;
@@ -126,7 +126,7 @@ impl Catalog {
     /// Reads every target of `suite/targets/`, by id.
     ///
     /// # Errors
-    /// A target's file is invalid.
+    /// The folder or a target's file cannot be read, or a target's file is invalid.
     pub fn targets(&self) -> Result<BTreeMap<String, Target>, Stop> {
         let read = |id: String| {
             let target = self.parsed("target", &id, schema::target::parse)?;

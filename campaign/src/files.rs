@@ -68,7 +68,7 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
 /// Writes `bytes` to `path` atomically: to a temporary file beside it, which is then renamed.
 ///
 /// # Errors
-/// The folder is not writable or the disk is full; no partial file remains.
+/// The folder cannot be created, or the file cannot be written or renamed; no partial file remains.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut file = temp_near(path)?;
     file.write_all(bytes).map_err(FileError::at("write", path))?;
@@ -101,7 +101,7 @@ pub fn put(file: NamedTempFile, path: &Path) -> Result<(), FileError> {
 /// Sets the permission bits of a file.
 ///
 /// # Errors
-/// The file does not exist or belongs to another user.
+/// The system denies the change, as for a file that does not exist or belongs to another user.
 pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -175,7 +175,8 @@ impl Lines {
     /// cut off.
     ///
     /// # Errors
-    /// The file cannot be read or written, or a line before the last is not of type `T`.
+    /// A file or folder cannot be created, read or written, or a line before the last is not of
+    /// type `T`.
     pub fn open<T: DeserializeOwned>(path: &Path) -> Result<(Self, Content<T>), Stop> {
         let dir = path.parent().unwrap_or(Path::new("."));
         make_dir(dir)?;

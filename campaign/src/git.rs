@@ -19,7 +19,8 @@ impl Git {
     /// Opens the clone whose top folder is `dir`.
     ///
     /// # Errors
-    /// `dir` is not the top folder of a clone, or `git` cannot be run.
+    /// `dir` is not the top folder of a clone, `git` cannot be run or fails, or the wait was
+    /// interrupted.
     pub fn open(dir: &Path, interrupt: &Interrupt) -> Result<Self, Stop> {
         let git = Self { dir: dir.into(), interrupt: interrupt.clone() };
         let is_clone = match git.text(&["rev-parse", "--show-toplevel"]) {
@@ -44,7 +45,7 @@ impl Git {
     /// Runs `git ARGS` and returns its standard output.
     ///
     /// # Errors
-    /// git cannot be run or ends with a non-zero exit code.
+    /// git cannot be run, ends with a non-zero exit code, or was interrupted.
     pub fn text(&self, args: &[&str]) -> Result<String, ProcessError> {
         let mut command = Command::new("git");
         // Hooks of the user's repository could run long, fail, or change the checkout.

@@ -37,7 +37,9 @@ const CRITERION: [&str; 6] =
 /// Runs the benchmarks of a release, or of the working tree, and writes a kernel record of them.
 ///
 /// # Errors
-/// The benchmarks fail, or the record is refused.
+/// The release cannot be resolved or built, the benchmarks or a tool fail, the clone is in use by
+/// another campaign, a file cannot be read or written, the registry refuses the record, or the
+/// command is interrupted.
 pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -231,7 +233,7 @@ fn table(record: &KernelRecord) -> String {
 /// may change with criterion.
 ///
 /// # Errors
-/// A file is missing, or has another form.
+/// A file is missing, cannot be read or has another form.
 fn read_criterion(home: &Path) -> Result<Vec<KernelBench>, Stop> {
     let files = files_below(home);
     let finished = files.iter().filter(|path| path.ends_with("new/benchmark.json"));

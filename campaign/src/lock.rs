@@ -29,7 +29,7 @@ impl Lock {
     /// process's id, which is written to the file for the error message of others.
     ///
     /// # Errors
-    /// Another process holds the lock, or the file cannot be written.
+    /// Another process holds the lock, or the file cannot be created, locked or written.
     pub fn take(path: &Path, pid: u32) -> Result<Self, Stop> {
         Self::take_or(path, pid, "another release-bench runs in this clone")
     }
@@ -38,7 +38,7 @@ impl Lock {
     /// holds it.
     ///
     /// # Errors
-    /// Another process holds the lock, or the file cannot be written.
+    /// Another process holds the lock, or the file cannot be created, locked or written.
     pub fn take_or(path: &Path, pid: u32, held: &str) -> Result<Self, Stop> {
         make_dir(path.parent().unwrap_or(Path::new(".")))?;
         let mut waited = Duration::ZERO;

@@ -240,7 +240,8 @@ impl Written {
 /// Runs `command` to its end and returns its output, whatever its exit status.
 ///
 /// # Errors
-/// It cannot be started, or the wait was interrupted.
+/// The command cannot be started, the system no longer knows the process, or the wait was
+/// interrupted.
 pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, ProcessError> {
     let written = capture_until(command, None, interrupt)?;
     Ok(written.expect("without a limit the wait is for the end"))
@@ -249,7 +250,8 @@ pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, 
 /// Runs `command` to its end or for `limit`; returns `None` if it was ended at the limit.
 ///
 /// # Errors
-/// It cannot be started, or the wait was interrupted.
+/// The command cannot be started, the system no longer knows the process, or the wait was
+/// interrupted.
 pub fn capture_until(
     command: &mut Command,
     limit: Option<Duration>,
@@ -285,7 +287,8 @@ pub fn children_us() -> Result<f64, ProcessError> {
 /// Runs `command` and returns its standard output.
 ///
 /// # Errors
-/// It cannot be started, was interrupted, or ended with a non-zero exit code.
+/// The command cannot be started, was interrupted, did not succeed, or the system no longer knows
+/// the process.
 pub fn text(command: &mut Command, interrupt: &Interrupt) -> Result<String, ProcessError> {
     let written = capture(command, interrupt)?;
     if written.status.success() {
@@ -299,7 +302,8 @@ pub fn text(command: &mut Command, interrupt: &Interrupt) -> Result<String, Proc
 /// Runs `command` with its output on this process's standard streams, and returns its exit status.
 ///
 /// # Errors
-/// It cannot be started, or the wait was interrupted.
+/// The command cannot be started, the system no longer knows the process, or the wait was
+/// interrupted.
 pub fn show(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus, ProcessError> {
     interrupt.check()?;
     let status = Group::start(command)?.wait(None, interrupt)?;

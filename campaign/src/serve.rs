@@ -25,7 +25,8 @@ const PORT: u16 = 23333;
 /// Builds the release, fetches the model, and replaces this process with the server (`exec`).
 ///
 /// # Errors
-/// The release or the model cannot be obtained, or the server cannot be started.
+/// The clone is in use by another campaign, a file of the suite is missing or invalid, the release
+/// or the model cannot be obtained, the command is interrupted, or the server cannot be started.
 pub fn serve(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     // A build beside a running campaign would take the cores that it measures on.
     let lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -82,7 +83,8 @@ fn split_port(flags: &[String]) -> (Vec<String>, u16) {
 /// paths.
 ///
 /// # Errors
-/// An id is unknown, or an input cannot be obtained.
+/// An id is unknown, a file of the suite is missing or invalid, no target matches this machine, an
+/// input cannot be obtained, or the command is interrupted.
 pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
     let inputs = match flags.ids.is_empty() {
         true => of_target(world)?,

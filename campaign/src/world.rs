@@ -115,8 +115,8 @@ pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
 /// of downloads.
 ///
 /// # Errors
-/// The current directory is in no clone, or the system denies signals, random bits or a cache
-/// folder.
+/// The current directory is in no clone, no cache folder is known, or the system denies signal
+/// handlers or random bits.
 pub fn gather(
     root: Option<&Path>,
     tools_dir: Option<&Path>,

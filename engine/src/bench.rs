@@ -141,7 +141,8 @@ impl Limits {
 /// document to print.
 ///
 /// # Errors
-/// The model cannot be loaded or run, the lengths exceed the model's context, there is no GPU, or
+/// The model cannot be found, loaded or run, its limits or the machine's cannot be measured, the
+/// lengths exceed the model's context, there is no GPU, neither MODEL nor `--kernels` is given, or
 /// `--kernels` is given for a CPU.
 pub fn run(
     model: Option<&str>,

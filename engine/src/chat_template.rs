@@ -1,7 +1,8 @@
 //! Chat template: the checkpoint's Jinja program that turns messages into a prompt.
 //!
 //! Settings and extra functions are those of Hugging Face's `apply_chat_template`. A checkpoint may
-//! come from anywhere, so the template's output, work and recursion depth are limited.
+//! come from anywhere, so the template's output, executed instructions and recursion depth are
+//! limited.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -89,21 +89,22 @@ fn arithmetic(dtype: DtypeChoice, isa: Isa) -> Result<Arithmetic> {
 pub struct LoadOptions {
     /// Kind of device to load the model on.
     pub device: DeviceChoice,
-    /// Number of tensor-parallel ranks, 1 if not given.
+    /// Number of tensor-parallel ranks (`--tp`); `None` means 1.
     pub tp: Option<NonZeroUsize>,
-    /// Number of CPU compute threads, of all ranks together; by default the number of processors
-    /// that this process may use.
+    /// Number of CPU compute threads, of all ranks together (`--threads`); `None` means the number
+    /// of processors that this process may use.
     pub threads: Option<NonZeroUsize>,
-    /// Data type of the KV cache.
+    /// Data type of the KV cache (`--kv-dtype`).
     pub kv: KvDtypeChoice,
     /// Seed of random weights in the shapes of the model's configuration, which replace the
     /// checkpoint's weights; `None` reads the checkpoint's weights.
     pub random_seed: Option<u64>,
-    /// Data type in which matrix multiplications are computed.
+    /// Data type in which matrix multiplications are computed (`--dtype`).
     pub dtype: DtypeChoice,
-    /// Instruction set of the CPU device; by default the best that the processor has.
+    /// Instruction set of the CPU device, which no flag sets; `None` means the best that the
+    /// processor has.
     pub isa: Option<Isa>,
-    /// Rounding of the RoPE frequencies.
+    /// Rounding of the RoPE frequencies, which follows from `--dtype`.
     pub rope: RopeChoice,
     /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,
@@ -149,7 +150,8 @@ pub struct Loaded {
 /// closed when this returns.
 ///
 /// # Errors
-/// Fails if a file is missing or damaged, or needs something that this release does not support.
+/// A file is missing or damaged, the checkpoint or the options need something that this release or
+/// this machine does not support, or the device reports an error or does not have enough memory.
 pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded> {
     load_checkpoint(&Checkpoint::open(&source.files, options.random_seed)?, options)
 }
@@ -158,7 +160,7 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded> {
 /// device that `options` choose.
 ///
 /// # Errors
-/// Fails as [`load`] does, except for errors of opening the checkpoint.
+/// Anything that [`load`] fails with, except for errors of opening the checkpoint.
 pub fn load_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<Loaded> {
     let is_cuda = match options.device {
         DeviceChoice::Cuda => true,
@@ -181,7 +183,7 @@ pub fn load_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result
     })
 }
 
-/// Loaded model, description of its device, and number of bytes of device memory that are free.
+/// Loaded model, facts about its device, and number of bytes of device memory that are free.
 type OnDevice = (Box<dyn Model>, DeviceInfo, u64);
 
 impl LoadOptions {
@@ -205,8 +207,8 @@ impl LoadOptions {
 /// Loads a checkpoint's weights on a GPU that is already open.
 ///
 /// # Errors
-/// A tensor is missing or damaged, or the checkpoint or the options need something that this
-/// release does not support on a GPU.
+/// A tensor is missing or damaged, the checkpoint or the options need something that this release
+/// does not support on a GPU, or the device reports an error or does not have enough memory.
 pub fn load_on(
     gpu: Arc<dyn Driver>,
     checkpoint: &Checkpoint,

@@ -183,8 +183,8 @@ fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP redline_{name} {help}\n# TYPE redline_{name} {kind}");
 }
 
-/// Histogram of a metric with fixed buckets. A lock keeps the sum and the numbers per bucket
-/// consistent; it is cheap, because one thread writes and readers are rare.
+/// Histogram of a metric with fixed buckets. A lock keeps the sum of the values and the numbers per
+/// bucket consistent; it is cheap, because one thread writes and readers are rare.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],

@@ -56,8 +56,8 @@ struct Report {
 /// Loads a model, scores the text and returns the line or JSON document to print.
 ///
 /// # Errors
-/// The model cannot be loaded or run, the text cannot be read or is too short, or the window length
-/// is outside the range that the model takes.
+/// The model cannot be found, loaded or run, or has no tokenizer; the text cannot be read or
+/// tokenized, or is too short; or the window length is outside the range that the model takes.
 pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Result<String> {
     let text = fs::read_to_string(&flags.text)
         .with_context(|| format!("failed to read the text `{}`", flags.text.display()))?;

@@ -25,7 +25,7 @@ use engine_model::{ModelInfo, RopeChoice};
 use engine_schedule::Limits;
 use engine_weights::{Checkpoint, ModelSource};
 
-/// Input of `redline serve`: configuration, model, cache folders and clock.
+/// Facts with which `redline serve` starts: configuration, model, cache folders and clock.
 #[derive(Debug, Clone)]
 pub struct Start {
     /// Configuration, resolved from flags, profile and defaults.
@@ -49,8 +49,9 @@ pub type Prepare = fn(&Start, Handle) -> Result<Loaded>;
 /// `prepare` still loads the model, so that `/health` can say so.
 ///
 /// # Errors
-/// The flags are not supported, the machine lacks GPUs, the port is taken, the model is unusable,
-/// or the engine failed.
+/// The flags are not supported, the API key cannot be read, the machine lacks GPUs, no address to
+/// listen on is available, the system denies signal handlers or threads, the model is unusable, or
+/// the engine failed.
 pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
     engine_cpu::keep_large_blocks_apart();
     // Checked before the socket opens, so that an impossible command fails at once.
@@ -98,7 +99,8 @@ fn check_gpus(found: usize, wanted: usize) -> Result<()> {
 /// cache from the memory that is left. The routes submit requests to the engine loop by `handle`.
 ///
 /// # Errors
-/// The model is unusable, or the memory does not suffice for it.
+/// The model cannot be found or is unusable, a flag is out of the range that the model allows, the
+/// memory does not suffice, or the device reports an error.
 pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     let mut config = start.config.clone();
     let start_us = start.clock.elapsed_us();

@@ -35,7 +35,7 @@ fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
 /// Builds `program` and those that it starts, runs `program VERB REST`, and returns its exit code.
 ///
 /// # Errors
-/// A program does not build or cannot be started.
+/// A program does not build, cannot be started, or is killed by a signal.
 pub fn and_run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> Result<u8> {
     match program {
         "redline-results" if RENDERING.contains(&verb) => build(shell, &[program, SITE])?,
@@ -50,7 +50,7 @@ pub fn and_run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> R
 /// renders the committed pages again, and `--open` serves the site and follows its sources.
 ///
 /// # Errors
-/// The program does not build or cannot be started.
+/// The program does not build, cannot be started, or is killed by a signal.
 pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     build(shell, &[SITE])?;
     match rest.split_first() {
@@ -70,7 +70,7 @@ pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
 /// which of them are stale.
 ///
 /// # Errors
-/// The generator cannot be built or run.
+/// The generator cannot be built or started, or is killed by a signal.
 pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
     let line = "run --quiet --release --locked --bin redline-schema -- schema/json";
     shell.cargo_code(&format!("{line}{}", if check { " --check" } else { "" }))

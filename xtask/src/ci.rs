@@ -68,7 +68,8 @@ const EXTRA_INPUTS: [&str; 3] = ["qwen3-tokenizer", "qwen3-tokenizer-config", "g
 /// at the first that fails. Returns its exit code.
 ///
 /// # Errors
-/// A stage cannot be started.
+/// A program of a stage cannot be started or is killed by a signal, or a file cannot be read or
+/// written.
 pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
     let start = Instant::now();
     let mut before = Duration::ZERO;

@@ -46,7 +46,8 @@ struct Committed {
 /// another compiler nothing is compared.
 ///
 /// # Errors
-/// The example does not build, or the committed file cannot be read.
+/// The example does not build or run, `rustc` cannot be run, or the committed file cannot be read,
+/// parsed or written.
 pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
     // Every machine can run `ci`; only writing new counts requires valgrind.
     if shell.read(Path::new("valgrind"), &["--version"]).is_err() {

@@ -10,9 +10,10 @@ use anyhow::{Context, Result, bail};
 #[derive(Debug)]
 pub struct Shell {
     pub root: PathBuf,
-    /// Folder that cargo builds into: its target directory.
+    /// Folder that cargo builds into: `CARGO_TARGET_DIR`, else `target/` in the workspace's root.
     pub target: PathBuf,
-    /// Folder that inputs and tools are downloaded into; `None` if the system names none.
+    /// Folder that inputs and tools are downloaded into: `REDLINE_CACHE`, else the platform's cache
+    /// folder for `redline`; `None` if the system names none.
     pub cache: Option<PathBuf>,
 }
 
@@ -90,7 +91,7 @@ impl Shell {
     /// Runs `cargo` as [`Shell::cargo_code`] does; an exit code other than zero is an error.
     ///
     /// # Errors
-    /// Cargo cannot be started or ends with an error.
+    /// Cargo cannot be started, is killed by a signal, or ends with another exit code than zero.
     pub fn cargo(&self, line: &str) -> Result<()> {
         match self.cargo_code(line)? {
             0 => Ok(()),

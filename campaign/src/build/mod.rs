@@ -36,7 +36,8 @@ pub struct Built {
 /// Builds the program `redline` of the checkout `tree` and keeps its binary.
 ///
 /// # Errors
-/// cargo fails, or the binary cannot be kept.
+/// `cargo` cannot be started or fails, the wait for it is interrupted, or the binary cannot be read
+/// or copied.
 pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<Built, Stop> {
     let World { places, interrupt, .. } = world;
     let mut cargo = Command::new("cargo");
@@ -96,7 +97,8 @@ fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
 /// Checks out `release` as a worktree at `path`, without changes; an existing checkout is reused.
 ///
 /// # Errors
-/// The checkout has changes, or git fails.
+/// The checkout has changes, git fails, the wait for it is interrupted, or a folder cannot be
+/// created or removed.
 pub fn check_out(git: &Git, release: &Release, path: &Path) -> Result<(), Stop> {
     let tree = git.at(path);
     let is_worktree = path.is_dir()

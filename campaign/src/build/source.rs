@@ -79,8 +79,9 @@ impl PeerBuild {
 /// Returns the programs of `source`, from the cache if they are kept there, else built now.
 ///
 /// # Errors
-/// The source cannot be downloaded or has another hash, a build tool is missing, or the build
-/// fails.
+/// The source distribution cannot be downloaded or has another hash, CMake and Ninja are missing
+/// and cannot be installed, the build fails, the cache cannot be written, or the command is
+/// interrupted.
 pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<PeerBuild, Stop> {
     let dir = world.cache.dir.join("builds").join(id).join(key(source, cpu));
     if let Some(facts) = kept(&dir, source) {
@@ -235,7 +236,8 @@ impl BuildTools {
 /// Finds CMake and Ninja on the `PATH` or in the cache, or installs them into the cache.
 ///
 /// # Errors
-/// CMake and Ninja are not installed and cannot be downloaded.
+/// CMake and Ninja are not installed and pip cannot install them, the cache cannot be written, or
+/// the command is interrupted.
 fn find_tools(world: &World) -> Result<BuildTools, Stop> {
     // Both or neither: pip installs them as a pair of tested versions.
     if runs(world, "cmake")? && runs(world, "ninja")? {

@@ -39,7 +39,7 @@ pub enum Origin {
     Source(Box<Source>),
     /// Python package of this version, installed on this machine or, with `container`, in an image.
     Installed { version: String, container: Option<Runtime> },
-    /// Server that is already running, with its answer to the probe.
+    /// Server that is already running, with the facts that it reported to the probe.
     Running(Box<Probe>),
 }
 
@@ -85,7 +85,8 @@ impl Wanted {
 /// and its variants, then the engines of `--beside`.
 ///
 /// # Errors
-/// A release cannot be resolved, or the flags contradict each other.
+/// The flags contradict each other or repeat a name, an engine's file is missing or invalid, or
+/// anything that [`named`] or [`working_tree`] fails with.
 pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
     let mut variants = Vec::new();
     if let Some(baseline) = &flags.baseline {
@@ -125,7 +126,8 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
 /// Resolves a release of an engine by its name to a variant that is not built yet.
 ///
 /// # Errors
-/// No release has that name, or the engine is neither built nor installed here.
+/// No release is named or known by the name, the engine is neither built nor installed here, or git
+/// fails.
 pub fn named(
     world: &World,
     engine: &Engine,
@@ -200,8 +202,8 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
 /// cannot be mistaken for a release.
 ///
 /// # Errors
-/// The engine is not built from this clone, or the manifest has no literal version or another one
-/// than the requested one.
+/// The engine is not built from this clone, the manifest cannot be read or has no literal version
+/// or another one than the requested one, or git fails.
 pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Result<Wanted, Stop> {
     if engine.id != REDLINE {
         let id = &engine.id;
@@ -229,7 +231,7 @@ pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Resu
 /// Builds the program of every variant; variants of one release share a build.
 ///
 /// # Errors
-/// A checkout or a build fails.
+/// Anything that [`build_one`] fails with.
 pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, Stop> {
     let mut specs: Vec<ServerSpec> = Vec::new();
     for wanted in wanted {
@@ -249,7 +251,8 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, St
 /// Builds the program of one variant, or finds it where it is installed or running.
 ///
 /// # Errors
-/// A checkout or build fails, or the program is not installed in the requested version.
+/// Git, a download or a build fails, the package is not installed in the requested version, the
+/// engine's file names no container image that is needed, or the command is interrupted.
 pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     let Variant { engine, release, .. } = &wanted.variant;
     let built = match &wanted.origin {
@@ -291,7 +294,7 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
 /// Builds the working tree's Redline, with the flags of a server under load on `threads` threads.
 ///
 /// # Errors
-/// Redline does not build.
+/// Anything that [`working_tree`] or [`build_one`] fails with.
 pub fn build_working_tree(world: &World, threads: u32) -> Result<ServerSpec, Stop> {
     let mut spec = build_one(world, &working_tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
     spec.built.variant.flags = spec.engine.loaded_flags(threads);
@@ -346,7 +349,9 @@ struct Found {
 /// installed one, on this machine or in a container image.
 ///
 /// # Errors
-/// The package is not installed, or another release of it is.
+/// The package or the requested release of it is not installed, Python or the container runtime
+/// cannot be run, the engine's file names no container image although one is needed, or the wait is
+/// interrupted.
 fn installed(
     world: &World,
     (engine, variant): (&Engine, &Variant),

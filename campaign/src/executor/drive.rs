@@ -82,8 +82,9 @@ impl<'a> Drive<'a> {
     /// Runs every unfinished job of a stage until all are collected and checked.
     ///
     /// # Errors
-    /// Interrupted, the scheduler does not answer, or a job has ended in a way that a retry would
-    /// not mend.
+    /// The command is interrupted, the scheduler does not answer or refuses a job, a job has ended
+    /// in a way that a retry would not mend, a record fails its checks, or a file cannot be read or
+    /// written.
     pub fn carry_out(&mut self, stage: Option<Stage>) -> Result<(), Stop> {
         let of_stage = self.journal.state.jobs.iter().filter(|job| job.stage == stage);
         let jobs: Vec<&Entry> = of_stage.collect();

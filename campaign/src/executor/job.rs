@@ -1,8 +1,9 @@
 //! A job: interleaved runs of one cell for one node, as plain data in a folder that controller and
-//! node share. Defines the files that cross it: the job's description, its final report, and the step
-//! log, from which the node resumes and the controller prints progress. Builds a planned job's
-//! description, its specification for the scheduler and its share of the GPU-hours; verifies the
-//! records that come back, byte for byte, and copies them into the campaign's staged results.
+//! node share. Defines the files that cross it: `job.json` with the facts that a node needs, the
+//! job's final report, and the step log, from which the node resumes and the controller prints
+//! progress. Builds a planned job's `job.json`, its specification for the scheduler and its share
+//! of the GPU-hours; verifies the records that come back, byte for byte, and copies them into the
+//! campaign's staged results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -31,8 +32,8 @@ use crate::world::World;
 /// Number of hex digits in a job's key.
 const KEY_DIGITS: usize = 12;
 
-/// A job's description, `job.json`: everything that a node needs to start servers, measure and
-/// record.
+/// Content of a job's file `job.json`: facts from which the job's node starts servers, measures and
+/// records.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     pub key: String,
@@ -63,7 +64,8 @@ pub struct Job {
     pub watched: bool,
     /// Largest number of GPU-hours that the job may use; `None` for no limit.
     pub gpu_hours_max: Option<f64>,
-    /// Expected time of one run of each variant, in microseconds; 0 if unknown.
+    /// Expected time of one run of each variant, in microseconds, in the order of the variants; 0
+    /// if unknown.
     pub expected_us: Vec<u64>,
 }
 
@@ -159,20 +161,20 @@ impl NodeEnd {
 }
 
 impl Job {
-    /// Reads the description of the job in the folder `places`.
+    /// Reads the file `job.json` in the folder `places` of a job.
     ///
     /// # Errors
-    /// `job.json` cannot be read.
+    /// `job.json` cannot be read or parsed.
     pub fn read(places: &CampaignPlaces) -> Result<Self, Stop> {
         let path = places.dir.join("job.json");
         serde_json::from_str(&read_text(&path)?)
             .map_err(|error| wrong_use!("`{}` is no job: {error}", path.display()))
     }
 
-    /// Writes the job's description to `job.json` in the folder `places`.
+    /// Writes the facts about the job to `job.json` in the folder `places`.
     ///
     /// # Errors
-    /// The folder is not writable.
+    /// The file cannot be written.
     pub fn write(&self, places: &CampaignPlaces) -> Result<(), Stop> {
         write_json(&places.dir.join("job.json"), self)
     }
@@ -183,7 +185,7 @@ impl Done {
     /// a network file system does not show the file yet.
     ///
     /// # Errors
-    /// The file exists but is invalid.
+    /// The file exists, but cannot be read or is invalid.
     pub fn read(places: &CampaignPlaces) -> Result<Option<Self>, Stop> {
         let path = places.done();
         if !path.is_file() {
@@ -197,7 +199,7 @@ impl Done {
     /// Writes the job's final report to the folder `places`.
     ///
     /// # Errors
-    /// The folder is not writable.
+    /// The file cannot be written.
     pub fn write(&self, places: &CampaignPlaces) -> Result<(), Stop> {
         write_json(&places.done(), self)
     }
@@ -273,7 +275,7 @@ impl Progress {
 /// Reads all steps from the step log of the job in the folder `places`.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or a line before the last is not a step.
 pub fn read_steps(places: &CampaignPlaces) -> Result<Vec<Step>, Stop> {
     read_lines(&places.steps()).map(|content| content.lines)
 }
@@ -287,7 +289,8 @@ fn unsound(what: String) -> Stop {
 /// job's progress and the ids of the copied runs.
 ///
 /// # Errors
-/// A file is missing, or differs from what the node wrote.
+/// A record file is missing, is not in the job's step log, or differs from what the node wrote; or
+/// a file cannot be read or written.
 pub fn collect(places: &CampaignPlaces, staged: &Path) -> Result<(Progress, Vec<String>), Stop> {
     let progress = Progress::of(&read_steps(places)?);
     // The two files are written separately; a record that only one of them lists means damage.
@@ -335,7 +338,7 @@ fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
 /// content, and contain the findings that the rules give for its figures.
 ///
 /// # Errors
-/// A record is missing or fails a check.
+/// A record is missing, cannot be read or fails a check.
 pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
     let files = files_below(&staged.join("runs"));
     for run in runs {
@@ -362,7 +365,7 @@ pub fn check(staged: &Path, runs: &[String]) -> Result<(), Stop> {
 /// Reads every run record of the staged results, in the order of the plan.
 ///
 /// # Errors
-/// A file is not a run record.
+/// A file cannot be read or is not a run record.
 pub fn records(staged: &Path) -> Result<Vec<RunRecord>, Stop> {
     let files = files_below(&staged.join("runs"));
     let mut records = files.iter().map(|path| read_record(path)).collect::<Result<Vec<_>, _>>()?;
@@ -386,7 +389,7 @@ pub fn places(world: &World, ready: &PreparedCampaign, key: &str) -> CampaignPla
     world.places.campaign(&ready.plan.campaign).job(key)
 }
 
-/// Builds the description of a job for its node.
+/// Builds the content of a job's `job.json` for its node.
 pub fn describe_job(
     ready: &PreparedCampaign,
     planned: &PlannedJob,
@@ -415,7 +418,7 @@ pub fn describe_job(
     }
 }
 
-/// Builds the description of a job for its scheduler.
+/// Builds the specification of a job for its scheduler: command, environment variables and limits.
 pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPlaces) -> JobSpec {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let mut env: BTreeMap<String, String> = world.server_env.clone();
@@ -456,12 +459,12 @@ fn wall_max(job: &Job) -> Duration {
     AROUND + runs.sum::<Duration>()
 }
 
-/// Returns the GPU-hours that a job may use. Where jobs run one after the other, that is all that
-/// remains; on a scheduler it is the job's share, by expected time, among the jobs not yet
-/// submitted.
+/// Returns the GPU-hours that a job may use; `None` if the campaign has no limit. Where jobs run
+/// one after the other, that is all that remains of the limit; on a scheduler it is the job's
+/// share, by expected time, among the jobs not yet submitted.
 ///
 /// # Errors
-/// A job's folder cannot be read.
+/// The `job.json` of a submitted job cannot be read or parsed.
 pub fn budget(
     world: &World,
     ready: &PreparedCampaign,

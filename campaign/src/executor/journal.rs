@@ -34,7 +34,7 @@ pub struct PreparedCampaign {
     /// name.
     pub command: Vec<String>,
     pub executor: String,
-    /// Additional options of the user for `sbatch`.
+    /// Additional options for `sbatch` that the user gave with `--slurm-option`.
     #[serde(default)]
     pub slurm_options: Vec<String>,
     /// Plan of the campaign, with the runs that are known from the start; confirmation runs and a
@@ -172,8 +172,8 @@ fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
     Ok(to)
 }
 
-/// Facts of a machine as journals and job descriptions store them: in a pair with a map, which is
-/// written empty and ignored when read.
+/// Facts of a machine as journals and the `job.json` of jobs store them: in a pair with a map,
+/// which is written empty and ignored when read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(
     from = "(HardwareFacts, BTreeMap<String, String>)",
@@ -359,7 +359,7 @@ impl Journal {
     /// cut short by a crash and is dropped.
     ///
     /// # Errors
-    /// The file cannot be read, or is not a journal.
+    /// The file cannot be read or written, or a line before the last is not one of a journal.
     pub fn open(places: CampaignPlaces) -> Result<(Self, bool), Stop> {
         // A crash before the first line leaves a folder without a journal, which is a new campaign.
         if !path(&places).is_file() {
@@ -374,7 +374,7 @@ impl Journal {
     /// Reads the state of a campaign without opening its journal for writing.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The file cannot be read, or a line before the last is not one of a journal.
     pub fn read(places: &CampaignPlaces) -> Result<State, Stop> {
         let mut state = State::default();
         read_lines(&path(places))?.lines.into_iter().for_each(|line| state.apply(line));
@@ -398,7 +398,7 @@ impl Journal {
     /// Returns the campaign from the journal's first line.
     ///
     /// # Panics
-    /// The line is not written yet.
+    /// The journal does not have its first line yet.
     pub fn prepared(&self) -> &PreparedCampaign {
         self.state.ready.as_ref().expect("a campaign is written down before it is carried out")
     }
@@ -433,14 +433,15 @@ fn path(places: &CampaignPlaces) -> PathBuf {
     places.dir.join("journal.jsonl")
 }
 
-/// A lab as its campaign keeps it from the plan to the end.
+/// Facts about a lab that its campaign's journal keeps from the plan to the end.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PreparedLab {
     /// The lab as the campaign's record will state it; its largest number of runs may be reduced
     /// during the campaign.
     pub asked: CampaignLab,
     pub outline: LabOutline,
-    /// Largest total time of the lab's runs, in hours; `None` without a time budget.
+    /// Largest total time of the lab's runs, in hours, as `--max-hours` or else the lab's file sets
+    /// it; `None` without a time budget.
     pub hours_max: Option<f64>,
     /// Expected time of a run of the lab in microseconds.
     pub each_us: u64,

@@ -100,42 +100,47 @@ pub trait Executor {
         Duration::from_secs(2)
     }
 
-    /// Checks that jobs can be submitted: the scheduler's tools are installed and it answers.
+    /// Checks that jobs can be submitted: a scheduler's tools are installed and it answers; on this
+    /// machine no job of another campaign runs.
     ///
     /// # Errors
-    /// A tool is missing or the scheduler does not answer; the hint says what to install or start.
+    /// A tool is missing, the scheduler does not answer, or a job of another campaign runs on this
+    /// machine; the hint says what to do.
     fn preflight(&self) -> Result<(), Stop>;
 
     /// Submits a job and returns the scheduler's id of it. A caller that does not know the outcome,
     /// such as after a crash, uses [`Self::find`].
     ///
     /// # Errors
-    /// The scheduler refuses the job (exit code 2), or does not answer (4).
+    /// The scheduler refuses the job (exit code 2) or does not answer (4), the job's program cannot
+    /// be started, or a file in the job's folder cannot be written.
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop>;
 
     /// Finds the latest job with this key, running or ended; `None` if the scheduler knows none.
     ///
     /// # Errors
-    /// The scheduler does not answer.
+    /// The scheduler does not answer or its answer cannot be parsed, or the job's file with its
+    /// process id cannot be read.
     fn find(&self, key: &str) -> Result<Option<Handle>, Stop>;
 
     /// Queries the state of a job.
     ///
     /// # Errors
-    /// The scheduler does not answer.
+    /// The scheduler does not answer or its answer cannot be parsed, or `handle` is not one of this
+    /// executor.
     fn poll(&self, handle: &Handle) -> Result<JobState, Stop>;
 
     /// Cancels a job; a job that has ended is left unchanged.
     ///
     /// # Errors
-    /// The scheduler does not answer.
+    /// The scheduler does not answer or refuses, or `handle` is not one of this executor.
     fn cancel(&self, handle: &Handle) -> Result<(), Stop>;
 }
 
 /// Returns the executor `id` for a campaign's jobs, with the user's `--slurm-option` values.
 ///
 /// # Errors
-/// The executor is unknown, or an option does not fit it.
+/// The executor is unknown, or an option is malformed or reserved.
 pub fn named(
     world: &World,
     (id, options): (&str, &[String]),

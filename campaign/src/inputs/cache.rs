@@ -46,7 +46,7 @@ impl Cache {
     /// truncated model, is removed and counts as missing.
     ///
     /// # Errors
-    /// The file cannot be read or removed.
+    /// A file with another hash cannot be removed, or the file cannot be read.
     pub fn look_up(&self, sha256: &str, name: &str) -> Result<Option<PathBuf>, Stop> {
         let path = self.place(sha256, name);
         let Ok(stamp) = stamp(&path) else { return Ok(None) };
@@ -66,7 +66,8 @@ impl Cache {
     /// Moves a finished temporary file into the cache if it has the expected hash.
     ///
     /// # Errors
-    /// The file has another hash, and is removed; or the folder is not writable.
+    /// The file has another hash, and is removed; or it cannot be read, or the folder is not
+    /// writable.
     pub fn store(&self, temp: NamedTempFile, sha256: &str, name: &str) -> Result<PathBuf, Stop> {
         let found = sha256_file(temp.path())?;
         if found != sha256 {

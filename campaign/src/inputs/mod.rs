@@ -72,7 +72,8 @@ impl Input {
         Self { id, sources, sha256, repair, ..Self::default() }
     }
 
-    /// Describes an engine's source distribution as an input.
+    /// Returns the input for an engine's source distribution: what builds need of it, and where to
+    /// get it.
     pub fn engine(id: &str, source: &Source) -> Self {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
         let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
@@ -112,13 +113,13 @@ pub struct Obtained {
 }
 
 impl Obtained {
-    /// Describes an obtained input that is a published file or folder.
+    /// Returns an obtained input that is a published file or folder.
     pub fn file(path: PathBuf, sha256: String, source: String) -> Self {
         Self { path, sha256, source, random_weights: false, hub: None }
     }
 
-    /// Describes a folder that contains only a model's configuration as an obtained input; `sha256`
-    /// is that of the configuration.
+    /// Returns an obtained input that is a folder with only a model's configuration; `sha256` is
+    /// that of the configuration.
     pub fn shape(path: PathBuf, sha256: String) -> Self {
         Self { random_weights: true, ..Self::file(path, sha256, SHAPE.to_owned()) }
     }
@@ -140,12 +141,13 @@ pub struct HubModel {
     pub revision: String,
 }
 
-/// Inputs are obtained from the command line, the caches or package registries.
+/// Methods that obtain inputs: given with `--input`, found in the caches, or downloaded from
+/// package registries.
 impl World {
     /// Returns true when `input` is available without a download.
     ///
     /// # Errors
-    /// The cache cannot be read.
+    /// A file of the cache cannot be read or removed.
     pub fn has(&self, input: &Input) -> Result<bool, Stop> {
         if self.given.contains_key(&input.id) || input.config.is_some() {
             return Ok(true);
@@ -173,7 +175,8 @@ impl World {
     /// hash is verified if one is pinned.
     ///
     /// # Errors
-    /// The input cannot be obtained, or has another hash.
+    /// The input cannot be obtained or has another hash, the cache is not writable, or the command
+    /// is interrupted.
     pub fn obtain(&self, input: &Input) -> Result<Obtained, Stop> {
         if let Some(path) = self.given.get(&input.id) {
             return match input.hub {
@@ -226,7 +229,7 @@ impl World {
     /// tokenizer, so that the server detokenizes its output as it would with real weights.
     ///
     /// # Errors
-    /// The cache is not writable.
+    /// A file cannot be read, or the cache is not writable.
     pub fn with_tokenizer(&self, model: Obtained, tokenizer: &Obtained) -> Result<Obtained, Stop> {
         let key = format!("{}-{}", model.sha256, tokenizer.sha256);
         let path = self.cache.shape(&key);

@@ -34,7 +34,8 @@ const SDIST: &str = include_str!("sdist.py");
 /// have it.
 ///
 /// # Errors
-/// The package does not contain the file, or the command is interrupted.
+/// The package does not contain the file, a file cannot be read or written, or the command is
+/// interrupted.
 pub fn fetch(
     world: &World,
     source: &InputSource,
@@ -188,7 +189,7 @@ fn bytes_below(dir: &Path) -> u64 {
 /// is the same every time, so that its hash can be pinned.
 ///
 /// # Errors
-/// The file is not damaged in the way that `method` repairs, or cannot be copied.
+/// The file is not damaged in the way that `method` repairs, or cannot be read or copied.
 pub fn mend(method: RepairMethod, raw: &Path, out: &mut File, place: &Path) -> Result<(), Stop> {
     let RepairMethod::CloseJsonArray = method;
     let (input, whole) = whole_objects(raw).map_err(FileError::at("read", raw))?;

@@ -69,7 +69,8 @@ impl Explore<'_> {
     /// Runs round after round of the lab until the registry can conclude.
     ///
     /// # Errors
-    /// Interrupted, a job cannot be carried out, or the registry's tool fails.
+    /// The command is interrupted, a job cannot be carried out, a record cannot be read, the
+    /// journal cannot be written, or the registry requests the same runs again.
     pub fn carry_out(&mut self) -> Result<(), Stop> {
         // First the jobs that an earlier process has planned, after a resume.
         self.drive()?;
@@ -242,7 +243,8 @@ impl Explore<'_> {
 /// is recommended or none meets the limits.
 ///
 /// # Errors
-/// The registry's tool fails, or the campaign's folder is not writable.
+/// A record is refused, a tool fails, a file cannot be read or written, or the command is
+/// interrupted.
 pub fn finish(
     world: &World,
     ready: &PreparedCampaign,

@@ -28,8 +28,9 @@ use crate::world::World;
 /// Runs the command `lab`: plans a lab and carries it out, or resumes one.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, a build, download or tool that fails, or an interruption. An engine
-/// that fails in a run is no error: its failure becomes a record.
+/// Wrong use, a machine or clone that is unfit or in use by another campaign, a build, download,
+/// tool or file operation that fails, or an interruption. An engine that fails in a run is no
+/// error: its failure becomes a record.
 pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     world.tools.check()?;
     let lock = || Lock::take(&world.places.lock(), world.pid);
@@ -80,7 +81,8 @@ fn resume(world: &World, flags: &Lab) -> Result<Exit, Stop> {
 /// Refuses a lab whose servers could not be started with its flags and profiles.
 ///
 /// # Errors
-/// A flag or a profile is refused; the message says which and why.
+/// A flag or a profile is refused, and the message says which and why; or the model's file is
+/// missing or invalid.
 fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
     for (engine, wanted) in lab.engines.iter().zip(&decided.wanted) {
         let settings = decided.plan.cells.first().map(|cell| &cell.settings);

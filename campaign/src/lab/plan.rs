@@ -32,7 +32,7 @@ pub struct LabSource {
 /// Reads a lab's file: one of `suite/labs/` by its id, or any file by its path.
 ///
 /// # Errors
-/// The file does not exist or is invalid.
+/// The file does not exist, cannot be read or is invalid.
 pub fn read(world: &World, name: &str) -> Result<LabSource, Stop> {
     let path = if is_path(name) { PathBuf::from(name) } else { world.catalog.path("lab", name)? };
     let text = read_text(&path)?;
@@ -72,7 +72,8 @@ impl LabSource {
         }
     }
 
-    /// Returns the budget of the lab: the file's, overridden by the command line.
+    /// Returns the lab's budget in runs and hours: the file's, overridden by `--max-runs` and
+    /// `--max-hours`.
     pub fn budget(&self, flags: &Lab) -> LabBudget {
         let LabBudget { runs, hours } = self.lab.budget;
         LabBudget { runs: flags.max_runs.or(runs), hours: flags.max_hours.or(hours) }

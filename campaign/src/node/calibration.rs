@@ -23,10 +23,10 @@ const MEASURED: Duration = Duration::from_millis(200);
 /// Size in bytes of the memory that each core reads repeatedly: larger than any cache's share of
 /// one core.
 const BYTES_PER_CORE: usize = 32 << 20;
-/// Number of independent sums of the multiply-add measurement, so that no addition waits for the
-/// previous one.
+/// Number of independent accumulators of the multiply-add measurement, so that no addition waits
+/// for the previous one.
 const LANES: usize = 64;
-/// Number of multiply-adds per sum between two readings of the clock.
+/// Number of multiply-adds per accumulator between two readings of the clock.
 const ROUNDS: usize = 20_000;
 /// Largest relative difference of a figure from the median of earlier calibrations that is not
 /// reported.
@@ -85,8 +85,8 @@ fn read_memory(clock: Clock) -> f64 {
     })
 }
 
-/// Repeats `round`, which does `work` units, for the time [`MEASURED`]; returns the highest rate in
-/// units per second.
+/// Repeats `round`, which does `work` operations or reads `work` bytes, for the time [`MEASURED`];
+/// returns the highest rate in operations or bytes per second.
 fn best_rate(clock: Clock, work: f64, mut round: impl FnMut()) -> f64 {
     let began = clock.elapsed();
     let mut best = 0.0_f64;
@@ -98,7 +98,7 @@ fn best_rate(clock: Clock, work: f64, mut round: impl FnMut()) -> f64 {
     best
 }
 
-/// Builds the `calibration` group of a record from the calibrations before and after its block.
+/// Builds the object `calibration` of a record from the calibrations before and after its block.
 pub fn facts(before: Calibration, after: Calibration) -> BTreeMap<String, Value> {
     [
         ("gflops_before", before.gflops),
@@ -167,7 +167,7 @@ impl History {
     /// file in `dir`.
     ///
     /// # Errors
-    /// The folder is not writable.
+    /// The folder or the file cannot be written.
     pub fn keep(mut self, now: Calibration, dir: &Path, host: &str) -> Result<(), Stop> {
         self.calibrations.push(now);
         let first = self.calibrations.len().saturating_sub(HISTORY_MAX);

@@ -92,7 +92,8 @@ fn detect_with(
 /// Runs `nvidia-smi` with one query and returns its output, one line per GPU or process.
 ///
 /// # Errors
-/// There is no driver, it does not know a field of the query, or the wait was interrupted.
+/// `nvidia-smi` cannot be started, as without a driver, or fails, as for a field of the query that
+/// it does not know; or the wait was interrupted.
 pub fn ask_driver(question: &str, interrupt: &Interrupt) -> Result<String, ProcessError> {
     let mut query = Command::new("nvidia-smi");
     query.arg(question).arg("--format=csv,noheader,nounits");
@@ -128,7 +129,7 @@ impl Machine {
         }
     }
 
-    /// Builds the `hardware` group of a record; a fact that could not be read is `None`.
+    /// Builds the object `hardware` of a record; a fact that could not be read is `None`.
     pub fn facts(&self, id: &str) -> HardwareFacts {
         let cpu_model = (!self.cpu.brand.is_empty()).then(|| self.cpu.brand.clone());
         HardwareFacts {

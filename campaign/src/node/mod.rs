@@ -45,8 +45,9 @@ const CLOCK_STEP_MS_MIN: u64 = 1000;
 /// Runs a job, or what an earlier attempt has left of it.
 ///
 /// # Errors
-/// The job cannot be read, another process runs it, or this one was interrupted. Other failures are
-/// reported to the controller in the job's final report.
+/// The controller ended before the start, another process runs the job, the job's files cannot be
+/// read or written, or this process was interrupted. Other failures are reported to the controller
+/// in the job's final report.
 pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     if flags.when_told && !may_begin() {
         return Err(Stop::environment("the controller ended before it started this job"));

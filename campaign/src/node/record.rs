@@ -154,8 +154,9 @@ fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha25
     facts.warmup.get_or_insert_with(|| scenario.warmup.clone());
 }
 
-/// Marks the record as failed, or as partial if requests were answered. The campaign's description
-/// of the failure replaces the load generator's, because the campaign observed the server as well.
+/// Marks the record as failed, or as partial if requests were answered. The campaign's class and
+/// message of the failure replace the load generator's, because the campaign observed the server as
+/// well.
 fn fail(record: &mut RunRecord, failure: Failure) {
     let answered = record.counts.as_ref().and_then(|counts| counts.requests_ok).unwrap_or(0);
     record.status = if answered > 0 { Status::Partial } else { Status::Failed };

@@ -49,7 +49,8 @@ pub struct Bench<'a> {
     /// URL of a server that is already running and is measured; `None` where each run starts its
     /// own.
     pub url: Option<&'a str>,
-    /// Time in seconds that a server may be silent; `None` for the load generator's default.
+    /// Limit, in seconds, of the time in which a server sends nothing, as `--timeout-s` sets it;
+    /// `None` for the load generator's default.
     pub timeout_s: Option<u32>,
     /// Time limit of one measurement; `None` for the limit of the scenario's tier.
     pub limit: Option<Duration>,
@@ -81,7 +82,8 @@ impl Bench<'_> {
     /// is a failure of the machine or of a tool, and ends the job.
     ///
     /// # Errors
-    /// Interrupted, the machine or a Redline tool fails, or `inspect` fails.
+    /// The command is interrupted, a file operation, the machine or a Redline tool fails, or
+    /// `inspect` fails.
     pub fn run(
         &self,
         planned: &PlannedRun,
@@ -98,7 +100,8 @@ impl Bench<'_> {
     /// and hash, because a job adds the machine calibration first.
     ///
     /// # Errors
-    /// Interrupted, the machine or a Redline tool fails, or `inspect` fails.
+    /// The command is interrupted, a file operation, the machine or a Redline tool fails, or
+    /// `inspect` fails.
     pub fn run_unsealed(
         &self,
         planned: &PlannedRun,
@@ -374,7 +377,8 @@ fn workload_arguments(cell: &ReadyCell) -> Vec<&OsStr> {
 /// unless the file exists, so that several runs send the same requests.
 ///
 /// # Errors
-/// The load generator cannot sample the requests.
+/// The load generator cannot be run or fails, the folder cannot be created, or the command is
+/// interrupted.
 pub fn save_workload(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), Stop> {
     // Models with the same tokenizer share the file, and a resumed campaign has it already.
     if to.exists() {

@@ -62,7 +62,7 @@ impl Server {
     /// `log`.
     ///
     /// # Errors
-    /// The program cannot be started, or the log cannot be written.
+    /// The command line is empty, the program cannot be started, or the log cannot be written.
     pub fn start(
         argv: &[String],
         env: &BTreeMap<String, String>,
@@ -102,7 +102,8 @@ impl Server {
     /// Probes the server until it is ready, it ends, or `limit` has passed.
     ///
     /// # Errors
-    /// Interrupted, or the probing tool cannot be run or its output cannot be parsed.
+    /// The command is interrupted, the probing tool cannot be run or its output cannot be parsed,
+    /// or the system no longer knows the server's process.
     pub fn wait_ready(
         &mut self,
         tools: &Tools,

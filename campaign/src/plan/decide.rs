@@ -47,8 +47,9 @@ pub struct Decided {
 /// Plans the campaign that the flags of `release-bench` request.
 ///
 /// # Errors
-/// A named file of the suite does not exist, a release cannot be resolved, a model or server does
-/// not suit the engine, or the machine does not match the target.
+/// The flags contradict each other, a named file of the suite is missing or invalid, a release
+/// cannot be resolved, a server does not answer, a model or server does not suit the engine, the
+/// machine does not match the target, a file cannot be read, or the command is interrupted.
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;
@@ -184,7 +185,8 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
 /// them.
 ///
 /// # Errors
-/// An input cannot be obtained.
+/// A file of the suite is missing or invalid, an input cannot be obtained, or the cache is not
+/// writable.
 pub fn ready_cells(
     world: &World,
     cells: &[Cell],
@@ -228,7 +230,7 @@ pub fn ready_cells(
 /// Returns every model and dataset that the cells need as inputs, each once, models first.
 ///
 /// # Errors
-/// A named file of the suite does not exist.
+/// A named file of the suite is missing, cannot be read or is invalid.
 pub fn inputs_of(
     world: &World,
     cells: &[Cell],
@@ -290,7 +292,8 @@ const DEFAULT_TARGET: &str = "cpu";
 /// model of the target `cpu`, under the scenario `sharegpt-lite`.
 ///
 /// # Errors
-/// The model does not exist, or it has random weights, which another engine could not load.
+/// The target `cpu` or the model's file is missing or invalid, the target lists no model, or the
+/// model has random weights, which another engine could not load.
 pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
     let targets = world.catalog.targets()?;
     let first = targets.get(DEFAULT_TARGET).and_then(|target| target.models.first());

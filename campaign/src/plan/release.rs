@@ -56,7 +56,7 @@ impl Release {
 /// Finds the commit of the release named `wanted`, with or without `v`.
 ///
 /// # Errors
-/// The name is not a version, no such release is known, its tag points at another commit than the
+/// The name is not a version, no such release is known, its tag points at a commit that is not the
 /// first with that version, or a shallow clone lacks the history that would decide.
 pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
     let version = parse_name(wanted)?;
@@ -135,7 +135,8 @@ pub fn literal_version(manifest: &str) -> Option<String> {
 /// `wanted` names, with git.
 ///
 /// # Errors
-/// git fails.
+/// git fails or was interrupted, or the list of commits without parents in a shallow clone cannot
+/// be read.
 pub fn read_history(git: &Git, wanted: &[&str]) -> Result<History, Stop> {
     let mut history = History::default();
     // A clone without any commit has no HEAD, and no release either.

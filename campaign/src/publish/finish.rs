@@ -35,7 +35,8 @@ const ROWS: [(&str, &str); 4] = [
 /// a release-blocking metric regressed.
 ///
 /// # Errors
-/// A record is refused, or a tool fails.
+/// A record is refused or cannot be read, a file cannot be written, a tool fails, or the command is
+/// interrupted.
 pub fn finish(
     world: &World,
     ready: &PreparedCampaign,
@@ -86,7 +87,7 @@ pub fn finish(
 /// commit's hash if its tool reported one.
 ///
 /// # Errors
-/// A record is refused, or a tool fails.
+/// A record is refused, a file cannot be written, a tool fails, or the command is interrupted.
 pub fn publish(
     world: &World,
     ready: &PreparedCampaign,

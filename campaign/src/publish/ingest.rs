@@ -25,8 +25,10 @@ use crate::world::World;
 /// Runs the command `ingest`.
 ///
 /// # Errors
-/// The folder contains no jobs, or jobs of several campaigns; a file differs from what its node
-/// wrote; or the registry cannot accept records.
+/// The folder contains no jobs, jobs of several campaigns, or no finished block; the campaign is
+/// finished already; a file cannot be read or written, or differs from what its node wrote; the
+/// clone is in use by another campaign; a tool is missing or fails; or the registry cannot accept
+/// records.
 pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -70,8 +72,8 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     Ok(if missing > 0 { exit.max(Exit::Worse) } else { exit })
 }
 
-/// Finds every job below a folder; returns folder and description of each, in the order of their
-/// runs.
+/// Finds every job below a folder; returns the folder of each and the content of its `job.json`, in
+/// the order of their runs.
 fn jobs_below(dir: &Path) -> Result<Vec<(PathBuf, Job)>, Stop> {
     if !dir.is_dir() {
         return Err(wrong_use!("`{}` is no folder", dir.display()));

@@ -36,7 +36,7 @@ pub struct Registry<'a> {
 /// file's path.
 ///
 /// # Errors
-/// The record has no path under `results/`, or the folder is not writable.
+/// The record has no path under `results/` or no JSON form, or the file cannot be written.
 pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
     write(staged, &schema::path::of_run(record)?, record)
 }
@@ -45,7 +45,7 @@ pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
 /// path.
 ///
 /// # Errors
-/// The record has no path under `results/`, or the folder is not writable.
+/// The record has no canonical form or no path under `results/`, or the file cannot be written.
 pub fn write_campaign(staged: &Path, record: &mut CampaignRecord) -> Result<PathBuf, Stop> {
     record.record_sha256 = record_sha256(record)?;
     write(staged, &schema::path::of_campaign(record)?, record)
@@ -54,7 +54,7 @@ pub fn write_campaign(staged: &Path, record: &mut CampaignRecord) -> Result<Path
 /// Writes any record to `place`, a path relative to the staged results; returns the file's path.
 ///
 /// # Errors
-/// The record has no JSON form, or the folder is not writable.
+/// The record has no JSON form, or the file cannot be written.
 pub fn write<T: Serialize>(staged: &Path, place: &str, record: &T) -> Result<PathBuf, Stop> {
     let path = staged.join(place);
     let text = to_file_text(record)?;
@@ -77,7 +77,8 @@ impl<'a> Registry<'a> {
     /// after.
     ///
     /// # Errors
-    /// They cannot be committed; the registry's tool has printed the cause.
+    /// Records cannot be committed, for a cause that the registry's tool has printed; or the tool
+    /// cannot be run.
     pub fn preflight(&self) -> Result<(), Stop> {
         self.must(RESULTS, "preflight", |command| command.stdout(Stdio::null()))
     }
@@ -85,7 +86,7 @@ impl<'a> Registry<'a> {
     /// Renders the Markdown pages of the releases in the staged results, into the staged results.
     ///
     /// # Errors
-    /// The site's tool fails.
+    /// The site's tool cannot be run or fails.
     pub fn render_pages(&self, staged: &Path) -> Result<(), Stop> {
         // Pages go into the staged results, so that one commit contains records and pages.
         self.must(SITE, "pages", |command| {
@@ -98,7 +99,7 @@ impl<'a> Registry<'a> {
     /// it.
     ///
     /// # Errors
-    /// A record fails a check, or the commit cannot be made.
+    /// A record fails a check, the commit cannot be made, or the registry's tool cannot be run.
     pub fn record(&self, staged: &Path, message: &str) -> Result<Option<String>, Stop> {
         let mut command = self.tools.results("record");
         command.arg(staged).arg("--registry").arg(self.dir);
@@ -115,7 +116,7 @@ impl<'a> Registry<'a> {
     /// Builds the HTML site in the folder `out`.
     ///
     /// # Errors
-    /// The site's tool fails.
+    /// The site's tool cannot be run or fails.
     pub fn build_site(&self, out: &Path) -> Result<(), Stop> {
         self.must(SITE, "build", |command| command.arg("--out").arg(out).stdout(Stdio::null()))
     }
@@ -123,7 +124,7 @@ impl<'a> Registry<'a> {
     /// Prints a release's table on standard output; `staged` holds records that are not committed.
     ///
     /// # Errors
-    /// The site's tool fails.
+    /// The site's tool cannot be run or fails.
     pub fn print_table(&self, of: Named<'_>, staged: Option<&Path>) -> Result<(), Stop> {
         self.must(SITE, "table", |command| {
             command.args(["--engine", of.engine, "--release", of.release]);
@@ -147,7 +148,7 @@ impl<'a> Registry<'a> {
     /// `staged` holds records that are not committed.
     ///
     /// # Errors
-    /// The registry's tool cannot compare them.
+    /// The registry's tool cannot be run, or cannot compare the releases.
     pub fn diff(&self, baseline: &str, of: Named<'_>, staged: Option<&Path>) -> Result<Exit, Stop> {
         let mut command = self.tools.results("diff");
         command.args([baseline, of.release, "--registry"]).arg(self.dir);

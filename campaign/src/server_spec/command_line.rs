@@ -24,14 +24,14 @@ pub struct CommandLine {
 /// that is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ServerSettings {
-    /// Seed of random weights and of everything else that the engine samples; `None` for the
-    /// engine's default.
+    /// Seed of random weights and of everything else that the engine samples, as the target fixes
+    /// it; `None` for the engine's default.
     pub seed: Option<u64>,
-    /// Largest length of a sequence in tokens, prompt and output together; `None` for the engine's
-    /// default.
+    /// Largest length of a sequence in tokens, prompt and output together, as the target fixes it;
+    /// `None` for the engine's default.
     pub context_tokens: Option<u64>,
-    /// Share of the device's memory that the server may use, in percent; `None` for the engine's
-    /// default.
+    /// Share of the device's memory that the server may use, in percent, as the target fixes it;
+    /// `None` for the engine's default.
     pub memory_percent: Option<u32>,
 }
 
@@ -61,8 +61,8 @@ pub struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    /// Describes a server to be measured on `port` of this machine, with one rank and default
-    /// settings.
+    /// Returns the values for a server to be measured on `port` of this machine, with one rank and
+    /// default settings.
     pub fn measured(engine: &'a str, binary: &'a Path, model: &'a str, port: u16) -> Self {
         Self {
             engine,

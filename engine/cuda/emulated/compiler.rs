@@ -24,7 +24,8 @@ pub fn home() -> PathBuf {
 /// installed.
 ///
 /// # Panics
-/// The source does not compile.
+/// The source does not compile, `g++` cannot be started for another reason than that it is missing,
+/// or a file cannot be read or written.
 pub fn compiled(source: &Path, behind: &str, flags: &str) -> Option<PathBuf> {
     let folder = env::current_exe().unwrap().ancestors().nth(2).unwrap().join("shim");
     fs::create_dir_all(&folder).unwrap();

@@ -85,7 +85,7 @@ impl Cuda {
     /// Creates the devices of a tensor-parallel group, in the order of the ranks.
     ///
     /// # Errors
-    /// A device does not have enough memory.
+    /// A device does not have enough memory, or reports an error.
     pub fn group(members: Vec<Member>) -> Result<Vec<Self>> {
         let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
         let ranks = drivers.into_iter().zip(Group::of(members)?);

@@ -56,7 +56,7 @@ impl Gemm {
     ///
     /// # Errors
     /// The weights are in a format that is supported for experts only, or the device reports an
-    /// error.
+    /// error or does not have enough memory.
     pub fn matmul(
         &mut self,
         stream: &mut Stream,
@@ -182,7 +182,7 @@ impl Gemm {
     /// expert's first row.
     ///
     /// # Errors
-    /// The device reports an error.
+    /// The device reports an error, or does not have enough memory.
     pub fn expert_matmul(
         &mut self,
         stream: &mut Stream,

@@ -56,7 +56,7 @@ impl Group {
     /// Creates the ranks of a tensor-parallel group from its members, in their order.
     ///
     /// # Errors
-    /// A device does not have enough memory.
+    /// A device does not have enough memory, or reports an error.
     pub fn of(members: Vec<Member>) -> Result<Vec<Self>> {
         let Some(first) = members.first() else { return Ok(Vec::new()) };
         let ended = Arc::new(Signal::new(&first.driver)?);
@@ -96,7 +96,8 @@ impl Group {
     /// Allocates device memory to gather `bytes` bytes from all ranks.
     ///
     /// # Errors
-    /// The device does not have enough memory.
+    /// The device does not have enough memory or reports an error, or a CUDA graph capture is in
+    /// progress.
     pub fn make_room(&mut self, stream: &mut Stream, bytes: usize) -> Result<()> {
         stream.grow(&mut self.parts, bytes).map(|_| ())
     }

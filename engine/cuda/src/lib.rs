@@ -46,7 +46,7 @@ use engine_core::DeviceError;
 use driver::Facts;
 use driver::gpu::facts;
 
-/// Result of an operation that fails only if the device does, or if it has too little memory.
+/// Result of an operation of the CUDA device.
 pub type Result<T, E = DeviceError> = std::result::Result<T, E>;
 
 /// Returns the error of a device's `operation` with a message that says why it failed.

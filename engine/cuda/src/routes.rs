@@ -56,7 +56,7 @@ impl Router {
     ///
     /// # Errors
     /// There are more experts, or more experts per row, than the kernel supports, or the device
-    /// reports an error.
+    /// reports an error or does not have enough memory.
     pub fn route(
         &mut self,
         stream: &mut Stream,
@@ -94,7 +94,7 @@ impl Routes {
     /// rank's experts are left unchanged.
     ///
     /// # Errors
-    /// The device reports an error.
+    /// The device reports an error, or does not have enough memory.
     pub fn dispatch(&self, stream: &mut Stream, x: &Buffer, out: &mut Buffer) -> Result<()> {
         assert_eq!((out.rows, out.cols), (self.pairs, x.cols), "a row for each pair");
         let to = out.output(stream, DType::Bf16)?;
@@ -106,7 +106,7 @@ impl Routes {
     /// Sums the results `x` of each row's experts, weighted by the router, to `out`.
     ///
     /// # Errors
-    /// The device reports an error.
+    /// The device reports an error, or does not have enough memory.
     pub fn combine(&self, stream: &mut Stream, x: &Buffer, out: &mut Buffer) -> Result<()> {
         let rows = self.pairs / self.chosen;
         assert_eq!((out.rows, out.cols), (rows, x.cols), "a row for each of the step");

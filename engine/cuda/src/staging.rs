@@ -30,7 +30,7 @@ impl Staging {
     /// bytes of a row. The copies may still be running when this returns.
     ///
     /// # Errors
-    /// The device reports an error.
+    /// The device reports an error, or does not have enough memory.
     pub fn send(
         &mut self,
         to: Address,
@@ -56,7 +56,7 @@ impl Staging {
     /// Copies f32 values to the device address `to`.
     ///
     /// # Errors
-    /// The device reports an error.
+    /// The device reports an error, or does not have enough memory.
     pub fn send_f32(&mut self, to: Address, values: &[f32]) -> Result<()> {
         self.send(to, values.len(), size_of::<f32>(), |i, out| {
             out.copy_from_slice(&values[i].to_le_bytes());

@@ -14,7 +14,7 @@ pub struct Stopwatch {
     to: Event,
 }
 
-/// Statistics of the measured times of one call of some work on the device, in nanoseconds.
+/// Statistics of the measured times of one call of a function on the device, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
     /// Median time of one call in nanoseconds, by which speeds are compared.

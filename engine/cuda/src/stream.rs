@@ -61,7 +61,8 @@ impl Stream {
     /// Growing moves the buffer, so all captured CUDA graphs are released.
     ///
     /// # Errors
-    /// The device does not have enough memory, or the buffer would move during a capture.
+    /// The device does not have enough memory or reports an error, or the buffer would move during
+    /// a capture.
     pub fn grow(&mut self, room: &mut GrowableBuffer, bytes: usize) -> Result<Address> {
         match &room.0 {
             Some(memory) if memory.bytes() >= bytes => Ok(memory.address()),
@@ -78,7 +79,8 @@ impl Stream {
     /// Grows a buffer as [`Stream::grow`] does, and keeps its content.
     ///
     /// # Errors
-    /// The device does not have enough memory, or the buffer would move during a capture.
+    /// The device does not have enough memory or reports an error, or the buffer would move during
+    /// a capture.
     pub fn grow_keeping(&mut self, room: &mut GrowableBuffer, bytes: usize) -> Result<Address> {
         if room.0.as_ref().is_none_or(|memory| memory.bytes() < bytes) {
             let mut larger = GrowableBuffer::default();

@@ -93,7 +93,7 @@ impl Matrix {
     /// weights.
     ///
     /// # Errors
-    /// The device does not have enough memory.
+    /// The device does not have enough memory, or reports an error.
     pub(super) fn random(
         staging: &mut Staging,
         stream: &Stream,
@@ -184,7 +184,8 @@ impl<'a> Rows<'a, '_> {
 /// supports their format.
 ///
 /// # Errors
-/// The kernels do not support the shape or the scales, or the device does not have enough memory.
+/// The kernels do not support the shape or the scales, or the device does not have enough memory or
+/// reports an error.
 pub fn matrix(
     staging: &mut Staging,
     driver: &Arc<dyn Driver>,
@@ -348,7 +349,8 @@ fn send_mxfp4(
 /// Copies the weight matrices of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
-/// The matrices differ in shape or format, or the device does not have enough memory.
+/// The matrices differ in shape or format, or the device does not have enough memory or reports an
+/// error.
 pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matrix>> {
     let Some(first) = experts.first() else { return Ok(experts) };
     if first.padding > 0 {
@@ -374,7 +376,10 @@ pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matri
 /// Copies the biases of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
-/// The biases differ in length, or the device does not have enough memory.
+/// The device does not have enough memory, or reports an error.
+///
+/// # Panics
+/// The biases differ in length.
 pub fn stack_vectors(driver: &Arc<dyn Driver>, vectors: &[Vector]) -> Result<Vec<Vector>> {
     let Some(len) = vectors.first().map(|vector| vector.len) else { return Ok(Vec::new()) };
     assert!(vectors.iter().all(|vector| vector.len == len), "experts are alike");

@@ -50,7 +50,8 @@ pub(super) struct Kernel {
 /// Opens the first GPU, and measures the model if one is given, and the kernels if `flags` say so.
 ///
 /// # Errors
-/// The GPU cannot be opened, or the model cannot be loaded or run.
+/// The GPU cannot be opened or measured, the model cannot be found, loaded or run, or the lengths
+/// in `flags` exceed the model's context.
 pub(super) fn run(
     source: Option<ModelSource>,
     flags: &BenchFlags,

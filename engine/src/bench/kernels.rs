@@ -79,7 +79,7 @@ impl Kernels<'_> {
     /// prefill chunk.
     ///
     /// # Errors
-    /// There is not enough memory.
+    /// The device reports an error, or does not have enough memory.
     pub(super) fn matmuls(&self, info: &ModelInfo) -> Result<Vec<MatmulFigures>, DeviceError> {
         let MatrixShape { n, k, weight_type } = info.largest_matrix;
         let figures = |t: usize| {
@@ -97,7 +97,7 @@ impl Kernels<'_> {
     /// Measures attention of one decoding row, and of a prompt's last chunk, over a long context.
     ///
     /// # Errors
-    /// There is not enough memory.
+    /// The device reports an error, or does not have enough memory.
     pub(super) fn attention(&self, info: &ModelInfo) -> Result<Vec<AttentionFigures>, DeviceError> {
         let positions = CONTEXT.min(info.max_seq_len);
         let figures = |(rows, memory)| {

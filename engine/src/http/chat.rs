@@ -47,7 +47,8 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
 /// Used by fuzzing.
 ///
 /// # Errors
-/// The body is not JSON, a field has an invalid value, or the template refuses the messages.
+/// The body is not a JSON object, a field is missing or not supported or has an invalid value, or
+/// the messages cannot be rendered, as where the template refuses them.
 pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<()> {
     let mut fields = Fields::parse(body)?;
     // Without a server any model name is right, but it must be a string.

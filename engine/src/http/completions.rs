@@ -59,7 +59,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
 /// Parses a completion request as the route does, without a server. Used by fuzzing.
 ///
 /// # Errors
-/// The body is not JSON, or a field has an invalid value.
+/// The body is not a JSON object, or a field is missing or not supported or has an invalid value.
 pub fn check_completion(body: &[u8], vocab_size: usize) -> Result<()> {
     let mut fields = Fields::parse(body)?;
     fields.string("model")?;

@@ -160,8 +160,9 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// Runs slow work, such as chat templates, on a blocking thread, because the event loop answers all
-/// clients on one thread and must not wait. A panic becomes the error "`what` failed".
+/// Runs a slow function, such as the rendering of a chat template, on a blocking thread, because
+/// the event loop serves all clients on one thread and must not wait. A panic becomes the error
+/// "`what` failed".
 pub(super) async fn blocking<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> T + Send + 'static,

@@ -32,7 +32,8 @@ pub(super) struct Params {
     stop: Vec<String>,
     include_stop: bool,
     stop_tokens: Vec<u32>,
-    /// True to keep special tokens in the output's text.
+    /// True to keep special tokens in the output's text, as `skip_special_tokens: false` in the
+    /// request or a model's format of reasoning asks.
     pub(super) shows_special: bool,
     sampling: Sampling,
     /// Structure (JSON schema or regular expression) that the answer must have, if the request

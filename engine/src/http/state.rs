@@ -61,7 +61,8 @@ pub struct ServerInfo {
     pub engine: &'static str,
     /// Version of the engine, as in `Cargo.toml`.
     pub version: &'static str,
-    /// Commit that the binary was built from, if its builder passed it in.
+    /// Commit that the binary was built from, if its builder set the environment variable
+    /// `REDLINE_COMMIT`; else `None`.
     pub commit: Option<&'static str>,
     /// Kind of the device: `cpu` or `cuda`.
     pub device: &'static str,

@@ -148,7 +148,7 @@ impl Tokenizer {
     /// rebuilt from GGUF metadata. `None` if the checkpoint has no tokenizer.
     ///
     /// # Errors
-    /// The tokenizer exists but cannot be used.
+    /// The tokenizer exists but cannot be read or used.
     pub fn load(config: &ConfigSource) -> Result<Option<Self>, TokenizerError> {
         let parts = match config {
             ConfigSource::Json { path, json } => folder_parts(path, json)?,

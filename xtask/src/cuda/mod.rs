@@ -55,7 +55,7 @@ struct Report {
 /// Compiles and checks every kernel; exit code 1 if an entry exceeds its budget.
 ///
 /// # Errors
-/// The toolchain cannot be obtained or started.
+/// The toolchain cannot be obtained or started, or a file cannot be read or written.
 pub fn run(shell: &Shell) -> Result<u8> {
     let toolchain = toolchain::obtain(shell)?;
     let units = units(&shell.root.join(KERNELS))?;

@@ -31,7 +31,7 @@ struct Expected {
 /// One loop that a function of the server must contain.
 #[derive(Debug, Deserialize)]
 struct Expectation {
-    /// Description of the GEMM tile that the loop computes, for messages.
+    /// Text that names the GEMM tile that the loop computes, for messages.
     tile: String,
     /// End of the demangled name of the function that contains the loop.
     function: String,
@@ -41,8 +41,8 @@ struct Expectation {
 }
 
 /// Instruction of a GEMM tile, with the number of 512-bit registers that hold its results. A tile
-/// keeps each of its sums in a register of its own, by which its loop differs from the function's
-/// other loops.
+/// keeps each of its accumulators in a register of its own, by which its loop differs from the
+/// function's other loops.
 #[derive(Debug, Deserialize)]
 struct Count {
     /// Mnemonic of the instruction in lower case; `*` stands for any letters.
@@ -60,7 +60,7 @@ struct Function<'a> {
 /// Builds the server and checks its loops; returns exit code 1 if one is not as expected.
 ///
 /// # Errors
-/// The server does not build, or is not an ELF program with symbols.
+/// The server does not build, or its file cannot be read or is not an ELF program with symbols.
 pub fn run(shell: &Shell) -> Result<u8> {
     shell.cargo("build --quiet --locked --release --workspace --bin redline")?;
     check(shell)
@@ -70,7 +70,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
 /// expected.
 ///
 /// # Errors
-/// The server is missing, or is not an ELF program with symbols.
+/// The server is missing, cannot be read, or is not an ELF program with symbols.
 pub fn check(shell: &Shell) -> Result<u8> {
     let path = shell.built("redline");
     let bytes =

@@ -95,8 +95,8 @@ fn ready() -> PreparedCampaign {
     }
 }
 
-/// One attempt at a job: number of blocks that its node finishes, the node's final report, and the
-/// scheduler's answer about the job's end.
+/// One attempt at a job: number of blocks that its node finishes, the node's final report (`None`
+/// if it writes none), and the scheduler's answer about the job's end.
 type Attempt = (usize, Option<NodeEnd>, JobEnd);
 
 /// Executor that runs a job at once, with a scripted outcome for each attempt.

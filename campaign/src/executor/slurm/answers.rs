@@ -27,7 +27,7 @@ pub struct Ended {
     pub signal: i32,
 }
 
-/// Slurm's description of a job, as `scontrol` or `sacct` prints it.
+/// State of a job as Slurm reports it, from the output of `scontrol` or `sacct`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// Slurm's name of the job's state, such as `NODE_FAIL`.
@@ -76,7 +76,7 @@ pub fn latest(tool: &str, stdout: &str) -> Result<Option<String>, Stop> {
 /// jobs contain no spaces, so the first word with a key is Slurm's own.
 ///
 /// # Errors
-/// A word that every Slurm version prints is missing.
+/// A word that every Slurm version prints is missing, or the exit code has another form.
 pub fn shown(stdout: &str) -> Result<Report, Stop> {
     let line = stdout.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let value = |key: &str| {
@@ -97,7 +97,7 @@ pub fn shown(stdout: &str) -> Result<Report, Stop> {
 /// Parses the last row that `sacct` printed; `None` if there is none.
 ///
 /// # Errors
-/// The row has other columns than the requested ones.
+/// The row has other columns than the requested ones, or the exit code has another form.
 pub fn accounted(stdout: &str) -> Result<Option<Report>, Stop> {
     // The latest attempt is the last row; `sacct` shows earlier ones only on request.
     let Some(line) = stdout.lines().rfind(|line| !line.trim().is_empty()) else { return Ok(None) };

@@ -37,7 +37,7 @@ const OURS: &[(&str, &str)] = &[
     ("wrap", "a job runs one program"),
 ];
 
-/// `sbatch` options of the user that were checked.
+/// Options for `sbatch` that the user gave with `--slurm-option`, checked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
     /// The user's options except `--exclude`, which follow Redline's own on the command line: of
@@ -86,7 +86,7 @@ fn name_of(word: &str) -> Result<&str, Stop> {
 /// returns its path.
 ///
 /// # Errors
-/// The folder cannot be written, or an environment variable has an invalid name.
+/// The script cannot be written, or an environment variable has an invalid name.
 pub fn write(job: &JobSpec) -> Result<PathBuf, Stop> {
     let path = job.dir.join("slurm.sh");
     write_whole(&path, text(job)?.as_bytes())?;

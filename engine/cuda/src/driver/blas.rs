@@ -62,9 +62,9 @@ pub struct ColumnMatmul {
 }
 
 impl ColumnMatmul {
-    /// Describes the row-major multiplication `out [rows, n] = x [rows, k] * w [n, k]^T` as a
-    /// column-major one: transposing both sides gives `out^T = w * x^T`, and a row-major matrix
-    /// read in column-major order is already its transpose.
+    /// Returns the column-major multiplication that computes the row-major `out [rows, n] = x
+    /// [rows, k] * w [n, k]^T`: transposing both sides gives `out^T = w * x^T`, and a row-major
+    /// matrix read in column-major order is already its transpose.
     pub fn of_weights(rows: usize, n: usize, k: usize, result: DType) -> Self {
         let side = |rows, is_transposed| Side {
             matrix: Columns::of_rows(DType::Bf16, rows, k),

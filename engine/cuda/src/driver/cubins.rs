@@ -20,16 +20,17 @@ pub const PORTABLE: &str = "REDLINE_PORTABLE_KERNELS";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cubins {
     /// Folder with the machine code of every kernel file as `NAME.sm_80.cubin`, as `cargo xtask
-    /// cuda-check` writes it, so that nothing is compiled at start; `None` compiles.
+    /// cuda-check` writes it, so that nothing is compiled at start. `REDLINE_CUBINS` names it;
+    /// `None` compiles.
     pub prepared: Option<PathBuf>,
-    /// Cache folder for the machine code of kernels that are compiled at start, which the next
-    /// start reads.
+    /// Folder, in the user's cache, for the machine code of kernels that are compiled at start,
+    /// which the next start reads; `None` stores none.
     pub cache: Option<PathBuf>,
-    /// Cache folder for the measured choices between GEMM implementations, Redline's own kernels
-    /// and cuBLASLt.
+    /// Folder, in the user's cache, for the measured choices between GEMM implementations,
+    /// Redline's own kernels and cuBLASLt; `None` stores none.
     pub choices: Option<PathBuf>,
     /// True to leave out kernels that are written for one GPU generation, to compare them with the
-    /// portable kernels.
+    /// portable kernels; `REDLINE_PORTABLE_KERNELS` sets it.
     pub portable: bool,
 }
 
@@ -116,7 +117,7 @@ impl Source {
     /// compiler's version.
     ///
     /// # Errors
-    /// The kernel does not compile, or the prepared folder has no file for it.
+    /// The kernel does not compile, or the prepared folder has no readable file for it.
     pub fn cubin(
         &self,
         folders: &Cubins,

@@ -53,8 +53,9 @@ impl Gpu {
     /// Opens the GPU with this ordinal number in the driver's list and loads all kernels.
     ///
     /// # Errors
-    /// There is no driver or no such GPU, its compute capability is too old, or kernels do not
-    /// compile.
+    /// There is no driver or no such GPU, the driver or the GPU's compute capability is too old,
+    /// the driver reports an error, or the machine code of kernels cannot be obtained: the prepared
+    /// folder lacks a file, NVRTC is not installed, or a kernel does not compile.
     pub fn open(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>> {
         // SAFETY: searches for the library without calling into it.
         if !unsafe { sys::is_culib_present() } {

@@ -23,7 +23,7 @@ impl Memory {
     /// Allocates `bytes` bytes of device memory of unspecified content, aligned to 256 bytes.
     ///
     /// # Errors
-    /// The device does not have enough free memory.
+    /// The device does not have enough free memory, or reports an error.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self> {
         // CUDA refuses allocations of zero bytes.
         let address = driver.allocate(bytes.max(1))?;
@@ -63,7 +63,7 @@ impl Pinned {
     /// Allocates `bytes` bytes of pinned host memory, zeroed.
     ///
     /// # Errors
-    /// The host does not have enough memory.
+    /// The host does not have enough memory, or the device reports an error.
     pub fn new(driver: &Arc<dyn Driver>, bytes: usize) -> Result<Self> {
         // CUDA refuses allocations of zero bytes.
         let start = driver.allocate_pinned(bytes.max(1))?;
@@ -132,7 +132,7 @@ impl Signal {
     /// Creates a flag for kernels in pinned host memory, which is not raised yet.
     ///
     /// # Errors
-    /// The host does not have enough memory.
+    /// The host does not have enough memory, or the device reports an error.
     pub fn new(driver: &Arc<dyn Driver>) -> Result<Self> {
         Pinned::new(driver, size_of::<u32>()).map(Self)
     }

@@ -62,7 +62,7 @@ impl Gemm {
     /// ranks. Afterwards nothing is measured any more.
     ///
     /// # Errors
-    /// The device reports an error.
+    /// The device reports an error, or does not have enough memory.
     pub fn tune(&mut self, stream: &mut Stream, rank: Rank) -> Result<()> {
         self.seen.is_over = true;
         self.own_scores = rank != Rank::ONLY;

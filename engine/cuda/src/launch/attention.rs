@@ -3,8 +3,8 @@
 //!
 //! The plan is computed once per step and copied to the device with the page tables. The grid does
 //! not depend on it, so a captured CUDA graph stays valid. Long ranges of positions are split where
-//! there are more blocks than work items, and merged by a second kernel. So the split of a line's
-//! sums depends on the other sequences in the step.
+//! there are more blocks than work items, and merged by a second kernel. So how a line's sum over
+//! positions is split depends on the other sequences in the step.
 
 use bytemuck::{NoUninit, Zeroable};
 

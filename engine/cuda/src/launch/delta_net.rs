@@ -109,7 +109,8 @@ impl Launch {
     /// thread for 32 or 8 key elements of one value column.
     ///
     /// # Panics
-    /// The heads cannot be divided among whole warps, or need more threads than a block has.
+    /// The heads cannot be divided among whole warps, or need more threads than a block has, or the
+    /// convolution is wider than eight tokens.
     pub fn delta_net(shape: &DeltaNetShape, sequences: usize) -> Self {
         let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
         let keys = if is_whole(shape) { KEYS } else { KEYS_OF_SMALL };
@@ -129,7 +130,8 @@ impl Launch {
     /// sequence.
     ///
     /// # Panics
-    /// The heads are not whole warps of keys and values, or larger than the kernel supports.
+    /// The heads are not whole warps of keys and values, or are larger than the kernel supports, or
+    /// the convolution is wider than eight tokens.
     pub fn delta_net_chunks(shape: &DeltaNetShape, sequences: usize) -> Self {
         let DeltaNetShape { value_heads, key_dim, value_dim, taps, .. } = *shape;
         assert!(

@@ -139,7 +139,8 @@ impl MatmulPlan {
     /// buffers ahead.
     ///
     /// # Panics
-    /// N is not a multiple of eight, or a row of K weights not a multiple of 16 bytes.
+    /// N is not a multiple of eight, a row of K weights not a multiple of 16 bytes, or a
+    /// multiprocessor has too little shared memory.
     pub fn new(processors: Processors, matrix_type: MatrixType, n: usize, k: usize) -> Self {
         let columns = column_blocks(n);
         let steps = matrix_type.steps(k);

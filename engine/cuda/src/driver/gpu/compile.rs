@@ -19,7 +19,7 @@ pub type Image = (&'static Source, Vec<u8>);
 /// in parallel.
 ///
 /// # Errors
-/// The prepared folder lacks a file, NVRTC is not installed, or NVRTC rejects a kernel.
+/// The prepared folder lacks a readable file, NVRTC is not installed, or NVRTC rejects a kernel.
 pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>> {
     let generation = generation(capability);
     // The version is only a part of cache keys, and NVRTC is not needed with a prepared folder.

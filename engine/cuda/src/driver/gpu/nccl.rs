@@ -44,8 +44,8 @@ impl Gpu {
     /// Opens the first `count` GPUs, loads all kernels and connects the GPUs with NCCL.
     ///
     /// # Errors
-    /// A GPU cannot be opened, as for [`Gpu::open`], or NCCL is not installed or cannot connect the
-    /// GPUs.
+    /// A GPU cannot be opened, as for [`Gpu::open`], NCCL is not installed, too old or cannot
+    /// connect the GPUs, or a driver reports an error.
     pub fn open_group(count: usize, cubins: &Cubins) -> Result<Vec<Member>> {
         if !has_nccl() {
             let message = "`libnccl.so` is not found, by which GPUs that share a model sum their parts; \
