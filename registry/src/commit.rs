@@ -46,6 +46,7 @@ pub(crate) fn commit(
     let mut landing = Landing::new(&tree.results());
     for _ in 0..TRIES {
         tree.wait_for_index()?;
+        // Read again in every attempt, because another program may have moved the branch.
         let (branch, head) = tree.tip()?;
         let new = not_in_head(tree, head, additions)?;
         if new.is_empty() {
@@ -55,6 +56,7 @@ pub(crate) fn commit(
             landing.keep();
             return Ok((head, Vec::new()));
         }
+        // Files come before index entries, because an entry contains the times of its file.
         for addition in &new {
             landing.put(&addition.path, &addition.bytes, addition.derived)?;
         }
@@ -69,6 +71,7 @@ pub(crate) fn commit(
         let log = format!("commit: {subject}");
         let moved = match head {
             Some(head) => tree.repo.reference_matching(&branch, commit, true, head, &log),
+            // Not forced, so that a first commit by another program is noticed and not replaced.
             None => tree.repo.reference(&branch, commit, false, &log),
         };
         match moved {
@@ -96,6 +99,7 @@ pub(crate) fn contention() -> anyhow::Error {
 }
 
 fn is_contention(error: &git2::Error) -> bool {
+    // With `Exists` and `NotFound` another program created or deleted the branch in the meantime.
     let codes = [ErrorCode::Modified, ErrorCode::Locked, ErrorCode::Exists, ErrorCode::NotFound];
     codes.contains(&error.code())
 }
@@ -167,6 +171,7 @@ impl Staged<'_> {
     /// Adds index entries for the new paths; `false` when another program held git's index.
     fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool> {
         let mut index = self.tree.repo.index()?;
+        // Forced, because a git command may have written the index since this process read it.
         index.read(true)?;
         let mut before = Vec::new();
         for (addition, blob) in new.iter().zip(blobs) {
@@ -181,6 +186,8 @@ impl Staged<'_> {
             Err(error) => return Err(error.into()),
         }
         for (path, entry) in before {
+            // In a later attempt the index has this commit's own entries: only the first ones
+            // are from before it.
             if !self.entries.iter().any(|(known, _)| *known == path) {
                 self.entries.push((path, entry));
             }
@@ -269,6 +276,7 @@ impl Landing {
                 let is_file = found.is_file();
                 let old = if is_file { fs::read(&target) } else { Ok(Vec::new()) };
                 let old = old.with_context(|| cannot_write(&target))?;
+                // Not listed as landed, and so not removed by an undo: it was here before.
                 if is_file && old == bytes {
                     return Ok(());
                 }
@@ -300,6 +308,7 @@ impl Landing {
     fn make_folders(&mut self, path: &str) -> Result<()> {
         let mut folder = self.root.clone();
         let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        // The empty part stands for the root itself, which a new registry does not have yet.
         for part in std::iter::once("").chain(above.split('/').filter(|part| !part.is_empty())) {
             if !part.is_empty() {
                 folder.push(part);
@@ -333,6 +342,7 @@ impl Drop for Landing {
         for (path, old) in &self.replaced {
             let _ = write_aside(path, old);
         }
+        // Innermost first. A folder that got other files meanwhile is not empty, and stays.
         for folder in self.folders.iter().rev() {
             let _ = fs::remove_dir(folder);
         }
@@ -341,6 +351,7 @@ impl Drop for Landing {
 
 fn write_aside(target: &Path, bytes: &[u8]) -> Result<()> {
     let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    // In the target's folder, because a rename is atomic only within one file system.
     let aside = target.with_file_name(leftover_name(&name, std::process::id()));
     let written = write_whole(&aside, bytes).and_then(|()| fs::rename(&aside, target));
     if written.is_err() {
@@ -352,6 +363,7 @@ fn write_aside(target: &Path, bytes: &[u8]) -> Result<()> {
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A leftover with this process id is from a killed process, so it may be replaced.
     let _ = fs::remove_file(path);
+    // `create_new` also refuses to write through a symbolic link of that name.
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
     file.write_all(bytes)?;
     // Renamed before the data is on the disk, a record could be empty after a power failure.
