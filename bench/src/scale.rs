@@ -352,7 +352,7 @@ fn sample(campaign: &str, release: u64, serial: u64, index: u64) -> Sample {
         campaign: (
             campaign.to_owned(),
             u32::try_from(index).unwrap_or(u32::MAX),
-            // Of the two releases that share a campaign, the later one is second in each block.
+            // The later one of two releases that share a campaign is second in each block.
             u32::from(release % 2 == 1),
         ),
         repeat: u32::try_from(repeat + 1).unwrap_or(1),

@@ -60,7 +60,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let id = ids.next_id();
     let places = CampaignPlaces::at(&world.places.target("soak").join(&id));
-    // Drawn once, so that every load sends the same requests.
+    // The workload is drawn once, so that every load sends the same requests.
     let plan = places.plan(&cell.scenario.id);
     save_workload(world, &cell, &plan)?;
     cell.plan = Some(plan);

@@ -83,7 +83,7 @@ impl Report {
 pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report> {
     // Every byte is read, because an edit can keep a file's size and restore its times.
     let survey = Survey::of(&dir.join(RESULTS), place, Trust::Bytes)?;
-    // Needs no list of files: it only reads single files by their paths.
+    // This listing needs no list of files: it only reads single files by their paths.
     let listing = Listing { root: dir.join(RESULTS), ..Listing::default() };
     let read = |path: &str| match storage::read(path, &listing.read(path).ok()?).ok()? {
         Parsed::Run(record) => Some(*record),

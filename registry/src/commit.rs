@@ -46,7 +46,7 @@ pub(crate) fn commit(
     let mut landing = Landing::new(&tree.results());
     for _ in 0..TRIES {
         tree.wait_for_index()?;
-        // Read again in every attempt, because another program may have moved the branch.
+        // The branch is read in every attempt, because another program may have moved it.
         let (branch, head) = tree.tip()?;
         let new = not_in_head(tree, head, additions)?;
         if new.is_empty() {
@@ -71,7 +71,7 @@ pub(crate) fn commit(
         let log = format!("commit: {subject}");
         let moved = match head {
             Some(head) => tree.repo.reference_matching(&branch, commit, true, head, &log),
-            // Not forced, so that a first commit by another program is noticed and not replaced.
+            // This is not forced, so that another program's first commit is not replaced.
             None => tree.repo.reference(&branch, commit, false, &log),
         };
         match moved {
@@ -99,7 +99,7 @@ pub(crate) fn contention() -> anyhow::Error {
 }
 
 fn is_contention(error: &git2::Error) -> bool {
-    // With `Exists` and `NotFound` another program created or deleted the branch in the meantime.
+    // `Exists` and `NotFound` mean that another program has just made or deleted the branch.
     let codes = [ErrorCode::Modified, ErrorCode::Locked, ErrorCode::Exists, ErrorCode::NotFound];
     codes.contains(&error.code())
 }
@@ -171,7 +171,7 @@ impl Staged<'_> {
     /// Adds index entries for the new paths; `false` when another program held git's index.
     fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool> {
         let mut index = self.tree.repo.index()?;
-        // Forced, because a git command may have written the index since this process read it.
+        // The index is read again, because a git command may have written it in the meantime.
         index.read(true)?;
         let mut before = Vec::new();
         for (addition, blob) in new.iter().zip(blobs) {
@@ -186,7 +186,7 @@ impl Staged<'_> {
             Err(error) => return Err(error.into()),
         }
         for (path, entry) in before {
-            // In a later attempt the index has this commit's own entries: only the first ones
+            // A later attempt finds this commit's own entries in the index: only the first ones
             // are from before it.
             if !self.entries.iter().any(|(known, _)| *known == path) {
                 self.entries.push((path, entry));
@@ -276,7 +276,7 @@ impl Landing {
                 let is_file = found.is_file();
                 let old = if is_file { fs::read(&target) } else { Ok(Vec::new()) };
                 let old = old.with_context(|| cannot_write(&target))?;
-                // Not listed as landed, and so not removed by an undo: it was here before.
+                // The file was here before, so it is not listed as landed, and no undo removes it.
                 if is_file && old == bytes {
                     return Ok(());
                 }
@@ -342,7 +342,7 @@ impl Drop for Landing {
         for (path, old) in &self.replaced {
             let _ = write_aside(path, old);
         }
-        // Innermost first. A folder that got other files meanwhile is not empty, and stays.
+        // The innermost folder comes first. One that got other files meanwhile is not empty, and stays.
         for folder in self.folders.iter().rev() {
             let _ = fs::remove_dir(folder);
         }
@@ -351,7 +351,7 @@ impl Drop for Landing {
 
 fn write_aside(target: &Path, bytes: &[u8]) -> Result<()> {
     let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    // In the target's folder, because a rename is atomic only within one file system.
+    // It lies in the target's folder, because a rename is atomic only in one file system.
     let aside = target.with_file_name(leftover_name(&name, std::process::id()));
     let written = write_whole(&aside, bytes).and_then(|()| fs::rename(&aside, target));
     if written.is_err() {

@@ -338,7 +338,7 @@ fn lock_writer(git_dir: &Path, tries: u32) -> Result<File> {
     let path = git_dir.join(WRITER_LOCK);
     let failed = || format!("cannot lock `{}`", path.display());
     let mut options = File::options();
-    // Not truncated, because the file may still name the process that holds the lock.
+    // The file is not truncated, because it may still name the process that holds the lock.
     options.create(true).truncate(false).write(true);
     let mut file = options.open(&path).with_context(failed)?;
     for turn in 1.. {

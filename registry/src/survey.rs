@@ -190,7 +190,7 @@ impl Index {
         fs::create_dir_all(&folder)?;
         // A registry in a repository of its own does not ignore target/.
         fs::write(folder.join(".gitignore"), "*\n")?;
-        // Renamed when complete: a command that runs meanwhile reads the old index or the new one.
+        // The file is renamed when complete, so that others read the old index or the new one.
         let aside: PathBuf = folder.join(leftover_name(FILE, std::process::id()));
         let mut out = BufWriter::new(fs::File::create(&aside)?);
         let head = Head { format: FORMAT, program: program.to_owned() };

@@ -71,7 +71,7 @@ pub struct Means<'a> {
 /// record is lost: commits that were moved stay in the reflog.
 pub fn sync(means: Means<'_>) -> Result<Synced> {
     let tree = WorkTree::open(means.registry)?;
-    // Held until the push, so that no other command moves the branch of this clone meanwhile.
+    // The lock is held until the push, so that no other command moves this clone's branch.
     let _turn = tree.lock()?;
     let head = tree.ready()?;
     let branch = format!("refs/heads/{}", head.branch);
@@ -84,7 +84,7 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
             let joined = join(&tree, ours, theirs, means, &mut synced)?;
             move_to(&tree, &branch, ours, joined)?;
         }
-        // In every attempt, because commits are moved without their rendered files.
+        // Every attempt renders, because commits are moved without their rendered files.
         synced.pages_rendered += render_pages(&tree, means)?;
         let (_, tip) = tree.tip()?;
         synced.commit = tip.map(|tip| tip.to_string());
@@ -120,7 +120,7 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
     checkout(tip)?;
     let log = "sync: records of the remote, then those of this clone";
     let moved = match ours {
-        // Only from `ours`, so that no commit of another program is dropped from the branch.
+        // The branch moves only from `ours`, so that no commit of another program is lost.
         Some(ours) => tree.repo.reference_matching(branch, tip, true, ours, log),
         None => tree.repo.reference(branch, tip, false, log),
     };
@@ -163,7 +163,7 @@ impl Network<'_> {
     /// Fetches the remote's branch and returns its commit; `None` where the remote does not have it
     /// yet.
     fn fetch(&self, repo: &Repository) -> Result<Option<Oid>> {
-        // Asked first, because `git fetch` fails for a branch that the remote does not have.
+        // The tip is requested first, because `git fetch` fails for a branch that the remote lacks.
         if self.tip()?.is_none() {
             return Ok(None);
         }
@@ -180,7 +180,7 @@ impl Network<'_> {
     /// Pushes the branch to the remote; returns `false` when another clone pushed since `seen` was
     /// fetched.
     fn push(&self, seen: Option<Oid>) -> Result<bool> {
-        // Not forced: the remote refuses the push if its branch has moved on.
+        // The push is not forced: the remote refuses it if its branch has moved on.
         let refspec = format!("{0}:{0}", self.branch);
         let arguments = ["--quiet", "--no-verify", self.remote, &refspec];
         match self.must("push", &arguments) {
@@ -216,7 +216,7 @@ impl Network<'_> {
         if output.status.success() {
             return Ok(output);
         }
-        // On one line, because further lines of an error's message are its hints.
+        // The text stays on one line, because further lines of a message are its hints.
         let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
         bail!(Environment(format!("`git {verb}` of `{}` failed: {said}", self.remote)))
     }
@@ -264,7 +264,8 @@ fn join(
 /// Checks the remote's records: new ones are sound, and none that both histories had is changed or
 /// missing. Returns the number of new ones.
 fn verify(tree: &WorkTree, ours: Option<Oid>, base: Option<Oid>, theirs: Oid) -> Result<usize> {
-    // Compared with the common ancestor: the remote never had what only this clone has.
+    // Its records are compared with those of the common ancestor: the remote never had what
+    // only this clone has.
     let (known, now) = (held_records(tree, base)?, held_records(tree, Some(theirs))?);
     let mine = held_records(tree, ours)?;
     let mut findings = Vec::new();

@@ -198,7 +198,7 @@ impl Found {
     pub(super) fn record(&self, file: &str, sha256: &str) -> Result<RunRecord, Unread> {
         let planned = self.asked.requests;
         let counts = self.figures.counts(self.tool, planned);
-        // Where requests failed or are missing, the figures are those of a part of the workload.
+        // The figures describe only a part of the workload if requests failed or are missing.
         let short = planned.is_some_and(|planned| counts.requests_ok < Some(planned))
             || counts.requests_failed.is_some_and(|failed| failed > 0);
         let record = RunRecord {

@@ -245,7 +245,7 @@ impl Layout {
         }
         for (name, pointers) in self.totals {
             let factors = pointers.iter().map(|pointer| number(result, pointer));
-            // `None` where a factor is missing: the total is then unknown, and not zero.
+            // The product is `None` if a factor is missing: the total is unknown, and not zero.
             let total = factors.product::<Option<f64>>();
             total.map_or(Ok(()), |total| figures.take(name, total.round()))?;
         }

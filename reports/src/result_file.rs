@@ -43,7 +43,7 @@ fn parse(text: &str) -> Result<Map<String, Value>, String> {
 /// become `null`, outside of strings.
 fn strict(text: &str) -> String {
     let outside = |part: &str| {
-        // `-Infinity` first, because it contains the other word.
+        // `-Infinity` is replaced first, because it contains the other word.
         part.replace("-Infinity", "null").replace("Infinity", "\"inf\"").replace("NaN", "null")
     };
     let mut strict = String::with_capacity(text.len());

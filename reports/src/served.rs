@@ -134,7 +134,7 @@ fn command_above(before: &str) -> Option<Served> {
     let release = tag.map(|tag| tag.split('-').next().unwrap_or(tag)).filter(|tag| is_version(tag));
     let positional = words.iter().position(|word| ["serve", "api_server"].contains(word));
     let positional = positional.map(|at| match words.get(at + 1) {
-        // In `lmdeploy serve api_server MODEL` two words come before the model.
+        // Two words come before the model in `lmdeploy serve api_server MODEL`.
         Some(&"api_server") => at + 2,
         _ => at + 1,
     });
@@ -183,7 +183,7 @@ fn same_section(text: &str, at: usize) -> bool {
     let mut offset = 0;
     for line in text.split_inclusive('\n') {
         let hashes = line.bytes().take_while(|byte| *byte == b'#').count();
-        // In a fence, a line that begins with `#` is a comment of a script and no heading.
+        // A line with `#` in a fence is a comment of a script and no heading.
         if line.starts_with("```") {
             fenced = !fenced;
         } else if !fenced && (1..=6).contains(&hashes) && line[hashes..].starts_with(' ') {

@@ -458,7 +458,7 @@ fn start_mock_server(testbed: &Testbed<'_>, load: &Load) -> Result<MockServer, S
     let group = start_on(testbed.emitter_core, &mut command)?;
     let ready = || {
         let text = read_text(&said).ok()?;
-        // Without its line feed the address may not be complete yet.
+        // An address without its line feed may not be complete yet.
         Some(text.strip_prefix("ready http://")?.strip_suffix('\n')?.to_owned())
     };
     let address = wait_for("the mock server was not ready", &testbed.world.interrupt, ready)?;

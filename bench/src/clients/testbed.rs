@@ -184,7 +184,7 @@ pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
     let mut only = CpuSet::new();
     only.set(core).and_then(|()| sched_setaffinity(this, &only)).map_err(|_| refused("run on"))?;
     let started = Group::start(command);
-    // Before an error of the start is returned, so that this process never stays on that core.
+    // The cores are restored even if the start failed, or this process would stay on one.
     sched_setaffinity(this, &before).map_err(|_| refused("leave"))?;
     Ok(started?)
 }
@@ -288,7 +288,7 @@ pub fn prepare_s(testbed: &Testbed<'_>) -> Result<f64, Stop> {
 /// Returns the path of the file of simulated conversations; writes the file first if it does not
 /// exist.
 fn file_of_conversations(dir: &Path) -> Result<PathBuf, Stop> {
-    // Named after the constants that it is made from, so that other ones give another file.
+    // The name has the constants that the file is made from, so other ones give another file.
     let path = dir.join(format!("conversations-{ENTRIES}-{SEED}.json"));
     if !path.is_file() {
         make_dir(dir)?;

@@ -272,7 +272,7 @@ fn read_redline(testbed: &Testbed<'_>, load: &Load) -> Result<Reported, String> 
         serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let metrics = measurement.metrics.ok_or("measured nothing")?;
     let samples = samples(testbed).map_err(|stop| stop.to_string())?;
-    // With samples missing, the percentiles would be those of other requests than the log's.
+    // The percentiles would otherwise be those of other requests than the log's.
     if samples.1.len() as u64 != load.requests {
         return Err(format!("left {} samples", samples.1.len()));
     }
@@ -407,7 +407,7 @@ fn install(world: &World, dir: &Path) -> Result<(), Stop> {
     let mut venv = Command::new(PYTHON);
     venv.args(["-m", "venv"]).arg(dir);
     let mut pip = Command::new(dir.join("bin/python"));
-    // Wheels only: a source package would run its code, and may need a compiler.
+    // Only wheels are accepted: a source package would run its code, and may need a compiler.
     pip.args(["-m", "pip", "install", "--only-binary", ":all:", "--quiet", "--no-input"])
         .args(["--disable-pip-version-check", AIPERF])
         .env("TMPDIR", temp.path());

@@ -205,7 +205,7 @@ impl Results<'_> {
                 release: self.described.engine.release.clone(),
                 model: model.clone(),
                 scenario: scenario.clone(),
-                // A block of its own, because nothing is measured in alternation with the run.
+                // The run is a block of its own: nothing is measured in alternation with it.
                 block: *position,
                 position: 0,
                 stage: None,
@@ -246,7 +246,7 @@ impl Results<'_> {
             world.console.answer(&format!("records  {shown} (of a working tree: not committed)"));
             return Ok(());
         }
-        // First, so that an unfit repository is reported before the pages are rendered.
+        // An unfit repository is reported here, before the pages are rendered.
         registry.preflight()?;
         registry.render_pages(&self.staged)?;
         let message = format!(

@@ -99,7 +99,7 @@ struct Bundle<'a> {
 impl Bundle<'_> {
     fn described(&self, flags: &PackFlags, spec: ServerSpec) -> Result<ValidationBundle, Stop> {
         let mut ids = Ids::new(self.world.clock.unix_ms(), self.world.random);
-        // Chosen here and not when collecting, so that collecting again gives the same records.
+        // The id is chosen here, so that collecting the results again gives the same records.
         let campaign = ids.next_id();
         let Some(version) = spec.built.version else {
             return Err(Stop::wrong_use("a server that is already running cannot be packed"));
@@ -159,7 +159,7 @@ impl Bundle<'_> {
                 true => copy_tree(&cell.model.path, &to)?,
                 false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
             }
-            // By tokenizer, because models that share one get the same prompts.
+            // Models that share a tokenizer get the same prompts, and so the same file.
             save_workload(self.world, &cell, &plan_file(&self.dir, &cell.scenario.id, &tokenizer))?;
         }
         Ok(())

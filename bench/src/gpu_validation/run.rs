@@ -79,7 +79,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
             true => read_json::<StageReport>(&path)?,
             false => {
                 let report = runner.report(stage)?;
-                // Only at the stage's end: an interrupted one has no report, and runs again.
+                // The report is written at the end: an interrupted stage has none, and runs again.
                 write_json(&path, &report)?;
                 archive(world, &results, &archive_path)?;
                 report
@@ -260,7 +260,7 @@ impl StageRunner<'_> {
         command.current_dir(self.bundle);
         let mut group = match Group::start(&mut command) {
             Ok(group) => group,
-            // No error of the whole run, because the other stages can still be run.
+            // This is no error of the whole run, because the other stages can still be run.
             Err(error @ ProcessError::Start { .. }) => {
                 return Ok((Outcome::Failed, Some(error.to_string())));
             }

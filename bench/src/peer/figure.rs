@@ -177,7 +177,7 @@ fn figures(printed: &str, pointer: &str) -> Vec<f64> {
 /// Returns the number that follows the last occurrence of `mark` in the text `said`; `None` if
 /// there is none.
 fn number_after(said: &str, mark: &str) -> Option<f64> {
-    // The last one: a tool may print estimates before its final result.
+    // The last mark counts, because a tool may print estimates before its final result.
     let (_, rest) = said.rsplit_once(mark)?;
     rest.split_whitespace().next()?.parse().ok()
 }

@@ -82,7 +82,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
         text,
     };
     let round = Round::first(works.len(), variants.len(), flags.repeats);
-    // In alternating order, so that drift of the machine affects both engines alike.
+    // Engines alternate, so that drift of the machine affects both alike.
     let mut slots = interleave(&round, || ids.next_id());
     // Perplexity does not vary.
     slots.retain(|slot| works[slot.cell] != Work::Perplexity || slot.repeat == 1);
@@ -220,7 +220,7 @@ impl Comparison<'_> {
         let bench = local_bench(self.world, self.id, &self.places, &self.hardware);
         let mut resident = None;
         let record = bench.run(slot, variant, self.cell, &mut |server| {
-            // Read here, because the server is stopped when the run is over.
+            // The memory is read here, because the server is stopped when the run is over.
             resident = Some(resident_memory(self.world, variant, server)?);
             Ok(())
         })?;

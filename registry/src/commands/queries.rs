@@ -93,7 +93,7 @@ pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
 
 pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
     let in_table = |path: &str| !["kernels", "campaigns"].contains(&first_part(path));
-    // Called late, so that a build without Parquet refuses before it reads the registry.
+    // The registry is loaded late, so that a build without Parquet refuses before it reads it.
     let load = || store::load_figures(&paths(&given.sources.roots()), &in_table).map(reported);
     match &given.parquet {
         Some(file) => export_parquet(load, file)?,

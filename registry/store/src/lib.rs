@@ -109,7 +109,7 @@ fn load_with(
         take(&mut registry, path.to_owned(), roots[0], parsed);
         registry.findings.extend(other);
     }
-    // Last, because an event may name a record of any folder.
+    // Events are applied last, because one may name a record of any folder.
     registry.apply_events();
     registry.findings.sort();
     Ok(registry)
@@ -152,7 +152,7 @@ fn read(
         }
     }
     let mut parsed = storage::read(path, &bytes);
-    // Trimmed at once, so that the histograms of all runs are never in memory together.
+    // Each run is trimmed at once, so that all histograms are never in memory together.
     if let Ok(Parsed::Run(run)) = &mut parsed {
         trim(run);
     }

@@ -149,7 +149,7 @@ fn json<T: DeserializeOwned>(
         Finding::breach(READ, path, format!("not a `{schema}` record: {error}"))
     };
     let value: Value = serde_json::from_str(text).map_err(unreadable)?;
-    // Before the fields are read: a record of a later version may lack or rename some of them.
+    // The schema comes before the fields, since a later version may lack or rename some.
     known_schema(path, value.get("schema").and_then(Value::as_str), schema)?;
     // Parsed from the text, not from the value: only that refuses a key that is given twice.
     Ok((parsed(serde_json::from_str(text).map_err(unreadable)?), Some(value)))
@@ -219,7 +219,7 @@ fn verify(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
 
 fn hash(path: &str, value: &Value) -> Option<Finding> {
     let stored = value.get("record_sha256").and_then(Value::as_str).unwrap_or_default();
-    // Of the JSON as it was read, so that keys which this program does not know count as well.
+    // The hash covers the JSON as it was read, with keys that this program does not know.
     let due = record_sha256_of(value);
     let short = |hash: &str| hash.chars().take(12).collect::<String>();
     (stored != due).then(|| {
@@ -261,7 +261,7 @@ fn findings(path: &str, record: &RunRecord) -> Option<Finding> {
             format!("judged by revision {rev} of the rules, known here: {}", judge::CHECKS_REV);
         return Some(Finding::breach(LATER, path, detail).with_hint(LATER_HINT));
     }
-    // By the rules of the record's own revision: a newer rule must not make it unsound.
+    // The rules are those of the record's own revision: a newer one must not make it unsound.
     let due = judge::findings_at(record, rev);
     let wrong = disagreement(&record.checks, &due)?;
     Some(Finding::breach(FINDINGS, path, wrong))
@@ -316,7 +316,7 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
     let env = server.env.iter().flatten();
     let secrets = env.clone().filter(|(name, value)| {
         let name = name.to_lowercase();
-        // By whole words, so that `TOKENIZERS_PARALLELISM` is not taken for a secret.
+        // Whole words are compared, so that `TOKENIZERS_PARALLELISM` is not taken for a secret.
         let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
         // A value in braces is a placeholder for a secret that was removed.
         !value.is_empty() && !value.starts_with('{') && words.any(|w| SECRET_WORDS.contains(&w))

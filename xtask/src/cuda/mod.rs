@@ -113,7 +113,7 @@ impl Unit {
         let head = match Head::read(&source, &GENERATIONS.map(|generation| generation.name)) {
             Ok(head) => head,
             Err(error) => {
-                // A finding and no error, so that the other kernels are still checked.
+                // This is a finding and no error, so that the other kernels are still checked.
                 report.findings.push(format!("{}: {error:#}", self.name()));
                 return Ok(report);
             }
