@@ -342,7 +342,7 @@ impl Drop for Landing {
         for (path, old) in &self.replaced {
             let _ = write_aside(path, old);
         }
-        // The innermost folder comes first. One that got other files meanwhile is not empty, and stays.
+        // The innermost folder comes first. One that got other files meanwhile stays.
         for folder in self.folders.iter().rev() {
             let _ = fs::remove_dir(folder);
         }
