@@ -298,6 +298,7 @@ pub fn repository(world: &World, folder: &Path, records: u64) -> Result<(), Stop
             .with_hint("name a folder that is not there yet"));
     }
     git(world, folder, &["init", "--quiet", "--initial-branch", "main"])?;
+    // A small registry is split in half, so that there are two releases to compare.
     let of_release = OF_RELEASE.min(records.div_ceil(2));
     let mut written = 0;
     for release in 0..records.div_ceil(of_release) {
@@ -351,6 +352,7 @@ fn sample(campaign: &str, release: u64, serial: u64, index: u64) -> Sample {
         campaign: (
             campaign.to_owned(),
             u32::try_from(index).unwrap_or(u32::MAX),
+            // The later one of two releases that share a campaign is second in each block.
             u32::from(release % 2 == 1),
         ),
         repeat: u32::try_from(repeat + 1).unwrap_or(1),
@@ -369,6 +371,7 @@ fn git(world: &World, folder: &Path, arguments: &[&str]) -> Result<(), Stop> {
     let mut git = Command::new("git");
     // The user's git settings, such as signing, must not influence or stop the commits.
     git.args(["-c", "user.name=Redline", "-c", "user.email=redline@localhost"])
+        // Garbage collection would go on in the background while the commands are timed.
         .args(["-c", "gc.auto=0", "-c", "commit.gpgsign=false"])
         .args(arguments)
         .current_dir(folder);

@@ -60,6 +60,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let id = ids.next_id();
     let places = CampaignPlaces::at(&world.places.target("soak").join(&id));
+    // The workload is drawn once, so that every load sends the same requests.
     let plan = places.plan(&cell.scenario.id);
     save_workload(world, &cell, &plan)?;
     cell.plan = Some(plan);
@@ -156,6 +157,7 @@ fn grown(held: &[Held]) -> Vec<String> {
     for (what, (before, after)) in
         [("files", pair(|held| held.files)), ("threads", pair(|held| held.threads))]
     {
+        // Unlike memory these are counted exactly, so that any growth is a leak.
         if after > before {
             grown.push(format!("{what} from {before} to {after}"));
         }

@@ -81,7 +81,9 @@ impl Report {
 /// A file or the repository cannot be read, or `dir` is a folder inside a repository or a bare
 /// repository.
 pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report> {
+    // Every byte is read, because an edit can keep a file's size and restore its times.
     let survey = Survey::of(&dir.join(RESULTS), place, Trust::Bytes)?;
+    // This listing needs no list of files: it only reads single files by their paths.
     let listing = Listing { root: dir.join(RESULTS), ..Listing::default() };
     let read = |path: &str| match storage::read(path, &listing.read(path).ok()?).ok()? {
         Parsed::Run(record) => Some(*record),

@@ -46,6 +46,7 @@ pub(crate) fn commit(
     let mut landing = Landing::new(&tree.results());
     for _ in 0..TRIES {
         tree.wait_for_index()?;
+        // The branch is read in every attempt, because another program may have moved it.
         let (branch, head) = tree.tip()?;
         let new = not_in_head(tree, head, additions)?;
         if new.is_empty() {
@@ -55,6 +56,7 @@ pub(crate) fn commit(
             landing.keep();
             return Ok((head, Vec::new()));
         }
+        // Files come before index entries, because an entry contains the times of its file.
         for addition in &new {
             landing.put(&addition.path, &addition.bytes, addition.derived)?;
         }
@@ -69,6 +71,7 @@ pub(crate) fn commit(
         let log = format!("commit: {subject}");
         let moved = match head {
             Some(head) => tree.repo.reference_matching(&branch, commit, true, head, &log),
+            // This is not forced, so that another program's first commit is not replaced.
             None => tree.repo.reference(&branch, commit, false, &log),
         };
         match moved {
@@ -96,6 +99,7 @@ pub(crate) fn contention() -> anyhow::Error {
 }
 
 fn is_contention(error: &git2::Error) -> bool {
+    // `Exists` and `NotFound` mean that another program has just made or deleted the branch.
     let codes = [ErrorCode::Modified, ErrorCode::Locked, ErrorCode::Exists, ErrorCode::NotFound];
     codes.contains(&error.code())
 }
@@ -167,6 +171,7 @@ impl Staged<'_> {
     /// Adds index entries for the new paths; `false` when another program held git's index.
     fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool> {
         let mut index = self.tree.repo.index()?;
+        // The index is read again, because a git command may have written it in the meantime.
         index.read(true)?;
         let mut before = Vec::new();
         for (addition, blob) in new.iter().zip(blobs) {
@@ -181,6 +186,8 @@ impl Staged<'_> {
             Err(error) => return Err(error.into()),
         }
         for (path, entry) in before {
+            // A later attempt finds this commit's own entries in the index: only the first ones
+            // are from before it.
             if !self.entries.iter().any(|(known, _)| *known == path) {
                 self.entries.push((path, entry));
             }
@@ -269,6 +276,7 @@ impl Landing {
                 let is_file = found.is_file();
                 let old = if is_file { fs::read(&target) } else { Ok(Vec::new()) };
                 let old = old.with_context(|| cannot_write(&target))?;
+                // The file was here before, so it is not listed as landed, and no undo removes it.
                 if is_file && old == bytes {
                     return Ok(());
                 }
@@ -300,6 +308,7 @@ impl Landing {
     fn make_folders(&mut self, path: &str) -> Result<()> {
         let mut folder = self.root.clone();
         let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        // The empty part stands for the root itself, which a new registry does not have yet.
         for part in std::iter::once("").chain(above.split('/').filter(|part| !part.is_empty())) {
             if !part.is_empty() {
                 folder.push(part);
@@ -333,6 +342,7 @@ impl Drop for Landing {
         for (path, old) in &self.replaced {
             let _ = write_aside(path, old);
         }
+        // The innermost folder comes first. One that got other files meanwhile stays.
         for folder in self.folders.iter().rev() {
             let _ = fs::remove_dir(folder);
         }
@@ -341,6 +351,7 @@ impl Drop for Landing {
 
 fn write_aside(target: &Path, bytes: &[u8]) -> Result<()> {
     let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    // It lies in the target's folder, because a rename is atomic only in one file system.
     let aside = target.with_file_name(leftover_name(&name, std::process::id()));
     let written = write_whole(&aside, bytes).and_then(|()| fs::rename(&aside, target));
     if written.is_err() {
@@ -352,6 +363,7 @@ fn write_aside(target: &Path, bytes: &[u8]) -> Result<()> {
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // A leftover with this process id is from a killed process, so it may be replaced.
     let _ = fs::remove_file(path);
+    // `create_new` also refuses to write through a symbolic link of that name.
     let mut file: File = OpenOptions::new().write(true).create_new(true).open(path)?;
     file.write_all(bytes)?;
     // Renamed before the data is on the disk, a record could be empty after a power failure.

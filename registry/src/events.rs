@@ -48,6 +48,7 @@ pub fn compose(registry: &Registry, draft: Event, (id, unix_s): (String, i64)) -
         let gated: Vec<&str> = gating.map(|metric| metric.name).collect();
         bail!("no metric `{name}`\nhint: the gated ones are {}", gated.join(", "));
     }
+    // A waiver includes its last day, and an epoch includes its first.
     let expires = draft.expires.map(|text| time(&text, "T23:59:59Z")).transpose()?;
     if let Some(text) = expires.as_ref().filter(|text| unix_s_of(text) <= Some(unix_s)) {
         bail!("`{text}` is past\nhint: a waiver lasts until a day to come");
@@ -66,6 +67,7 @@ fn resolve(registry: &Registry, target: &str) -> Result<String> {
     if !target.ends_with('/') {
         return resolve_id(registry, target);
     }
+    // Folders are also accepted as they are named from the repository's root.
     let folder = target.strip_prefix("results/").unwrap_or(target);
     let runs = registry.runs.iter().map(|run| &run.path);
     let mut paths = runs.chain(registry.kernels.iter().map(|kernels| &kernels.path));
@@ -89,6 +91,7 @@ fn resolve_id(registry: &Registry, start: &str) -> Result<String> {
              folder below results/ ends in `/`"
         ),
         [one] => Ok((*one).clone()),
+        // In sorted order a whole id comes before longer ids that begin with it.
         [first, ..] if *first == start => Ok((*first).clone()),
         ids => bail!("{} ids begin with `{start}`\nhint: give more of it", ids.len()),
     }

@@ -79,10 +79,12 @@ fn first_versions(
         };
         let now = results(&commit)?;
         let before = parent.as_ref().map(results).transpose()?.flatten();
+        // Equal tree hashes show without a diff that the commit left `results/` alone.
         if now != before {
             let subtree = |id: Option<Oid>| id.map(|id| repo.find_tree(id)).transpose();
             let (before, now) = (subtree(before)?, subtree(now)?);
             let diff = repo.diff_tree_to_tree(before.as_ref(), now.as_ref(), None)?;
+            // Edits and deletions are found later, by comparing HEAD with the first versions.
             for delta in diff.deltas().filter(|delta| delta.status() == Delta::Added) {
                 let Some(path) = delta.new_file().path().and_then(|path| path.to_str()) else {
                     continue;
@@ -160,6 +162,7 @@ fn differences(before: &[u8], after: &[u8]) -> String {
     let (Ok(before), Ok(after)) =
         (serde_json::from_slice::<Value>(before), serde_json::from_slice::<Value>(after))
     else {
+        // Events are TOML, and a damaged record need not be JSON.
         return format!("{} bytes became {}", before.len(), after.len());
     };
     let mut fields = Vec::new();

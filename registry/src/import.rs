@@ -49,6 +49,7 @@ pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Re
         // The file's hash makes the id, so that importing a file again gives the same records.
         let digits: String =
             record.source.iter().flat_map(|source| source.sha256.chars().take(8)).collect();
+        // Numbers are padded, so that the file names sort in the order of the results.
         let block = format!("{:03}", index + 1);
         record.id = format!("{digits}-{block}");
         if record.engine.release.is_empty() {
@@ -69,6 +70,7 @@ pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Re
 fn name_model(record: &mut RunRecord) {
     let written = record.model.id.clone();
     let name = written.rsplit('/').next().unwrap_or_default().to_lowercase();
+    // The reader writes `unknown` where the page names no model.
     if written != "unknown" && is_name(&name) {
         record.model.id = name;
         // A path on somebody's machine is not a source that anyone else could look up.
@@ -91,6 +93,7 @@ fn state_hardware(record: &mut RunRecord, claim: Option<&Claim>) {
 pub fn source_of(file: &str) -> String {
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_lowercase();
     let fit = |c: char| if is_fit(c) { c } else { '-' };
+    // The name is trimmed, because one that begins with a dot would be refused.
     stem.chars().map(fit).collect::<String>().trim_matches(['-', '.']).to_owned()
 }
 

@@ -26,6 +26,7 @@ use store::layout::{FileKind, RunParts};
 /// One of `roots` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn load_for_find(roots: &[&Path], start: &str) -> Result<Registry, StoreError> {
     store::load_where(roots, &|path| match path.split('/').next() {
+        // Folders must pass, because nothing below a rejected folder is read.
         Some("runs") => FileKind::of(path) != FileKind::Run || name_of(path).starts_with(start),
         folder => folder == Some("imports"),
     })
@@ -136,6 +137,7 @@ pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> 
     for file in surveys.iter().flat_map(|survey| &survey.files) {
         let Some(facts) = &file.facts else { continue };
         if let (Some(id), Some(run)) = (&facts.id, &facts.run) {
+            // The first folder's file counts, as it does when records are loaded.
             runs.entry(&file.path).or_insert((id, run));
         }
     }

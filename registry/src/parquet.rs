@@ -68,6 +68,7 @@ fn field(name: &str, kind: &Cell) -> Result<TypePtr> {
     let (physical, logical) = match kind {
         Cell::Text(_) => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
         Cell::Flag(_) => (Physical::BOOLEAN, None),
+        // Parquet's integers are signed, so a `u32` needs 64 bits.
         Cell::Integer(_) => (Physical::INT64, None),
         Cell::Number(_) => (Physical::DOUBLE, None),
     };
@@ -87,6 +88,7 @@ fn write<'a, T: DataType>(
     let cells: Vec<Option<T::T>> = cells.map(value).collect();
     let levels: Vec<i16> =
         cells.iter().map(|cell| if cell.is_some() { PRESENT } else { MISSING }).collect();
+    // Parquet stores present values only; the definition levels say where the nulls are.
     let values: Vec<T::T> = cells.into_iter().flatten().collect();
     column.typed::<T>().write_batch(&values, Some(&levels), None)?;
     Ok(())

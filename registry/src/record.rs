@@ -48,6 +48,7 @@ pub struct Recorded {
 /// commit, or cannot be read or written. No half-written file stays behind.
 pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Result<Recorded> {
     let tree = WorkTree::open(registry)?;
+    // An unfit repository is reported before any file is read; it is checked again under the lock.
     tree.ready()?;
     let folder = read_folder(staged)?;
     let mut findings = folder.findings;
@@ -131,6 +132,7 @@ fn later_records(results: &Path) -> Result<Vec<String>, StoreError> {
                 .ok()
                 .and_then(|text| event::schema_of(&text))
                 .map(|schema| Version { schema, checks_rev: 0 }),
+            // An unreadable record does not show a later version; `check` reports it.
             _ => serde_json::from_slice(&bytes).ok(),
         };
         let later = version.is_some_and(|version: Version| {

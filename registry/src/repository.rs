@@ -192,6 +192,7 @@ impl WorkTree {
                 let name = String::from_utf8_lossy(head.name_bytes()).into_owned();
                 Ok((name, Some(head.peel_to_commit()?.id())))
             }
+            // In a new repository HEAD names a branch that has no commit yet.
             Err(error) if error.code() == ErrorCode::UnbornBranch => {
                 let head = self.repo.find_reference("HEAD")?;
                 let target = head.symbolic_target_bytes().unwrap_or(b"refs/heads/main");
@@ -225,6 +226,7 @@ impl WorkTree {
     /// Returns an error if a lock on `branch` or on HEAD exists. The caller has waited long enough
     /// to conclude that the lock's owner was killed, or will not end soon.
     pub(crate) fn no_lock_stays(&self, branch: &str) -> Result<()> {
+        // Linked worktrees share their branches, but each has a HEAD of its own.
         let of_branch = self.repo.commondir().join(format!("{branch}.lock"));
         let locks = [of_branch, self.repo.path().join("HEAD.lock")];
         locks.iter().find(|lock| lock.exists()).map_or(Ok(()), |lock| Err(locked(lock)))
@@ -283,12 +285,14 @@ impl WorkTree {
             }
         }
         let text = value("text")?;
+        // `-text` prevents every conversion of line ends, whatever the other settings are.
         if text.as_deref() == Some("unset") {
             return Ok(None);
         }
         if value("eol")?.as_deref() == Some("crlf") {
             return Ok(Some("eol=crlf".to_owned()));
         }
+        // The value `input` is accepted: only `true` adds carriage returns at a checkout.
         let automatic = config.get_string("core.autocrlf").is_ok_and(|value| value == "true");
         Ok(automatic.then(|| "core.autocrlf=true".to_owned()))
     }
@@ -296,6 +300,7 @@ impl WorkTree {
     /// Returns a note on the hooks that git would run at a commit and this program does not run.
     fn hooks(&self) -> Result<Vec<String>> {
         let folder = match self.repo.config()?.snapshot()?.get_path("core.hooksPath") {
+            // Git takes a relative path from the root of the working tree.
             Ok(path) => self.root.join(path),
             Err(_) => self.repo.commondir().join("hooks"),
         };
@@ -333,6 +338,7 @@ fn lock_writer(git_dir: &Path, tries: u32) -> Result<File> {
     let path = git_dir.join(WRITER_LOCK);
     let failed = || format!("cannot lock `{}`", path.display());
     let mut options = File::options();
+    // The file is not truncated, because it may still name the process that holds the lock.
     options.create(true).truncate(false).write(true);
     let mut file = options.open(&path).with_context(failed)?;
     for turn in 1.. {

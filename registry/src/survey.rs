@@ -155,6 +155,7 @@ impl Index {
             Some((known.path.clone(), known))
         });
         let written_ns = Stamp::of(&facts).modified_ns;
+        // One unreadable line discards the whole index: it was cut short, and can be made again.
         Some(Self { known: known.collect::<Option<_>>()?, written_ns })
     }
 
@@ -189,6 +190,7 @@ impl Index {
         fs::create_dir_all(&folder)?;
         // A registry in a repository of its own does not ignore target/.
         fs::write(folder.join(".gitignore"), "*\n")?;
+        // The file is renamed when complete, so that others read the old index or the new one.
         let aside: PathBuf = folder.join(leftover_name(FILE, std::process::id()));
         let mut out = BufWriter::new(fs::File::create(&aside)?);
         let head = Head { format: FORMAT, program: program.to_owned() };

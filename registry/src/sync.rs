@@ -71,6 +71,7 @@ pub struct Means<'a> {
 /// record is lost: commits that were moved stay in the reflog.
 pub fn sync(means: Means<'_>) -> Result<Synced> {
     let tree = WorkTree::open(means.registry)?;
+    // The lock is held until the push, so that no other command moves this clone's branch.
     let _turn = tree.lock()?;
     let head = tree.ready()?;
     let branch = format!("refs/heads/{}", head.branch);
@@ -83,6 +84,7 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
             let joined = join(&tree, ours, theirs, means, &mut synced)?;
             move_to(&tree, &branch, ours, joined)?;
         }
+        // Every attempt renders, because commits are moved without their rendered files.
         synced.pages_rendered += render_pages(&tree, means)?;
         let (_, tip) = tree.tip()?;
         synced.commit = tip.map(|tip| tip.to_string());
@@ -103,6 +105,7 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
         return Ok(());
     }
     let mut options = StatusOptions::new();
+    // Untracked files do not stop a sync: the safe checkout below refuses to overwrite them.
     options.include_untracked(false).include_ignored(false);
     if let Some(changed) = tree.repo.statuses(Some(&mut options))?.iter().next() {
         let path = String::from_utf8_lossy(changed.path_bytes());
@@ -113,9 +116,11 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
         let target = tree.repo.find_commit(to)?;
         tree.repo.checkout_tree(target.as_object(), Some(CheckoutBuilder::new().safe()))
     };
+    // Files change before the branch does: a checkout that fails leaves the branch where it was.
     checkout(tip)?;
     let log = "sync: records of the remote, then those of this clone";
     let moved = match ours {
+        // The branch moves only from `ours`, so that no commit of another program is lost.
         Some(ours) => tree.repo.reference_matching(branch, tip, true, ours, log),
         None => tree.repo.reference(branch, tip, false, log),
     };
@@ -158,9 +163,11 @@ impl Network<'_> {
     /// Fetches the remote's branch and returns its commit; `None` where the remote does not have it
     /// yet.
     fn fetch(&self, repo: &Repository) -> Result<Option<Oid>> {
+        // The tip is requested first, because `git fetch` fails for a branch that the remote lacks.
         if self.tip()?.is_none() {
             return Ok(None);
         }
+        // The `+` replaces a reference that an interrupted sync left behind.
         let refspec = format!("+{}:{FETCHED}", self.branch);
         self.must("fetch", &["--quiet", "--no-tags", self.remote, &refspec])?;
         let unreadable = || format!("what was fetched from `{}` cannot be read", self.remote);
@@ -173,6 +180,7 @@ impl Network<'_> {
     /// Pushes the branch to the remote; returns `false` when another clone pushed since `seen` was
     /// fetched.
     fn push(&self, seen: Option<Oid>) -> Result<bool> {
+        // The push is not forced: the remote refuses it if its branch has moved on.
         let refspec = format!("{0}:{0}", self.branch);
         let arguments = ["--quiet", "--no-verify", self.remote, &refspec];
         match self.must("push", &arguments) {
@@ -208,6 +216,7 @@ impl Network<'_> {
         if output.status.success() {
             return Ok(output);
         }
+        // The text stays on one line, because further lines of a message are its hints.
         let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
         bail!(Environment(format!("`git {verb}` of `{}` failed: {said}", self.remote)))
     }
@@ -232,6 +241,7 @@ fn join(
         None => None,
     };
     let records_in = verify(tree, ours, base, theirs)?;
+    // The remote has no commit of its own, so nothing is moved and all commits keep their hashes.
     if let (true, Some(ours)) = (base == Some(theirs), ours) {
         return Ok(ours);
     }
@@ -244,6 +254,7 @@ fn join(
         }
     }
     let held = held_records(tree, Some(tip))?;
+    // Ids of imported records come from their file's hash, so two sources may share one.
     let ids = held.keys().filter(|path| !path.starts_with("imports/"));
     let ids = ids.filter_map(|path| Some((path.rsplit('/').next()?.split('.').next()?, &**path)));
     refuse(storage::repeated_ids(ids, ID))?;
@@ -253,6 +264,8 @@ fn join(
 /// Checks the remote's records: new ones are sound, and none that both histories had is changed or
 /// missing. Returns the number of new ones.
 fn verify(tree: &WorkTree, ours: Option<Oid>, base: Option<Oid>, theirs: Oid) -> Result<usize> {
+    // Its records are compared with those of the common ancestor: the remote never had what
+    // only this clone has.
     let (known, now) = (held_records(tree, base)?, held_records(tree, Some(theirs))?);
     let mine = held_records(tree, ours)?;
     let mut findings = Vec::new();
@@ -342,6 +355,7 @@ fn records_of(tree: &WorkTree, commit: &git2::Commit<'_>) -> Result<Vec<(String,
         let path = file.path_bytes().map(String::from_utf8_lossy).unwrap_or_default().into_owned();
         let below = path.strip_prefix(RESULTS).and_then(|path| path.strip_prefix('/'));
         match below.map(|below| (below, FileKind::of(below))) {
+            // Rendered files are left out: they are made again from the records of both sides.
             Some((_, kind)) if kind.is_derived() => {}
             Some((below, kind)) if kind.is_record() && delta.status() == Delta::Added => {
                 records.push((below.to_owned(), file.id()));

@@ -61,6 +61,7 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
     let pairs = pairs(block.body);
     let mut figures = Figures::default();
     for (label, value, at) in &pairs {
+        // Tools print more than records have, so an unknown label is no error.
         let Some((name, scale)) = name_of_label(label) else { continue };
         figures.read(&name, scale, value).map_err(|why| Unread {
             line: line_at(text, block.start + at),

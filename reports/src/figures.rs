@@ -130,6 +130,7 @@ impl Figures {
         let summary = Summary {
             mean: us("mean"),
             std: us("std"),
+            // Some tools call the median `median`, others `p50`.
             p50: us("median").or_else(|| us("p50")),
             p90: us("p90"),
             p95: us("p95"),
@@ -168,6 +169,7 @@ impl Figures {
             requests_ok: self.count("completed"),
             requests_failed: self.count("failed"),
             input_tokens: self.count("total_input_tokens"),
+            // A requested length is no count of generated tokens, so it has a field of its own.
             output_tokens_requested: output.filter(|_| requested),
             output_tokens_reported: output.filter(|_| !requested),
             output_tokens_retokenized: self.count("total_output_tokens_retokenized"),
@@ -196,6 +198,7 @@ impl Found {
     pub(super) fn record(&self, file: &str, sha256: &str) -> Result<RunRecord, Unread> {
         let planned = self.asked.requests;
         let counts = self.figures.counts(self.tool, planned);
+        // The figures describe only a part of the workload if requests failed or are missing.
         let short = planned.is_some_and(|planned| counts.requests_ok < Some(planned))
             || counts.requests_failed.is_some_and(|failed| failed > 0);
         let record = RunRecord {
@@ -207,6 +210,7 @@ impl Found {
                 ..Time::default()
             }),
             engine: EngineFacts {
+                // The serving command comes first: the backend is only what the client was set to.
                 name: known(&self.served.engine, &self.backend),
                 release: self.served.release.clone().unwrap_or_default(),
                 ..EngineFacts::default()

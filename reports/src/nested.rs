@@ -245,6 +245,7 @@ impl Layout {
         }
         for (name, pointers) in self.totals {
             let factors = pointers.iter().map(|pointer| number(result, pointer));
+            // The product is `None` if a factor is missing: the total is unknown, and not zero.
             let total = factors.product::<Option<f64>>();
             total.map_or(Ok(()), |total| figures.take(name, total.round()))?;
         }
@@ -320,6 +321,7 @@ fn duration(text: &str) -> Result<f64, String> {
 
 fn inference_perf(_: &Value, report: &Value, figures: &mut Figures) -> Result<(), String> {
     let count = number(report, "/successes/count");
+    // A rate of zero would make the duration infinite.
     let rate = number(report, "/successes/throughput/requests_per_sec").filter(|rate| *rate > 0.0);
     // Older reports omit the duration that their rates refer to, so it follows from count and
     // rate.

@@ -43,6 +43,7 @@ fn parse(text: &str) -> Result<Map<String, Value>, String> {
 /// become `null`, outside of strings.
 fn strict(text: &str) -> String {
     let outside = |part: &str| {
+        // `-Infinity` is replaced first, because it contains the other word.
         part.replace("-Infinity", "null").replace("Infinity", "\"inf\"").replace("NaN", "null")
     };
     let mut strict = String::with_capacity(text.len());
@@ -76,6 +77,7 @@ fn found_in_object(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Fou
         _ => None,
     };
     Ok(Found {
+        // SGLang's result lines do not have this key.
         tool: if object.contains_key("num_prompts") { Tool::Vllm } else { Tool::Sglang },
         backend: text("backend"),
         figures,
@@ -93,6 +95,7 @@ fn take(figures: &mut Figures, key: &str, value: &Value) -> Result<(), String> {
         name = name.replace(theirs, ours);
     }
     match value {
+        // A number without an f64 becomes NaN, which `take` refuses.
         Value::Number(number) => figures.take(&name, number.as_f64().unwrap_or(f64::NAN)),
         Value::String(text) if text == "inf" => figures.read(&name, 1.0, text),
         _ => Ok(()),
@@ -123,6 +126,7 @@ fn found_in_row(names: &[&str], line: u64, row: &str) -> Result<Found, Unread> {
     let mut figures = Figures::default();
     for (name, cell) in names.iter().zip(&cells).filter(|(name, _)| is_figure(name)) {
         let cell = cell.trim();
+        // An empty cell means that the run did not measure the figure.
         let read = if cell.is_empty() { Ok(()) } else { figures.read(name, 1.0, cell) };
         read.map_err(|why| unread(format!("`{name}`: {why}")))?;
     }

@@ -73,6 +73,7 @@ impl Served {
     fn unless_of_another(self, model: Option<&str>) -> Self {
         let name = |text: &str| text.rsplit(['/', '=']).next().unwrap_or_default().to_lowercase();
         let words = self.argv.as_deref().unwrap_or_default();
+        // A path that was hidden may be that of any model.
         let is_named =
             |model: &str| words.iter().any(|word| word == "{path}" || name(word) == name(model));
         if model.is_none_or(is_named) {
@@ -124,18 +125,22 @@ fn command_above(before: &str) -> Option<Served> {
     }
     // Words before the command, such as `docker run` and its mounts, concern the machine only.
     let first = COMMANDS.iter().filter_map(|(words, _)| before[start..end].find(words)).min()?;
+    // A backslash only joins two lines of the command.
     let words: Vec<&str> =
         before[start + first..end].split_whitespace().filter(|word| *word != "\\").collect();
     let flag = |names: &[&str]| value_of(&words, names);
     let tag = words.first().and_then(|word| word.split_once(':')).map(|(_, tag)| tag);
+    // A tag such as `latest` names no version, and a suffix names a build of one.
     let release = tag.map(|tag| tag.split('-').next().unwrap_or(tag)).filter(|tag| is_version(tag));
     let positional = words.iter().position(|word| ["serve", "api_server"].contains(word));
     let positional = positional.map(|at| match words.get(at + 1) {
+        // Two words come before the model in `lmdeploy serve api_server MODEL`.
         Some(&"api_server") => at + 2,
         _ => at + 1,
     });
     let model = flag(&["--model", "--model-path"])
         .or_else(|| positional.and_then(|at| words.get(at).copied()))
+        // Where a flag follows at once, the command does not name its model.
         .filter(|word| !word.starts_with('-'));
     let tp = flag(&["--tp", "--tensor-parallel-size", "--tp-size", "-tp"]);
     Some(Served {
@@ -178,6 +183,7 @@ fn same_section(text: &str, at: usize) -> bool {
     let mut offset = 0;
     for line in text.split_inclusive('\n') {
         let hashes = line.bytes().take_while(|byte| *byte == b'#').count();
+        // A line with `#` in a fence is a comment of a script and no heading.
         if line.starts_with("```") {
             fenced = !fenced;
         } else if !fenced && (1..=6).contains(&hashes) && line[hashes..].starts_with(' ') {
@@ -226,6 +232,7 @@ fn stated_release(text: &str, engine: &str) -> Option<String> {
 fn stated_model(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let headed = words.windows(3).filter(|three| three[0].ends_with('#') && three[1] == "Model");
+    // Names on the Hugging Face hub contain a slash; other words are prose.
     let mut models = headed.map(|three| three[2]).filter(|word| word.contains('/'));
     let first = models.next()?;
     models.all(|other| other == first).then(|| first.to_owned())

@@ -39,8 +39,10 @@ impl Tool {
         if has("Mean Latency(s)") {
             Self::Guidellm
         } else if !has("Backend") {
+            // vLLM's blocks do not name the backend.
             Self::Vllm
         } else if has("Concurrency") || has("Total token throughput (tok/s)") {
+            // LMDeploy's script prints neither of the two lines.
             Self::Sglang
         } else {
             Self::Lmdeploy

@@ -108,6 +108,7 @@ const INTEGERS_END: u64 = 1 << 53;
 
 fn write_number(number: &Number, out: &mut Vec<u8>) {
     let integer = number.as_u64().is_some_and(|integer| integer < INTEGERS_END);
+    // All other numbers are doubles, as in ECMAScript, which has no integers.
     match number.as_f64().filter(|_| !integer) {
         Some(double) => out.extend(ryu_js::Buffer::new().format_finite(double).as_bytes()),
         None => write_plain(number, out),

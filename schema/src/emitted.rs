@@ -45,6 +45,7 @@ impl Emitted {
 /// Returns a `tokenizer.json` for mock servers, whose vocabulary is the word `t`, which every
 /// emitted token is, and `words` prompt words `w0`, `w1` and so on.
 pub fn tokenizer(words: usize) -> Value {
+    // The first two ids are those of `[UNK]` and `t`.
     let words = (0..words).map(|number| (format!("w{number}"), json!(number + 2)));
     let known = [("[UNK]".to_owned(), json!(0)), ("t".to_owned(), json!(1))];
     let vocabulary: Map<String, Value> = known.into_iter().chain(words).collect();

@@ -177,6 +177,7 @@ impl Quirk {
     /// version made of numbers.
     pub fn is_of(&self, release: &str) -> bool {
         let numbers = |version: &str| -> Option<Vec<u64>> {
+            // The part after `+` or `-` names a build or a preview, and is no number.
             let version = version.trim_start_matches('v').split(['+', '-']).next()?;
             // Compared as lists of numbers, so that 0.10 is later than 0.9.
             version.split('.').map(|part| part.parse().ok()).collect()

@@ -153,6 +153,7 @@ const NO_TARGET: &str = "a target is neither an id nor a folder below `results/`
 fn is_target(target: &str) -> bool {
     let fit = |part: &str| !part.is_empty() && part != ".." && !part.contains(char::is_whitespace);
     match target.strip_suffix('/') {
+        // A folder needs two levels at least: `runs/` would be every run of the registry.
         Some(folder) => folder.contains('/') && folder.split('/').all(fit),
         None => fit(target) && !target.contains('/'),
     }

@@ -54,6 +54,7 @@ pub struct ValidationCommand {
 impl GpuValidation {
     /// True when one of the commands runs the engine's tests.
     pub fn has_tests(&self) -> bool {
+        // Both placeholders of test programs end in this way: `{tests}` and `{cuda_tests}`.
         self.commands.iter().flat_map(|command| &command.argv).any(|word| word.ends_with("tests}"))
     }
 }
@@ -64,6 +65,7 @@ pub struct ValidationBundle {
     /// Name of this schema, always `proof-box.v1`.
     pub schema: String,
     /// Id of the GPU validation: stem of its file under `suite/validations/`.
+    // The key of a written file is never renamed, unlike the field.
     #[serde(rename = "proof")]
     pub validation: String,
     /// ULID of the campaign that the run records belong to.
@@ -205,6 +207,7 @@ pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -
 pub fn parse(text: &str) -> Result<GpuValidation, Box<toml::de::Error>> {
     let validation: GpuValidation = toml::from_str(text)?;
     let mut ids = BTreeSet::new();
+    // The ids of runs play no part here, so they may be empty.
     let twice =
         stages(&validation, String::new).into_iter().find(|stage| !ids.insert(stage.id.clone()));
     match twice {

@@ -120,6 +120,7 @@ fn is_part(text: &str) -> bool {
 }
 
 fn part_error(field: &'static str, value: &str) -> PathError {
+    // The value comes from a file, and may have any length.
     PathError::Part { field, value: value.chars().take(120).collect() }
 }
 

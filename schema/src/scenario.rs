@@ -207,6 +207,7 @@ impl Scenario {
         self.workload.check()?;
         positive("workload.requests", self.workload.requests)?;
         positive("rev", u64::from(self.rev))?;
+        // An absent limit passes as 1: only zero is refused.
         positive("warmup.output_tokens_max", self.warmup.output_tokens_max.unwrap_or(1))?;
         self.arrival.check()?;
         self.output.check()?;

@@ -164,6 +164,7 @@ impl Workload {
                 return Err(InvalidFile(problem));
             }
         }
+        // An absent number passes as 1: only zero is refused.
         positive("workload.input_tokens", self.input_tokens.unwrap_or(1))?;
         self.check_answers()?;
         positive("workload.turns_max", self.turns_max.unwrap_or(1))?;
@@ -192,6 +193,7 @@ impl Workload {
     /// Checks the answer length: for conversations, LMDeploy's and SGLang's tools refuse fewer than
     /// four tokens.
     fn check_answers(&self) -> Result<(), InvalidFile> {
+        // An absent length passes as 4, which every sampler accepts.
         let tokens = self.output_tokens.unwrap_or(4);
         let refused = matches!(
             self.pack,
@@ -219,6 +221,7 @@ impl Workload {
     fn check_groups(&self) -> Result<(), InvalidFile> {
         let Some(groups) = self.groups else { return Ok(()) };
         positive("workload.groups", groups)?;
+        // All groups have the same number of requests.
         if self.requests.is_multiple_of(groups) {
             return Ok(());
         }

@@ -82,6 +82,7 @@ pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
 fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
     let names_another = |word: &OsString| {
         let word = word.to_string_lossy();
+        // The beginning is compared, because a value may follow after `=` in the same word.
         ["--registry", "--overlay", "--out"].iter().any(|flag| word.starts_with(flag))
     };
     if !rest.iter().any(names_another) {

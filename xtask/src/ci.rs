@@ -37,6 +37,7 @@ const STAGES: &[Stage] = &[
         shell.cargo_code("clippy --locked --release --workspace --all-targets -- -D warnings")
     }),
     ("build", |shell| shell.cargo_code("build --locked --release --workspace --bins")),
+    // The loops are only checked, because the stage before has built the server.
     ("loops", loops::check),
     ("counts", |shell| counts::run(shell, false)),
     ("generated files", |shell| build::generated_files(shell, true)),
@@ -127,6 +128,7 @@ fn lint(shell: &Shell, program: &str, words: &str) -> Result<u8> {
         return shell.exit_code(&path, &words.split(' ').collect::<Vec<_>>());
     }
     eprintln!("skipped: {program} is not installed\nhint: .ci/run installs it");
+    // Code 4 means that the environment lacks a program; elsewhere a missing one fails nothing.
     Ok(u8::from(std::env::var_os("CI").is_some()) * 4)
 }
 

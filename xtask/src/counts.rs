@@ -93,6 +93,7 @@ fn count(shell: &Shell) -> Result<BTreeMap<String, u64>> {
 /// Counts the instructions of one case of the example `counts`.
 fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
     // valgrind prints the count in its log, which goes to standard output here.
+    // Names stay mangled, because `COUNTED` selects the function by its mangled name.
     let fixed = "--tool=callgrind --callgrind-out-file=/dev/null --log-fd=1 --demangle=no";
     let example = example.display().to_string();
     let words: Vec<&str> = fixed.split(' ').chain([COUNTED, &example, name]).collect();
@@ -103,6 +104,7 @@ fn count_one(shell: &Shell, example: &Path, name: &str) -> Result<u64> {
 /// Returns the total number of instructions in callgrind's log; `None` if it is missing or zero.
 fn collected(log: &str) -> Option<u64> {
     let line = log.lines().find_map(|line| line.split_once("Collected :"))?;
+    // Zero means that no function matched `COUNTED`, such as after it was renamed.
     line.1.trim().parse().ok().filter(|count| *count > 0)
 }
 

@@ -28,6 +28,7 @@ impl Shell {
         let package = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = package.parent().context("xtask has no parent folder")?.to_path_buf();
+        // Cargo is started in the root, so a relative path counts from there.
         let target = std::env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| root.join("target"), |target| root.join(target));
         Ok(Self { root, target, cache: cache() })

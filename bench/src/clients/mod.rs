@@ -83,6 +83,7 @@ fn measure_rows(world: &World, flags: &ClientBench, path: &std::path::Path) -> R
     };
     for &row in rows {
         let result = measure_row(&testbed, row, &tools, flags)?;
+        // The file may contain other rows from earlier calls, which stay.
         let mut kept = Kept::open(path)?;
         kept.rows.insert(row, result);
         kept.save(path)?;
@@ -161,6 +162,7 @@ const SATURATED: Load = Load::burst(100, 500, 50_000, 0);
 const PACED: Load = Load::burst(100, 128, 50_000, 10_000);
 const STARTS: Load = Load::burst(1_000, 64, 50_000, 50_000);
 const SPREAD: Load = Load::burst(1_000, 200, 50_000, 10_000);
+// 9,000 streams with a token every 225 ms are the 40,000 events per second of the table.
 const STAMPS: Load = Load::burst(9_000, 20, 500_000, 225_000);
 const OPEN_LOOP: Load = Load {
     requests: 5_000,
@@ -340,6 +342,7 @@ fn open_loop(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
 fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
     let arrived = || truth.answers.iter().map(|answer| answer.received_ns);
     let (first, last) = (arrived().min()?, arrived().max()?);
+    // Between n requests lie n - 1 intervals.
     let asked_s = (float(truth.answers.len() as u64) - 1.0) / f64::from(OPEN_LOOP.requests_per_s?);
     let took_s = float(last - first) / 1e9;
     (tool == Tool::Redline).then(|| (took_s / asked_s - 1.0) * 100.0)
@@ -425,6 +428,7 @@ pub fn exchange(testbed: &Testbed<'_>, tool: Tool, load: &Load) -> Result<Exchan
     let log = File::create(&said).map_err(FileError::at("write", &said))?;
     command.stderr(log).stdout(testbed.create("client.out")?).current_dir(&testbed.dir);
     let (status, cost) = run_on(testbed.client_core, &mut command, &testbed.world.interrupt)?;
+    // The mock server writes its log when it ends.
     let truth = Truth::of(server.end()?, load);
     let failed = |what: String| {
         let log = read_text(&said).unwrap_or_default();
@@ -454,6 +458,7 @@ fn start_mock_server(testbed: &Testbed<'_>, load: &Load) -> Result<MockServer, S
     let group = start_on(testbed.emitter_core, &mut command)?;
     let ready = || {
         let text = read_text(&said).ok()?;
+        // An address without its line feed may not be complete yet.
         Some(text.strip_prefix("ready http://")?.strip_suffix('\n')?.to_owned())
     };
     let address = wait_for("the mock server was not ready", &testbed.world.interrupt, ready)?;

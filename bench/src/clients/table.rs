@@ -282,6 +282,7 @@ pub fn grouped(value: f64, digits: usize) -> String {
 /// Formats the lines that state date, machine and commit of the measured rows, and the clients
 /// without results.
 fn provenance(kept: &Kept) -> String {
+    // These are sets, because rows that were measured together share their sentence.
     let mut places = BTreeSet::new();
     let mut lines = BTreeSet::new();
     for (row, result) in &kept.rows {

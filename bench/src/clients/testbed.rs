@@ -184,6 +184,7 @@ pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
     let mut only = CpuSet::new();
     only.set(core).and_then(|()| sched_setaffinity(this, &only)).map_err(|_| refused("run on"))?;
     let started = Group::start(command);
+    // The cores are restored even if the start failed, or this process would stay on one.
     sched_setaffinity(this, &before).map_err(|_| refused("leave"))?;
     Ok(started?)
 }
@@ -199,6 +200,7 @@ pub fn run_on(
     interrupt: &Interrupt,
 ) -> Result<(ExitStatus, Cost), Stop> {
     let name = command.get_program().to_string_lossy().into_owned();
+    // Only ended children are counted, so the mock server, which still runs, adds nothing.
     let (before_us, started) = (children_us()?, interrupt.elapsed());
     let mut group = start_on(core, command)?;
     let status_file = format!("/proc/{}/status", group.id());
@@ -207,6 +209,7 @@ pub fn run_on(
         if let Some(status) = group.poll()? {
             break status;
         }
+        // The file vanishes when the process ends; the value of the previous poll is then kept.
         let seen = fs::read_to_string(&status_file).ok();
         // `VmHWM` is a maximum, so the last poll before the end is accurate enough.
         peak_bytes = seen.and_then(|text| status_bytes(&text, "VmHWM")).or(peak_bytes);
@@ -285,6 +288,7 @@ pub fn prepare_s(testbed: &Testbed<'_>) -> Result<f64, Stop> {
 /// Returns the path of the file of simulated conversations; writes the file first if it does not
 /// exist.
 fn file_of_conversations(dir: &Path) -> Result<PathBuf, Stop> {
+    // The name has the constants that the file is made from, so other ones give another file.
     let path = dir.join(format!("conversations-{ENTRIES}-{SEED}.json"));
     if !path.is_file() {
         make_dir(dir)?;
@@ -320,6 +324,7 @@ struct Draws(SplitMix64);
 
 impl Draws {
     fn between(&mut self, low: u64, high: u64) -> u64 {
+        // The remainder is not exactly uniform, which does not matter for made-up text.
         low + self.0.draw() % (high - low + 1)
     }
 

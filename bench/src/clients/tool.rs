@@ -71,6 +71,7 @@ impl Tool {
     /// load, those added for a load sent at once, and those added for a load with a rate.
     fn arguments(self) -> [&'static str; 3] {
         match self {
+            // The fixed prompts of the output check mean nothing to a server without a model.
             Self::Redline => [
                 "--url http://{address} --engine emitter.toml --scenario load.toml \
                  --dataset rows.jsonl --tokenizer tokenizer.json --no-output-check \
@@ -271,6 +272,7 @@ fn read_redline(testbed: &Testbed<'_>, load: &Load) -> Result<Reported, String> 
         serde_json::from_str(&text).map_err(|error| error.to_string())?;
     let metrics = measurement.metrics.ok_or("measured nothing")?;
     let samples = samples(testbed).map_err(|stop| stop.to_string())?;
+    // The percentiles would otherwise be those of other requests than the log's.
     if samples.1.len() as u64 != load.requests {
         return Err(format!("left {} samples", samples.1.len()));
     }
@@ -397,6 +399,7 @@ fn aiperf(world: &World) -> Result<PathBuf, Stop> {
 /// Installs AIPerf into a virtual environment. The environment is created at its final path,
 /// because its scripts contain that path.
 fn install(world: &World, dir: &Path) -> Result<(), Stop> {
+    // A folder without the mark is what an interrupted installation left.
     let _ = fs::remove_dir_all(dir);
     let near = dir.parent().unwrap_or(Path::new("."));
     make_dir(near)?;
@@ -404,6 +407,7 @@ fn install(world: &World, dir: &Path) -> Result<(), Stop> {
     let mut venv = Command::new(PYTHON);
     venv.args(["-m", "venv"]).arg(dir);
     let mut pip = Command::new(dir.join("bin/python"));
+    // Only wheels are accepted: a source package would run its code, and may need a compiler.
     pip.args(["-m", "pip", "install", "--only-binary", ":all:", "--quiet", "--no-input"])
         .args(["--disable-pip-version-check", AIPERF])
         .env("TMPDIR", temp.path());

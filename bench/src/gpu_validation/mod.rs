@@ -147,6 +147,7 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
     }
     let name = given.file_name().unwrap_or_default().to_string_lossy().replace(".tar.gz", "");
     let dir = world.places.target("validations/collected").join(name);
+    // An earlier archive of the same name may have had other files.
     if dir.exists() {
         fs::remove_dir_all(&dir).map_err(files::FileError::at("clear", &dir))?;
     }
@@ -204,6 +205,7 @@ impl Results<'_> {
                 release: self.described.engine.release.clone(),
                 model: model.clone(),
                 scenario: scenario.clone(),
+                // The run is a block of its own: nothing is measured in alternation with it.
                 block: *position,
                 position: 0,
                 stage: None,
@@ -237,12 +239,14 @@ impl Results<'_> {
         let hardware = &self.machine.hardware.id;
         let named = Named { engine, release, hardware };
         let version = release.trim_start_matches('v');
+        // The registry refuses records of a working tree, so they are only shown.
         if self.described.engine.dirty != Some(false) || is_development(version) {
             registry.print_table(named, Some(&self.staged))?;
             let shown = world.places.shown(&self.staged);
             world.console.answer(&format!("records  {shown} (of a working tree: not committed)"));
             return Ok(());
         }
+        // An unfit repository is reported here, before the pages are rendered.
         registry.preflight()?;
         registry.render_pages(&self.staged)?;
         let message = format!(

@@ -99,6 +99,7 @@ struct Bundle<'a> {
 impl Bundle<'_> {
     fn described(&self, flags: &PackFlags, spec: ServerSpec) -> Result<ValidationBundle, Stop> {
         let mut ids = Ids::new(self.world.clock.unix_ms(), self.world.random);
+        // The id is chosen here, so that collecting the results again gives the same records.
         let campaign = ids.next_id();
         let Some(version) = spec.built.version else {
             return Err(Stop::wrong_use("a server that is already running cannot be packed"));
@@ -158,6 +159,7 @@ impl Bundle<'_> {
                 true => copy_tree(&cell.model.path, &to)?,
                 false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
             }
+            // Models that share a tokenizer get the same prompts, and so the same file.
             save_workload(self.world, &cell, &plan_file(&self.dir, &cell.scenario.id, &tokenizer))?;
         }
         Ok(())
@@ -253,6 +255,7 @@ fn copy_tree(from: &Path, to: &Path) -> Result<(), FileError> {
     for entry in fs::read_dir(from).map_err(FileError::at("read the folder", from))? {
         let path = entry.map_err(FileError::at("read the folder", from))?.path();
         let to = to.join(file_name(&path));
+        // Links are followed: files of a Hugging Face snapshot are links to another folder.
         if path.is_dir() { copy_tree(&path, &to)? } else { copy(&path, &to)? }
     }
     Ok(())

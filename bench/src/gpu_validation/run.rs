@@ -79,6 +79,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
             true => read_json::<StageReport>(&path)?,
             false => {
                 let report = runner.report(stage)?;
+                // The report is written at the end: an interrupted stage has none, and runs again.
                 write_json(&path, &report)?;
                 archive(world, &results, &archive_path)?;
                 report
@@ -259,6 +260,7 @@ impl StageRunner<'_> {
         command.current_dir(self.bundle);
         let mut group = match Group::start(&mut command) {
             Ok(group) => group,
+            // This is no error of the whole run, because the other stages can still be run.
             Err(error @ ProcessError::Start { .. }) => {
                 return Ok((Outcome::Failed, Some(error.to_string())));
             }
@@ -356,6 +358,7 @@ impl StageRunner<'_> {
 fn ran_no_test(output: &str) -> bool {
     let results = output.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
     let mut passed = results.map(|rest| rest.split(' ').next().unwrap_or_default()).peekable();
+    // Other programs print no such line, and only their exit status counts.
     passed.peek().is_some() && passed.all(|count| count == "0")
 }
 

@@ -129,6 +129,7 @@ pub fn measure(
     let (values, place) = match (&tool.pointer, &tool.after) {
         (Some(pointer), None) => (figures(&written.stdout, pointer), format!("at `{pointer}`")),
         (None, Some(mark)) => {
+            // A tool may print its result on either stream.
             let said = [&*written.stdout, &*written.stderr];
             let value = said.into_iter().find_map(|said| number_after(said, mark));
             (value.into_iter().collect(), format!("after `{mark}`"))
@@ -176,6 +177,7 @@ fn figures(printed: &str, pointer: &str) -> Vec<f64> {
 /// Returns the number that follows the last occurrence of `mark` in the text `said`; `None` if
 /// there is none.
 fn number_after(said: &str, mark: &str) -> Option<f64> {
+    // The last mark counts, because a tool may print estimates before its final result.
     let (_, rest) = said.rsplit_once(mark)?;
     rest.split_whitespace().next()?.parse().ok()
 }

@@ -56,6 +56,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     world.tools.check()?;
     let cell = default_cell(world, flags.model.as_deref())?;
     let scenario = world.catalog.scenario(&cell.scenario)?;
+    // Another measurement in this clone would use the same cores.
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let machine = hardware::detect(world)?;
     let threads = flags.threads.unwrap_or(world.cores);
@@ -81,6 +82,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
         text,
     };
     let round = Round::first(works.len(), variants.len(), flags.repeats);
+    // Engines alternate, so that drift of the machine affects both alike.
     let mut slots = interleave(&round, || ids.next_id());
     // Perplexity does not vary.
     slots.retain(|slot| works[slot.cell] != Work::Perplexity || slot.repeat == 1);
@@ -179,6 +181,8 @@ impl Comparison<'_> {
                 let own = self.by_tool(variant, "perplexity")?;
                 add(Figure::Perplexity, own);
                 let has_f32 = variant.engine.file.figures.contains_key(PERPLEXITY_F32);
+                // The report has only rows with values of both engines, so an engine without
+                // such a path gets its one perplexity there.
                 let f32 = if has_f32 { self.by_tool(variant, PERPLEXITY_F32)? } else { own };
                 add(Figure::PerplexityF32, f32);
             }
@@ -216,6 +220,7 @@ impl Comparison<'_> {
         let bench = local_bench(self.world, self.id, &self.places, &self.hardware);
         let mut resident = None;
         let record = bench.run(slot, variant, self.cell, &mut |server| {
+            // The memory is read here, because the server is stopped when the run is over.
             resident = Some(resident_memory(self.world, variant, server)?);
             Ok(())
         })?;
@@ -225,6 +230,7 @@ impl Comparison<'_> {
         else {
             return Err(failed(&variant.engine.id, &record));
         };
+        // Such a run stays in the comparison, and the report shows the reasons below the figures.
         if record.validity.verdict != ValidityVerdict::Valid {
             let verdict = format!("{:?}", record.validity.verdict).to_uppercase();
             let (engine, reasons) = (&variant.engine.id, record.validity.reasons.join("; "));
@@ -304,6 +310,7 @@ pub fn first_answer_s(
         if let Some(status) = client.wait(Some(POLL), &world.interrupt)? {
             break status;
         }
+        // Without this check the client would wait for a dead server until its own time limit.
         if let Some(status) = server.poll()? {
             let what = format!("its server ended with {}", describe(status));
             let log = world.identity.tail(&server.log_tail());

@@ -297,6 +297,7 @@ pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
     let of_f32 = own.redline.summary.median / f32.redline.summary.median;
     let limit = |of, ratio, at_most| Limit { of, ratio, at_most, holds: ratio <= at_most };
     vec![
+        // Perplexity is measured once per engine, so the mean over the pairs is the one ratio.
         limit(format!("that of {peer}"), own.ratio.mean, OF_PEER),
         limit("redline's in f32".into(), of_f32, OF_F32),
     ]

@@ -144,6 +144,7 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
     for path in &given.files {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let bytes = fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        // Bytes of a log that are not UTF-8 must not prevent the import of its other results.
         let text = String::from_utf8_lossy(&bytes);
         let source = given.source.clone().unwrap_or_else(|| source_of(&file));
         let imported = import(&text, &file, &source, claim.as_ref())?;

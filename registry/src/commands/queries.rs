@@ -49,12 +49,14 @@ pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
     let surveys = roots.iter().zip(places).map(|(root, at)| Survey::of(root, at, Trust::Stamps));
     let surveys = surveys.collect::<Result<Vec<_>, _>>()?;
     for survey in &surveys {
+        // Such a file is missing from the table; findings about others are reported by `check`.
         let unreadable = survey.files.iter().filter(|file| file.facts.is_none());
         let unreadable = unreadable.flat_map(|file| &file.findings);
         for finding in survey.findings.iter().chain(unreadable) {
             eprintln!("{finding}");
         }
     }
+    // The index does not contain the content of events, which says what is retracted.
     let in_events = |path: &str| first_part(path) == "events";
     let events = store::load_where(&paths(&roots), &in_events)?.events;
     let runs = lists::listed(&surveys, &events, &filter);
@@ -91,6 +93,7 @@ pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
 
 pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
     let in_table = |path: &str| !["kernels", "campaigns"].contains(&first_part(path));
+    // The registry is loaded late, so that a build without Parquet refuses before it reads it.
     let load = || store::load_figures(&paths(&given.sources.roots()), &in_table).map(reported);
     match &given.parquet {
         Some(file) => export_parquet(load, file)?,

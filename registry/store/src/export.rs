@@ -26,6 +26,7 @@ pub enum Cell {
 /// what identifies a run, then metrics in their stored units (which end their names), then the
 /// record's hash.
 pub fn columns() -> Vec<(&'static str, Cell)> {
+    // The cells of an empty record name the columns, so that both always agree.
     cells(&Stored { path: String::new(), root: 0, record: RunRecord::default() }, false)
 }
 

@@ -98,6 +98,7 @@ impl Listing {
                 listing.findings.append(&mut entries.findings);
             }
         }
+        // The system lists the entries of a folder in no defined order.
         listing.files.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         Ok(listing)
     }

@@ -40,6 +40,7 @@ pub fn load(roots: &[&Path]) -> Result<Registry, StoreError> {
 pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Registry, StoreError> {
     let wanted = |name: &str| releases.iter().any(|release| is_release(release, name));
     load_where(roots, &|path| {
+        // A folder above the releases has no such part, and passes so that it is read.
         let release = path.strip_prefix("runs/").and_then(|below| below.split('/').nth(1));
         release.is_none_or(wanted)
     })
@@ -52,6 +53,7 @@ pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Registry, Sto
 ///
 /// One of `roots` exists and is no folder, or a folder, a file or its metadata cannot be read.
 pub fn load_runs(roots: &[&Path], parts: &RunParts) -> Result<Registry, StoreError> {
+    // Events are needed to know which of the runs are retracted.
     load_figures(roots, &|path| path.split('/').next() == Some("events") || parts.admit(path))
 }
 
@@ -107,6 +109,7 @@ fn load_with(
         take(&mut registry, path.to_owned(), roots[0], parsed);
         registry.findings.extend(other);
     }
+    // Events are applied last, because one may name a record of any folder.
     registry.apply_events();
     registry.findings.sort();
     Ok(registry)
@@ -141,6 +144,7 @@ fn read(
     let (first, others) = roots.split_first().expect("a path was found somewhere");
     let bytes = listings[*first].read(path)?;
     let mut contradicted = None;
+    // Rendered files may differ: staged ones also show the staged records.
     for other in others.iter().filter(|_| FileKind::of(path).is_record()) {
         if listings[*other].read(path)? != bytes {
             let detail = "the overlay holds another record under this path";
@@ -148,6 +152,7 @@ fn read(
         }
     }
     let mut parsed = storage::read(path, &bytes);
+    // Each run is trimmed at once, so that all histograms are never in memory together.
     if let Ok(Parsed::Run(run)) = &mut parsed {
         trim(run);
     }

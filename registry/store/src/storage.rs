@@ -118,6 +118,7 @@ fn parse(path: &str, bytes: &[u8]) -> Result<(Parsed, Option<Value>), Finding> {
     }
     if kind == FileKind::Stray {
         let detail = "no record, page or README.md has this path";
+        // Outside the folders of records, a stray file cannot be mistaken for a record.
         let breach = in_record_folder(path);
         return Err(Finding { breach, ..Finding::breach(LAYOUT, path, detail) });
     }
@@ -148,6 +149,7 @@ fn json<T: DeserializeOwned>(
         Finding::breach(READ, path, format!("not a `{schema}` record: {error}"))
     };
     let value: Value = serde_json::from_str(text).map_err(unreadable)?;
+    // The schema comes before the fields, since a later version may lack or rename some.
     known_schema(path, value.get("schema").and_then(Value::as_str), schema)?;
     // Parsed from the text, not from the value: only that refuses a key that is given twice.
     Ok((parsed(serde_json::from_str(text).map_err(unreadable)?), Some(value)))
@@ -155,6 +157,7 @@ fn json<T: DeserializeOwned>(
 
 fn toml_event(path: &str, text: &str) -> Result<Event, Finding> {
     let found = event::schema_of(text);
+    // Any other wrong schema is a finding of `verify`, together with the event's other mistakes.
     if found.as_deref().is_some_and(|found| is_later(found, event::SCHEMA)) {
         known_schema(path, found.as_deref(), event::SCHEMA)?;
     }
@@ -168,6 +171,7 @@ fn known_schema(path: &str, found: Option<&str>, known: &str) -> Result<(), Find
         return Ok(());
     }
     let later = is_later(found, known);
+    // The text comes from the file, and may have any length.
     let found: String = found.chars().take(40).collect();
     let detail = format!("schema is `{found}`, this program reads `{known}`");
     Err(match later {
@@ -215,6 +219,7 @@ fn verify(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
 
 fn hash(path: &str, value: &Value) -> Option<Finding> {
     let stored = value.get("record_sha256").and_then(Value::as_str).unwrap_or_default();
+    // The hash covers the JSON as it was read, with keys that this program does not know.
     let due = record_sha256_of(value);
     let short = |hash: &str| hash.chars().take(12).collect::<String>();
     (stored != due).then(|| {
@@ -256,6 +261,7 @@ fn findings(path: &str, record: &RunRecord) -> Option<Finding> {
             format!("judged by revision {rev} of the rules, known here: {}", judge::CHECKS_REV);
         return Some(Finding::breach(LATER, path, detail).with_hint(LATER_HINT));
     }
+    // The rules are those of the record's own revision: a newer one must not make it unsound.
     let due = judge::findings_at(record, rev);
     let wrong = disagreement(&record.checks, &due)?;
     Some(Finding::breach(FINDINGS, path, wrong))
@@ -310,6 +316,7 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
     let env = server.env.iter().flatten();
     let secrets = env.clone().filter(|(name, value)| {
         let name = name.to_lowercase();
+        // Whole words are compared, so that `TOKENIZERS_PARALLELISM` is not taken for a secret.
         let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
         // A value in braces is a placeholder for a secret that was removed.
         !value.is_empty() && !value.starts_with('{') && words.any(|w| SECRET_WORDS.contains(&w))
@@ -357,6 +364,7 @@ pub fn repeated_ids<'a>(
     for (id, path) in files {
         match first.get(id) {
             None => drop(first.insert(id, path)),
+            // A staged copy of a committed record has the same path and is no repetition.
             Some(other) if *other == path => {}
             Some(other) => {
                 found.push(Finding::breach(rule, path, format!("id `{id}` belongs to `{other}`")));

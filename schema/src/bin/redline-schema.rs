@@ -30,6 +30,7 @@ fn run(folder: &Path, check: bool) -> ExitCode {
             Ok(text) => text,
             Err(error) => return fail(&path, &error),
         };
+        // A schema without a file is stale as well.
         let current = std::fs::read_to_string(&path).unwrap_or_default();
         if current == wanted {
             continue;

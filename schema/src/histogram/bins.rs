@@ -70,6 +70,7 @@ impl Scale {
         let resolved = 2 * 10_u64.pow(u32::try_from(head.digits).ok()?);
         let half_log2 = resolved.next_power_of_two().ilog2() - 1;
         // The range of the lowest bins doubles until it includes the highest value.
+        // The shift has 128 bits, because a file may claim a range whose end needs more than 64.
         let doublings =
             (0..64).find(|n| (2_u128 << (half_log2 + unit_log2 + n)) > head.highest.into())?;
         let bins = u64::from(doublings + 2) << half_log2;

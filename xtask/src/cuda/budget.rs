@@ -108,6 +108,7 @@ pub fn read_code(usage: &str, sass: &str) -> BTreeMap<String, Code> {
         if let Some(name) = line.strip_prefix("Function ") {
             entry = Some(name.trim_end_matches(':').to_owned());
         } else if let Some(name) = entry.take() {
+            // The line after a function's name has its resources.
             let of = |what| field(line, what).unwrap_or_default();
             let code = entries.entry(name).or_default();
             code.registers = of("REG:");

@@ -63,6 +63,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
     fs::create_dir_all(&out).with_context(|| format!("cannot write `{}`", out.display()))?;
     let reports = for_all(&units, |unit| unit.check(shell, &toolchain, &out))?;
     reports.iter().flat_map(|report| &report.within).for_each(|line| eprintln!("{line}"));
+    // Findings are printed last, below the many lines about entries within their budgets.
     let findings: Vec<&String> = reports.iter().flat_map(|report| &report.findings).collect();
     findings.iter().for_each(|finding| eprintln!("{finding}"));
     Ok(u8::from(!findings.is_empty()))
@@ -75,6 +76,7 @@ fn units(dir: &Path) -> Result<Vec<Unit>> {
     sources.retain(|path| path.extension().is_some_and(|extension| extension == "cu"));
     sources.sort();
     if sources.is_empty() {
+        // A wrong path must not pass as a check of no kernels.
         bail!("`{}` has no kernels", dir.display());
     }
     let units =
@@ -88,6 +90,7 @@ fn for_all(units: &[Unit], ask: impl Fn(&Unit) -> Result<Report> + Sync) -> Resu
     let (next, answers) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
         loop {
+            // Each thread takes the next unit, because units take different times to compile.
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(unit) = units.get(index) else { break };
             let answer = ask(unit);
@@ -110,6 +113,7 @@ impl Unit {
         let head = match Head::read(&source, &GENERATIONS.map(|generation| generation.name)) {
             Ok(head) => head,
             Err(error) => {
+                // This is a finding and no error, so that the other kernels are still checked.
                 report.findings.push(format!("{}: {error:#}", self.name()));
                 return Ok(report);
             }

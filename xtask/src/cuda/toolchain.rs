@@ -57,6 +57,7 @@ fn fetch(shell: &Shell, dir: &Path) -> Result<()> {
         code?;
         bail!("pip could not fetch the CUDA toolchain; what it said stands above\n{NO_PACKAGES}");
     }
+    // An outdated toolchain is removed, because a folder cannot be renamed onto a full one.
     if dir.exists() {
         fs::remove_dir_all(dir).with_context(|| format!("cannot remove `{}`", dir.display()))?;
     }

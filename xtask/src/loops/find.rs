@@ -77,6 +77,7 @@ impl Loop {
             let base = one.memory_base();
             // `rbp` points into the frame only where the function uses it as frame pointer.
             let frame = base == Register::RSP || (base == Register::RBP && self.has_frame_pointer);
+            // Pushes, pops and calls use the stack without a memory operand.
             (memory && frame) || one.is_stack_instruction()
         };
         self.instructions.iter().filter(on_stack).count()

@@ -50,6 +50,7 @@ fn find(files: &[File]) -> Vec<Finding> {
 fn crates(files: &[File]) -> BTreeMap<&Path, Crate<'_>> {
     let mut crates: BTreeMap<&Path, Crate<'_>> = BTreeMap::new();
     for file in files.iter().filter(|file| file.is_rust()) {
+        // Ancestors go upwards, so the last one is the outermost `src`.
         let source = file.path.ancestors().filter(|path| path.ends_with("src")).last();
         if let Some((source, module)) = source.and_then(|at| Some((at, module(file, at)?))) {
             crates.entry(source).or_default().files.insert(module, file);
@@ -93,6 +94,7 @@ impl Crate<'_> {
             "self" => (module, &path[1..]),
             "super" => (&module[..module.len().checked_sub(supers)?], &path[supers..]),
             first => {
+                // A path may begin with a child of its module; any other first word is a crate.
                 let mut child = module.to_vec();
                 child.push(first.to_owned());
                 (self.files.contains_key(&child).then_some(module)?, path)
@@ -171,6 +173,7 @@ fn uses(file: &File, reexports: bool) -> Vec<(Vec<String>, String)> {
     let lines: String =
         super::source::code_lines(code).map(|(_, line)| format!("{line} ")).collect();
     let mut found = Vec::new();
+    // The lines were joined, because a declaration may span several and ends at its semicolon.
     for declaration in lines.split(';') {
         let Some(at) = declaration.rfind("use ") else { continue };
         let (before, path) = (declaration[..at].trim_end(), &declaration[at + 4..]);

@@ -60,6 +60,7 @@ fn check_manifest(file: &File) -> Vec<Finding> {
     };
     let within =
         |table: &str, key: &str| manifest.get(table).and_then(|table: &Value| table.get(key));
+    // The root's manifest declares the workspace and has no package.
     let Some(package) = within("package", "name").and_then(Value::as_str) else {
         return Vec::new();
     };

@@ -110,6 +110,7 @@ fn normal(path: &Path) -> PathBuf {
 
 /// Returns the back-ticked words of a Markdown line.
 fn back_ticked(line: &str) -> impl Iterator<Item = &str> {
+    // Every second part of the line lies between two back-ticks.
     line.split('`').skip(1).step_by(2)
 }
 
@@ -117,6 +118,7 @@ fn back_ticked(line: &str) -> impl Iterator<Item = &str> {
 fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let is_name = |word: &str| {
         let plain = word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        // A word without an underscore may be code of any kind; names of tests have several.
         plain && word.contains('_')
     };
     let rust: Vec<&str> =

@@ -90,6 +90,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
 fn tracked_files(shell: &Shell) -> Result<Vec<File>> {
     let listed = shell.read(
         Path::new("git"),
+        // Git does not quote unusual names with `-z`.
         &["ls-files", "-z", "--cached", "--others", "--exclude-standard"],
     )?;
     let mut files = Vec::new();
