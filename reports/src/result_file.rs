@@ -77,7 +77,6 @@ fn found_in_object(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Fou
         _ => None,
     };
     Ok(Found {
-        // SGLang's result lines do not have this key.
         tool: if object.contains_key("num_prompts") { Tool::Vllm } else { Tool::Sglang },
         backend: text("backend"),
         figures,

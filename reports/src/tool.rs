@@ -42,7 +42,6 @@ impl Tool {
             // vLLM's blocks do not name the backend.
             Self::Vllm
         } else if has("Concurrency") || has("Total token throughput (tok/s)") {
-            // LMDeploy's script prints neither of the two lines.
             Self::Sglang
         } else {
             Self::Lmdeploy
