@@ -249,7 +249,8 @@ pub struct Kernels {
     /// Benchmark the working tree; this is the default without VERSION.
     #[arg(long)]
     pub worktree: bool,
-    /// Model to compare with the machine's limits, a file of `suite/models/`; default: the first
+    /// Model to compare with the machine's limits, the name of a file of `suite/models/` without
+    /// `.toml`; default: the first
     /// model of the target `cpu`.
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,

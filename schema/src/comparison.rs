@@ -164,7 +164,8 @@ pub struct Row {
     pub verdict: Verdict,
 }
 
-/// Spread of one metric over repeated runs, in the metric's unit.
+/// Summary of one metric over repeated runs: number, median, smallest, largest and mean value,
+/// and coefficient of variation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Number of runs that measured the metric.

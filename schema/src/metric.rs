@@ -58,7 +58,8 @@ pub struct Metric {
     pub better: Better,
     /// Scenarios in which the metric is release-blocking.
     pub gates: Gates,
-    /// Minimum effect in percent: a smaller difference is never called a change (docs/method/comparisons.md).
+    /// Minimum effect in percent: the screen suspects no smaller difference, and a confirmation may
+    /// measure half of it (docs/method/comparisons.md).
     pub floor_pct: f64,
     read: Read,
 }

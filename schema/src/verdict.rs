@@ -78,7 +78,8 @@ pub struct Verdict {
     /// shown and does not affect the verdict.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cliffs_delta: Option<f64>,
-    /// Minimum effect of the metric in percent: a smaller effect is never called a change.
+    /// Minimum effect of the metric in percent: the screen suspects no smaller effect, and a
+    /// confirmation may measure half of it.
     pub floor_pct: f64,
     /// Noise in percent: effect that a release showed against itself in this campaign. A smaller
     /// effect is never called a change.
@@ -112,9 +113,11 @@ impl Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictKind {
-    /// Regressed: worse by the minimum effect or more, beyond chance.
+    /// Regressed: worse beyond chance, and by the minimum effect or more (half of it in a
+    /// confirmation).
     Regressed,
-    /// Improved: better by the minimum effect or more, beyond chance.
+    /// Improved: better beyond chance, and by the minimum effect or more (half of it in a
+    /// confirmation).
     Improved,
     /// Unchanged: the 90 % interval lies within the minimum effect.
     Unchanged,

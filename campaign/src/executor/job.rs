@@ -248,7 +248,8 @@ pub struct Progress {
     pub files: Vec<FileFact>,
     /// Number of the job's interrupted blocks whose files were set aside.
     pub aside: usize,
-    /// Time of all runs of the job in microseconds, including those of discarded blocks.
+    /// Time of the ended runs of the job in microseconds, including those of discarded blocks; a
+    /// run that was cut short does not count.
     pub wall_us: u64,
 }
 

@@ -239,8 +239,8 @@ impl Explore<'_> {
     }
 }
 
-/// Prints the lab's conclusion and the recommended command. The exit code tells if a configuration
-/// is recommended or none meets the limits.
+/// Publishes a lab's records and prints its conclusion and the recommended command. The exit code
+/// tells if a configuration is recommended, none meets the limits, or the lab is not finished.
 ///
 /// # Errors
 /// A record is refused, a tool fails, a file cannot be read or written, or the command is

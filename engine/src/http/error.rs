@@ -74,7 +74,8 @@ impl ErrorKind {
     }
 
     /// Returns the outcome under which `redline_requests_total` counts a request with this kind of
-    /// error; `None` for failures of the engine, which the engine loop has counted.
+    /// error; `None` for `EngineFailed`: the engine loop counts the sequences that it fails itself,
+    /// and other such errors are not counted.
     pub(super) fn outcome(self) -> Option<Outcome> {
         (self != Self::EngineFailed).then_some(Outcome::Refused)
     }

@@ -197,8 +197,8 @@ pub(super) fn opens_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK)
 }
 
-/// Returns true if a prompt ends with the tag `</think>`, as a chat template with thinking turned
-/// off writes.
+/// Returns true if a prompt ends with the tag `</think>`, apart from white space, as a chat
+/// template with thinking turned off writes.
 pub(super) fn closes_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK_END)
 }

@@ -18,7 +18,8 @@ pub struct Evidence {
     pub screen: Vec<f64>,
     /// Log ratios of the confirmation's pairs; empty where there was no confirmation.
     pub confirm: Vec<f64>,
-    /// Minimum effect of the metric, in log units, that is ever called a change.
+    /// Minimum effect of the metric, in log units: the screen suspects no smaller effect, and a
+    /// confirmation may measure half of it.
     pub floor: f64,
     /// Noise of the machine for the metric, in log units: no smaller effect is called a change.
     pub noise: f64,

@@ -7,7 +7,7 @@ use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 /// Largest number of commits that a comparison lists.
 pub const COMMITS_SHOWN: usize = 12;
 
-/// Returns the title of a cell: `redline on HARDWARE: model, configuration, scenario`.
+/// Returns the title of a cell: `ENGINE on HARDWARE: MODEL, CONFIGURATION, SCENARIO`.
 pub fn title(cell: &Cell) -> String {
     let Cell { engine, hardware, model, config, scenario } = cell;
     format!("{engine} on {hardware}: {model}, {config}, {scenario}")

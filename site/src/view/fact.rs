@@ -85,7 +85,7 @@ pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
     ]
 }
 
-/// Returns the group of facts about the machine of `runs`.
+/// Returns the group of facts about the machines of `runs`; a fact lists the distinct values.
 pub fn machine_group(runs: &[&Run]) -> FactGroup {
     group("Machine", machine(runs))
 }

@@ -129,7 +129,8 @@ impl Draw<'_> {
         Ok((requests, warmup))
     }
 
-    /// Draws synthetic or traced requests, whose number no dataset of conversations limits; warm-up
+    /// Draws synthetic requests, or takes the first ones of a trace and fails where it has too few;
+    /// warm-up
     /// requests are drawn with the next seed.
     fn made_up(&self) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
