@@ -6,6 +6,8 @@
 //! powers come from a Rust library, because those of C libraries differ in the last bit between
 //! machines and the drawn requests must not.
 
+use super::pcg64::words;
+
 const N: usize = 624;
 const M: usize = 397;
 
@@ -100,10 +102,7 @@ impl PythonRandom {
     /// Creates CPython's generator in the state after `random.seed(seed)`, for a non-negative
     /// integer.
     pub fn seed(seed: u64) -> Self {
-        let low = (seed & 0xffff_ffff) as u32;
-        let high = (seed >> 32) as u32;
-        let key: &[u32] = if high == 0 { &[low] } else { &[low, high] };
-        Self(Mt19937::from_key(key))
+        Self(Mt19937::from_key(&words(seed)))
     }
 
     /// Returns one value of CPython's `Random._randbelow(bound)`, for a bound from 1 to 2^32 - 1.

@@ -13,7 +13,7 @@ mod synthetic;
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use datasets::{Conversations, Rows};
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::run::PromptForm;
@@ -72,11 +72,11 @@ impl Draw<'_> {
         match self.scenario.workload.pack {
             Pack::MultiTurn => self.of_conversations(),
             Pack::Jsonl => self.of_lines(),
-            Pack::RandomVllm
-            | Pack::RandomInferencex
-            | Pack::PrefixGroupsSglang
-            | Pack::PrefixRepetitionVllm
-            | Pack::TraceMooncake => self.made_up(),
+            Pack::RandomVllm => self.made_up(synthetic::random_vllm),
+            Pack::RandomInferencex => self.made_up(synthetic::random_inferencex),
+            Pack::PrefixGroupsSglang => self.made_up(synthetic::prefix_groups_sglang),
+            Pack::PrefixRepetitionVllm => self.made_up(synthetic::prefix_repetition_vllm),
+            Pack::TraceMooncake => self.made_up(datasets::traced),
             _ => self.of_rows(),
         }
     }
@@ -131,9 +131,12 @@ impl Draw<'_> {
 
     /// Draws synthetic or traced requests, whose number no dataset of conversations limits; warm-up
     /// requests are drawn with the next seed.
-    fn made_up(&self) -> anyhow::Result<(Requests, Requests)> {
+    fn made_up(
+        &self,
+        sampler: impl Fn(&Draw<'_>) -> anyhow::Result<Requests>,
+    ) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
-        let requests = self.drawn()?;
+        let requests = sampler(self)?;
         self.enough(&requests)?;
         let next = Workload {
             requests: self.scenario.warmup.requests,
@@ -142,19 +145,9 @@ impl Draw<'_> {
             groups: workload.groups.map(|_| 1),
             ..workload.clone()
         };
-        let mut others = Draw { workload: &next, ..*self }.drawn()?.into_iter();
+        let mut others = sampler(&Draw { workload: &next, ..*self })?.into_iter();
         let warmup = self.warmup(&requests, || Ok(others.next()))?;
         Ok((requests, warmup))
-    }
-
-    fn drawn(&self) -> anyhow::Result<Requests> {
-        match self.workload.pack {
-            Pack::RandomVllm => synthetic::random_vllm(self),
-            Pack::RandomInferencex => synthetic::random_inferencex(self),
-            Pack::PrefixGroupsSglang => synthetic::prefix_groups_sglang(self),
-            Pack::PrefixRepetitionVllm => synthetic::prefix_repetition_vllm(self),
-            _ => datasets::traced(self),
-        }
     }
 
     fn enough(&self, requests: &[ManifestRequest]) -> anyhow::Result<()> {
@@ -226,13 +219,17 @@ struct Draw<'a> {
     form: PromptForm,
 }
 
-/// Returns the error of the request with index `index`, whose prompt or answer (`what`) would be
-/// empty.
-fn empty(index: usize, what: &str) -> anyhow::Error {
-    anyhow::anyhow!(
-        "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or \
-         the length"
-    )
+/// Checks that no part (prompt, answer) of the request with index `index` is without tokens, given
+/// the parts' names and token counts.
+fn filled<const N: usize>(index: usize, parts: [(&str, u64); N]) -> anyhow::Result<()> {
+    for (part, tokens) in parts {
+        ensure!(
+            tokens > 0,
+            "request {index} would have {part} without tokens\nhint: raise \
+             `workload.range_ratio` or the length"
+        );
+    }
+    Ok(())
 }
 
 impl<'a> Draw<'a> {
@@ -259,12 +256,7 @@ impl<'a> Draw<'a> {
         index: usize,
     ) -> anyhow::Result<ManifestRequest> {
         let prompt = self.tokenizer.encode(&text)?;
-        for (what, is_empty) in [("a prompt", prompt.is_empty()), ("an answer", output_tokens == 0)]
-        {
-            if is_empty {
-                return Err(empty(index, what));
-            }
-        }
+        filled(index, [("a prompt", prompt.len() as u64), ("an answer", output_tokens)])?;
         let text = (self.form == PromptForm::Text).then_some(text);
         Ok(ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() })
     }
@@ -302,10 +294,7 @@ impl<'a> Draw<'a> {
                 return Ok((text, ids));
             }
             round += 1;
-            ids.truncate(wanted);
-            while ids.len() < wanted {
-                ids.push(extra());
-            }
+            ids.resize_with(wanted, &mut extra);
         }
     }
 }
