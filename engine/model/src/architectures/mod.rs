@@ -3,6 +3,7 @@
 //! plain data, a `DecoderSpec`.
 
 use super::LoadError;
+use super::config::Settings;
 use super::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
@@ -20,7 +21,7 @@ pub struct Architecture {
     /// Function that builds the `DecoderSpec` of a checkpoint of the architecture; it fails if the
     /// checkpoint's configuration is invalid or not supported, or if `rope_freqs.weight` of a GGUF
     /// file has a wrong shape or type.
-    pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
+    pub describe: fn(&Checkpoint, Settings<'_>) -> Result<DecoderSpec, LoadError>,
 }
 
 /// Declares the modules of the architectures and the table of them, so that a new architecture is
