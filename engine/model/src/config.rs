@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::LoadError;
 use engine_core::AttentionShape;
-use engine_weights::ConfigSource;
 use engine_weights::gguf::Metadata;
+use engine_weights::{CheckpointError, ConfigSource};
 
 /// Settings of a checkpoint, which are read by their key in config.json or in GGUF metadata.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +70,7 @@ pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
             .get("architectures")
             .and_then(|list| list.get(0))
             .and_then(Value::as_str)
-            .ok_or_else(|| LoadError::config(path, "architectures", "it names none")),
+            .ok_or_else(|| CheckpointError::config(path, "architectures", "it names none").into()),
     }
 }
 
@@ -118,12 +118,14 @@ impl<'a> Settings<'a> {
     /// Builds the error that a setting is missing or wrong; it names the key `json_key` for
     /// config.json, and `gguf_key` after the architecture's name for GGUF metadata.
     pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl fmt::Display) -> LoadError {
-        match self {
-            Self::Json { path, .. } => LoadError::config(path, json_key, reason),
+        let error = match self {
+            Self::Json { path, .. } => CheckpointError::config(path, json_key, reason),
             Self::Gguf { metadata, architecture } => {
-                LoadError::config(&metadata.path, format!("{architecture}.{gguf_key}"), reason)
+                let key = format!("{architecture}.{gguf_key}");
+                CheckpointError::config(&metadata.path, key, reason)
             }
-        }
+        };
+        error.into()
     }
 
     /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a whole
