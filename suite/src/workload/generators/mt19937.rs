@@ -37,28 +37,23 @@ impl Mt19937 {
     pub(super) fn from_key(key: &[u32]) -> Self {
         let mut generator = Self::from_seed(19_650_218);
         let state = &mut generator.state;
-        let (mut i, mut j) = (1, 0);
-        for _ in 0..N.max(key.len()) {
+        let narrow = |index: usize| u32::try_from(index).unwrap_or(0);
+        let mut i = 1;
+        let mut mix = |factor: u32, added: &dyn Fn(usize) -> u32| {
             let previous = state[i - 1];
-            let mixed = (previous ^ (previous >> 30)).wrapping_mul(1_664_525);
-            let position = u32::try_from(j).unwrap_or(0);
-            state[i] = (state[i] ^ mixed).wrapping_add(key[j]).wrapping_add(position);
+            let mixed = (previous ^ (previous >> 30)).wrapping_mul(factor);
+            state[i] = (state[i] ^ mixed).wrapping_add(added(i));
             i += 1;
-            j = (j + 1) % key.len();
             if i == N {
                 state[0] = state[N - 1];
                 i = 1;
             }
+        };
+        for (j, word) in key.iter().enumerate().cycle().take(N.max(key.len())) {
+            mix(1_664_525, &|_| word.wrapping_add(narrow(j)));
         }
         for _ in 1..N {
-            let previous = state[i - 1];
-            let mixed = (previous ^ (previous >> 30)).wrapping_mul(1_566_083_941);
-            state[i] = (state[i] ^ mixed).wrapping_sub(u32::try_from(i).unwrap_or(0));
-            i += 1;
-            if i == N {
-                state[0] = state[N - 1];
-                i = 1;
-            }
+            mix(1_566_083_941, &|i| narrow(i).wrapping_neg());
         }
         state[0] = 0x8000_0000;
         generator

@@ -66,7 +66,47 @@ pub fn plan(
     Ok(Plan { manifest, warmup })
 }
 
-impl Draw<'_> {
+/// Fills up a list of requests that is too short with randomly chosen repeats, as vLLM's tool does.
+fn drawn_again(requests: &mut Requests, workload: &Workload) {
+    let Ok(count) = u32::try_from(requests.len()) else { return };
+    let mut random = PythonRandom::seed(workload.seed);
+    while count > 0 && (requests.len() as u64) < workload.requests {
+        requests.push(requests[random.below(count) as usize].clone());
+    }
+}
+
+/// Maximum number of rounds in which a prompt's text is corrected to its requested number of
+/// tokens.
+const ROUNDS: usize = 10;
+
+type Requests = Vec<ManifestRequest>;
+
+/// Inputs of a sampler: scenario, dataset, tokenizer and prompt form.
+#[derive(Clone, Copy)]
+struct Draw<'a> {
+    scenario: &'a Scenario,
+    /// Workload from which requests are drawn: the scenario's, or a variant of it for warm-up
+    /// requests.
+    workload: &'a Workload,
+    dataset: Option<&'a Dataset>,
+    tokenizer: &'a Tokenizer,
+    form: PromptForm,
+}
+
+/// Checks that no part (prompt, answer) of the request with index `index` is without tokens, given
+/// the parts' names and token counts.
+fn filled<const N: usize>(index: usize, parts: [(&str, u64); N]) -> anyhow::Result<()> {
+    for (part, tokens) in parts {
+        ensure!(
+            tokens > 0,
+            "request {index} would have {part} without tokens\nhint: raise \
+             `workload.range_ratio` or the length"
+        );
+    }
+    Ok(())
+}
+
+impl<'a> Draw<'a> {
     /// Draws the measured requests and the warm-up requests of the scenario.
     fn requests(&self) -> anyhow::Result<(Requests, Requests)> {
         match self.scenario.workload.pack {
@@ -190,49 +230,7 @@ impl Draw<'_> {
         }
         Ok(found)
     }
-}
 
-/// Fills up a list of requests that is too short with randomly chosen repeats, as vLLM's tool does.
-fn drawn_again(requests: &mut Requests, workload: &Workload) {
-    let Ok(count) = u32::try_from(requests.len()) else { return };
-    let mut random = PythonRandom::seed(workload.seed);
-    while count > 0 && (requests.len() as u64) < workload.requests {
-        requests.push(requests[random.below(count) as usize].clone());
-    }
-}
-
-/// Maximum number of rounds in which a prompt's text is corrected to its requested number of
-/// tokens.
-const ROUNDS: usize = 10;
-
-type Requests = Vec<ManifestRequest>;
-
-/// Inputs of a sampler: scenario, dataset, tokenizer and prompt form.
-#[derive(Clone, Copy)]
-struct Draw<'a> {
-    scenario: &'a Scenario,
-    /// Workload from which requests are drawn: the scenario's, or a variant of it for warm-up
-    /// requests.
-    workload: &'a Workload,
-    dataset: Option<&'a Dataset>,
-    tokenizer: &'a Tokenizer,
-    form: PromptForm,
-}
-
-/// Checks that no part (prompt, answer) of the request with index `index` is without tokens, given
-/// the parts' names and token counts.
-fn filled<const N: usize>(index: usize, parts: [(&str, u64); N]) -> anyhow::Result<()> {
-    for (part, tokens) in parts {
-        ensure!(
-            tokens > 0,
-            "request {index} would have {part} without tokens\nhint: raise \
-             `workload.range_ratio` or the length"
-        );
-    }
-    Ok(())
-}
-
-impl<'a> Draw<'a> {
     fn dataset(&self) -> anyhow::Result<&'a Dataset> {
         let workload = self.workload;
         self.dataset.with_context(|| {
