@@ -110,7 +110,7 @@ impl<D: Device> Decoder<D> {
         if let Some(feature) = Self::missing_feature(checkpoint)? {
             return Err(LoadError::Unsupported(format!(
                 "`{}` needs a {}, which this device does not have; hint: `--device cpu`",
-                checkpoint.path().display(),
+                checkpoint.path.display(),
                 feature.name()
             )));
         }
@@ -141,9 +141,9 @@ impl<D: Device> Decoder<D> {
             if spec.tied { None } else { Some(tensors.matrix(&[rows(names.head)], 0, hidden)?) };
         let kv_shape = kv_shape(spec, tensors.device.rank(), counts.kv, kv_type);
         let state_shape = state_shape(spec, tensors.device.rank(), counts.state);
-        let precision = rope.precision(checkpoint.config());
+        let precision = rope.precision(&checkpoint.config);
         let info = ModelInfo {
-            architecture: architecture(checkpoint.config())?.to_owned(),
+            architecture: architecture(&checkpoint.config)?.to_owned(),
             vocab_size: vocab,
             max_seq_len: config.max_seq_len,
             parameters: tensors.parameters,
@@ -444,13 +444,13 @@ impl<D: Device> Model for Decoder<D> {
 /// Fails if the architecture is not named or not supported, if the configuration is invalid or not
 /// supported, or if the tensor `rope_freqs.weight` of a GGUF file has a wrong shape or type.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let name = architecture(checkpoint.config())?;
+    let name = architecture(&checkpoint.config)?;
     let Some(architecture) = Architecture::find(name) else {
         return Err(LoadError::Unsupported(format!(
             "architecture `{name}` of `{}` is not supported; supported: {}",
-            checkpoint.path().display(),
+            checkpoint.path.display(),
             Architecture::names()
         )));
     };
-    (architecture.describe)(checkpoint, Settings::of(checkpoint.config())?)
+    (architecture.describe)(checkpoint, Settings::of(&checkpoint.config)?)
 }

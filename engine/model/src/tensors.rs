@@ -29,9 +29,7 @@ impl<'a> Part<'a> {
         let own = std::iter::once(0..n).collect();
         Self { name, n, own, order: RowOrder::AsStored, bias: false }
     }
-}
 
-impl Part<'_> {
     /// Returns the range of stored rows from which the output columns `own` are taken.
     fn stored(&self, own: &Range<usize>) -> Range<usize> {
         self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
@@ -76,7 +74,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
         let ranks = self.device.rank().count;
         let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
-        CheckpointError::unsupported(self.checkpoint.path(), reason).into()
+        CheckpointError::unsupported(&self.checkpoint.path, reason).into()
     }
 
     /// Loads the tensor with the full name `name` as a vector of `len` elements on the device.
@@ -203,7 +201,7 @@ impl<'a, D: Device> Tensors<'a, D> {
                  hint: a smaller `--tp`",
                 weight_type.name()
             );
-            return Err(CheckpointError::tensor(self.checkpoint.path(), name, what).into());
+            return Err(CheckpointError::tensor(&self.checkpoint.path, name, what).into());
         }
         let rows = tensor.bytes.chunks_exact(weight_type.row_bytes(k));
         let of = |at: usize| weight_type.row_bytes(at);

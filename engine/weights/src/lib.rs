@@ -119,12 +119,15 @@ enum WeightSource {
 /// files from memory.
 #[derive(Debug)]
 pub struct Checkpoint {
-    path: PathBuf,
-    config: ConfigSource,
+    /// Path of the checkpoint: its folder, or its GGUF file.
+    pub path: PathBuf,
+    /// Configuration of the checkpoint as its files state it, not interpreted.
+    pub config: ConfigSource,
     tensors: BTreeMap<String, StoredTensor>,
     weights: WeightSource,
     quantization: Quantization,
-    digest: Digest,
+    /// Handle to the SHA-256 of the weights, which a background thread computes.
+    pub digest: Digest,
 }
 
 impl Checkpoint {
@@ -178,27 +181,12 @@ impl Checkpoint {
         Ok(Self { path: folder.to_owned(), config, tensors, weights, quantization, digest })
     }
 
-    /// Returns the path of the checkpoint: its folder, or its GGUF file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the checkpoint's configuration as its files state it, not interpreted.
-    pub fn config(&self) -> &ConfigSource {
-        &self.config
-    }
-
     /// Releases the mapped memory of all tensors read so far, so that a model is not in memory
     /// twice, as stored and as packed by the device. Released tensors can be read again.
     pub fn release(&self) {
         if let WeightSource::Files(maps) = &self.weights {
             maps.iter().for_each(Map::release);
         }
-    }
-
-    /// Returns a handle to the SHA-256 of the weights, which a background thread computes.
-    pub fn digest(&self) -> Digest {
-        self.digest.clone()
     }
 
     /// Returns true if the weights are pseudo-random instead of read from files.
