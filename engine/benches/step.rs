@@ -106,7 +106,7 @@ impl Server {
         std::fs::write(&path, tiny_llama_gguf(1)).expect("room for a file");
         let source = ModelSource::find(&path.to_string_lossy(), None).expect("it is there");
         let checkpoint = Checkpoint::open(&source.files, None).expect("it is sound");
-        let tokenizer = Tokenizer::load(checkpoint.config()).expect("it is sound");
+        let tokenizer = Tokenizer::load(&checkpoint.config).expect("it is sound");
         let limits = Limits {
             max_batch_size: sequences,
             token_budget: 8192,

@@ -50,7 +50,7 @@ impl From<DeviceError> for LoadError {
 
 impl LoadError {
     fn unsupported(checkpoint: &Checkpoint, reason: &str) -> Self {
-        CheckpointError::unsupported(checkpoint.path(), reason).into()
+        CheckpointError::unsupported(&checkpoint.path, reason).into()
     }
 
     /// Returns the exit code of a process that ends with this error: 4 for a failure of the
@@ -176,7 +176,7 @@ pub fn load_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result
     Ok(Loaded {
         model,
         device,
-        weights_sha256: checkpoint.digest(),
+        weights_sha256: checkpoint.digest.clone(),
         weights: if checkpoint.is_random() { "random" } else { "real" },
         format: checkpoint.container(),
         free_bytes,

@@ -198,7 +198,7 @@ fn load(
 ) -> load::Result<(load::Loaded, Option<Tokenizer>)> {
     let checkpoint = Checkpoint::open(&source.files, options.random_seed)?;
     thread::scope(|scope| {
-        let tokenizer = scope.spawn(|| Tokenizer::load(checkpoint.config()));
+        let tokenizer = scope.spawn(|| Tokenizer::load(&checkpoint.config));
         let loaded = load::load_checkpoint(&checkpoint, options)?;
         // A panic of the tokenizer's thread goes on here, and the server reports it.
         let tokenizer = tokenizer.join().unwrap_or_else(|panic| resume_unwind(panic))?;

@@ -41,33 +41,29 @@ const AHEAD: usize = 2 << 10;
 /// its addition to an i32 count as two operations. Operands come from the L1 cache, because a tile
 /// of sums leaves no registers for them.
 pub fn int8_ops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
-    best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
-        let mut ops = 0;
-        isa.run_dots(Int8DotRate { rounds, ops: &mut ops });
-        ops
-    })
+    peak_rate(threads, clock, |loops| isa.run_dots(loops))
 }
 
 /// Measures the peak bf16 operations per second of `threads` threads together; a multiplication and
 /// its addition to an f32 count as two operations. Returns none if the instruction set has no bf16
 /// dot products.
 pub fn bf16_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> Option<f64> {
-    isa.has_bf16().then(|| {
-        best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
-            let mut flops = 0;
-            isa.run_pairs(Bf16DotRate { rounds, flops: &mut flops });
-            flops
-        })
-    })
+    isa.has_bf16().then(|| peak_rate(threads, clock, |loops| isa.run_pairs(loops)))
 }
 
 /// Measures the peak f32 operations per second of `threads` threads together; a fused multiply-add
 /// counts as two operations.
 pub fn f32_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
+    peak_rate(threads, clock, |loops| isa.run(loops))
+}
+
+/// Returns the highest rate, in operations per second, that `threads` threads together reached in a
+/// measuring loop, which `run` runs for one number type.
+fn peak_rate(threads: usize, clock: Clock, run: impl Fn(MeasuringLoop<'_>) + Sync) -> f64 {
     best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
-        let mut flops = 0;
-        isa.run(FloatChains { rounds, flops: &mut flops });
-        flops
+        let mut ops = 0;
+        run(MeasuringLoop { rounds, ops: &mut ops });
+        ops
     })
 }
 
@@ -120,14 +116,16 @@ fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 
     best
 }
 
-/// Kernel that measures the int8 peak rate: dot products in tiles whose accumulators stay in
-/// registers.
-struct Int8DotRate<'a> {
+/// Kernel that measures a peak rate by computations whose accumulators stay in registers. It does
+/// so for each number type: int8, bf16 and f32.
+struct MeasuringLoop<'a> {
     rounds: usize,
+    /// Output of the measuring loop: the number of operations that it computed.
     ops: &'a mut u64,
 }
 
-impl DotKernel for Int8DotRate<'_> {
+impl DotKernel for MeasuringLoop<'_> {
+    /// Computes int8 dot products in tiles.
     #[inline(always)]
     fn run<D: Dots>(self, dots: D) {
         // So many sums fit in registers next to one vector of weights per group and one row, and
@@ -168,13 +166,8 @@ fn int8_dot_rate<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usi
     (rounds * STEPS * MR * NR * LINE * 2) as u64
 }
 
-/// Kernel that measures the bf16 peak rate: dot products whose accumulators stay in registers.
-struct Bf16DotRate<'a> {
-    rounds: usize,
-    flops: &'a mut u64,
-}
-
-impl PairKernel for Bf16DotRate<'_> {
+impl PairKernel for MeasuringLoop<'_> {
+    /// Computes bf16 dot products in independent chains.
     #[inline(always)]
     fn run<P: Pairs>(self, pairs: P) {
         const CHAINS: usize = 24;
@@ -184,10 +177,7 @@ impl PairKernel for Bf16DotRate<'_> {
         // SAFETY: they are 64 bytes, and two bf16.
         let (w, x) = unsafe { (pairs.weights(ones.as_ptr().cast()), pairs.row(small.as_ptr())) };
         for _ in 0..self.rounds {
-            let mut sums = [lanes.splat(0.0); CHAINS];
-            for (i, sum) in sums.iter_mut().enumerate() {
-                *sum = lanes.splat(black_box(i as f32));
-            }
+            let mut sums: [_; CHAINS] = std::array::from_fn(|i| lanes.splat(black_box(i as f32)));
             for _ in 0..STEPS {
                 for sum in &mut sums {
                     *sum = pairs.dot(*sum, w, x);
@@ -195,21 +185,16 @@ impl PairKernel for Bf16DotRate<'_> {
             }
             black_box(sums);
         }
-        *self.flops = (self.rounds * STEPS * CHAINS * LANES * 2 * 2) as u64;
+        *self.ops = (self.rounds * STEPS * CHAINS * LANES * 2 * 2) as u64;
     }
 }
 
-/// Kernel that measures the f32 peak rate: fused multiply-adds in independent chains, so that each
-/// waits only for its predecessor in its own chain.
-struct FloatChains<'a> {
-    rounds: usize,
-    flops: &'a mut u64,
-}
-
-impl Kernel for FloatChains<'_> {
+impl Kernel for MeasuringLoop<'_> {
+    /// Computes f32 fused multiply-adds in independent chains, so that each waits only for its
+    /// predecessor in its own chain.
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        *self.flops = match L::ACCUMULATORS {
+        *self.ops = match L::ACCUMULATORS {
             24.. => float_chains::<L, 24>(lanes, self.rounds),
             _ => float_chains::<L, 6>(lanes, self.rounds),
         };

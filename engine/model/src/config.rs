@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::LoadError;
 use engine_core::AttentionShape;
-use engine_weights::ConfigSource;
 use engine_weights::gguf::Metadata;
+use engine_weights::{CheckpointError, ConfigSource};
 
 /// Settings of a checkpoint, which are read by their key in config.json or in GGUF metadata.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +70,7 @@ pub fn architecture(config: &ConfigSource) -> Result<&str, LoadError> {
             .get("architectures")
             .and_then(|list| list.get(0))
             .and_then(Value::as_str)
-            .ok_or_else(|| LoadError::config(path, "architectures", "it names none")),
+            .ok_or_else(|| CheckpointError::config(path, "architectures", "it names none").into()),
     }
 }
 
@@ -89,14 +89,6 @@ impl<'a> Settings<'a> {
         })
     }
 
-    /// Returns the path of the file that the settings were read from.
-    pub fn path(self) -> &'a Path {
-        match self {
-            Self::Json { path, .. } => path,
-            Self::Gguf { metadata, .. } => &metadata.path,
-        }
-    }
-
     /// Returns true if the settings are those of a GGUF file.
     pub fn is_gguf(self) -> bool {
         matches!(self, Self::Gguf { .. })
@@ -111,15 +103,29 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// Converts the value of `key` in config.json by `read`; none where [`Settings::json`] is none.
+    /// If `read` returns none, the error says that the value is `unfit`.
+    fn json_as<T>(
+        self,
+        key: &str,
+        unfit: &str,
+        read: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, LoadError> {
+        let wrong = |value: &Value| self.wrong(key, "", format!("{value} is {unfit}"));
+        self.json(key).map(|value| read(value).ok_or_else(|| wrong(value))).transpose()
+    }
+
     /// Builds the error that a setting is missing or wrong; it names the key `json_key` for
     /// config.json, and `gguf_key` after the architecture's name for GGUF metadata.
     pub fn wrong(self, json_key: &str, gguf_key: &str, reason: impl fmt::Display) -> LoadError {
-        match self {
-            Self::Json { path, .. } => LoadError::config(path, json_key, reason),
+        let error = match self {
+            Self::Json { path, .. } => CheckpointError::config(path, json_key, reason),
             Self::Gguf { metadata, architecture } => {
-                LoadError::config(&metadata.path, format!("{architecture}.{gguf_key}"), reason)
+                let key = format!("{architecture}.{gguf_key}");
+                CheckpointError::config(&metadata.path, key, reason)
             }
-        }
+        };
+        error.into()
     }
 
     /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a whole
@@ -129,13 +135,9 @@ impl<'a> Settings<'a> {
     /// Fails if the key exists and is not a whole number.
     pub fn optional_size(self, json_key: &str, gguf_key: &str) -> Result<Option<usize>, LoadError> {
         match self {
-            Self::Json { path, .. } => {
-                let Some(value) = self.json(json_key) else { return Ok(None) };
-                let size = value.as_u64().and_then(|n| usize::try_from(n).ok());
-                size.map(Some).ok_or_else(|| {
-                    LoadError::config(path, json_key, format!("{value} is not a whole number"))
-                })
-            }
+            Self::Json { .. } => self.json_as(json_key, "not a whole number", |value| {
+                value.as_u64().and_then(|n| usize::try_from(n).ok())
+            }),
             Self::Gguf { metadata, architecture } => {
                 Ok(metadata.optional_integer(&format!("{architecture}.{gguf_key}"))?)
             }
@@ -171,12 +173,7 @@ impl<'a> Settings<'a> {
     /// Fails if the key exists and is not a number.
     pub fn optional_number(self, json_key: &str, gguf_key: &str) -> Result<Option<f64>, LoadError> {
         match self {
-            Self::Json { path, .. } => {
-                let Some(value) = self.json(json_key) else { return Ok(None) };
-                value.as_f64().map(Some).ok_or_else(|| {
-                    LoadError::config(path, json_key, format!("{value} is not a number"))
-                })
-            }
+            Self::Json { .. } => self.json_as(json_key, "not a number", Value::as_f64),
             Self::Gguf { metadata, architecture } => {
                 Ok(metadata.optional_float(&format!("{architecture}.{gguf_key}"))?)
             }
@@ -189,12 +186,8 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// Fails if the key exists and is neither true nor false.
     pub fn flag(self, key: &str, default: bool) -> Result<bool, LoadError> {
-        match self.json(key) {
-            None => Ok(default),
-            Some(value) => value
-                .as_bool()
-                .ok_or_else(|| self.wrong(key, "", format!("{value} is neither true nor false"))),
-        }
+        let flag = self.json_as(key, "neither true nor false", Value::as_bool)?;
+        Ok(flag.unwrap_or(default))
     }
 
     /// Returns the value of `layer_types` in config.json, one type per layer; none if it is
@@ -211,20 +204,24 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns for each layer whether its attention has a sliding window: as `layer_types` of
-    /// config.json states or, without that key, as `otherwise` returns for the layer's index.
+    /// Returns the size of each layer's sliding window: `window` where `layer_types` of config.json
+    /// states that the layer has one or, without that key, where `slides` returns true for the
+    /// layer's index; none for full attention.
     ///
     /// # Errors
     /// Fails as [`Settings::layer_types`] does.
-    pub fn sliding_layers(
+    pub fn windows(
         self,
+        window: usize,
         layers: usize,
-        otherwise: impl Fn(usize) -> bool,
-    ) -> Result<Vec<bool>, LoadError> {
-        Ok(match self.layer_types(layers)? {
-            Some(types) => types.iter().map(|kind| *kind == "sliding_attention").collect(),
-            None => (0..layers).map(otherwise).collect(),
-        })
+        slides: impl Fn(usize) -> bool,
+    ) -> Result<Vec<Option<usize>>, LoadError> {
+        let types = self.layer_types(layers)?;
+        let slides = |layer| match &types {
+            Some(types) => types[layer] == "sliding_attention",
+            None => slides(layer),
+        };
+        Ok((0..layers).map(|layer| slides(layer).then_some(window)).collect())
     }
 
     /// Returns the activation function that config.json names; SiLU if it names none, and for GGUF

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::architectures::Architecture;
 use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step};
-use super::config::architecture;
+use super::config::{Settings, architecture};
 use super::rope::RopeChoice;
 use super::shard::Heads;
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
@@ -110,7 +110,7 @@ impl<D: Device> Decoder<D> {
         if let Some(feature) = Self::missing_feature(checkpoint)? {
             return Err(LoadError::Unsupported(format!(
                 "`{}` needs a {}, which this device does not have; hint: `--device cpu`",
-                checkpoint.path().display(),
+                checkpoint.path.display(),
                 feature.name()
             )));
         }
@@ -118,11 +118,11 @@ impl<D: Device> Decoder<D> {
         let (config, names) = (&spec.config, &spec.names);
         let (hidden, vocab) = (config.hidden, config.vocab_size);
         let mut tensors = Tensors::new(&mut device, checkpoint, spec.norm_offset);
-        let own_vocab = tensors.rank().share(vocab);
+        let own_vocab = tensors.device.rank().share(vocab);
         let rows = |name| Part { own: vec![own_vocab.clone()], ..Part::plain(name, vocab) };
         let embedding = tensors.matrix(&[rows(names.embedding)], 0, hidden)?;
-        let embedded = tensors.parameters();
-        let table = tensors.take_largest();
+        let embedded = tensors.parameters;
+        let table = tensors.largest.take();
         checkpoint.release();
         let mut counts = LayerCounts::default();
         let mut layers = Vec::with_capacity(spec.layers.len());
@@ -133,20 +133,20 @@ impl<D: Device> Decoder<D> {
             layers.push(Layer::load(&mut tensors, names, spec, context, &mut counts)?);
             checkpoint.release();
         }
-        let in_layers = tensors.parameters() - embedded;
+        let in_layers = tensors.parameters - embedded;
         // The embedding counts only in models whose layers have no matrix of their own.
-        let largest_matrix = tensors.take_largest().or(table).expect("the embedding is a matrix");
+        let largest_matrix = tensors.largest.take().or(table).expect("the embedding is a matrix");
         let final_norm = tensors.norm(names.final_norm, 0, hidden)?;
         let head =
             if spec.tied { None } else { Some(tensors.matrix(&[rows(names.head)], 0, hidden)?) };
-        let kv_shape = kv_shape(spec, tensors.rank(), counts.kv, kv_type);
-        let state_shape = state_shape(spec, tensors.rank(), counts.state);
-        let precision = rope.precision(checkpoint.config());
+        let kv_shape = kv_shape(spec, tensors.device.rank(), counts.kv, kv_type);
+        let state_shape = state_shape(spec, tensors.device.rank(), counts.state);
+        let precision = rope.precision(&checkpoint.config);
         let info = ModelInfo {
-            architecture: architecture(checkpoint.config())?.to_owned(),
+            architecture: architecture(&checkpoint.config)?.to_owned(),
             vocab_size: vocab,
             max_seq_len: config.max_seq_len,
-            parameters: tensors.parameters(),
+            parameters: tensors.parameters,
             active_layer_parameters: in_layers - spec.idle_expert_weights(),
             has_experts: spec.idle_expert_weights() > 0,
             compute_dtype: device.compute_dtype(),
@@ -444,13 +444,13 @@ impl<D: Device> Model for Decoder<D> {
 /// Fails if the architecture is not named or not supported, if the configuration is invalid or not
 /// supported, or if the tensor `rope_freqs.weight` of a GGUF file has a wrong shape or type.
 fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let name = architecture(checkpoint.config())?;
+    let name = architecture(&checkpoint.config)?;
     let Some(architecture) = Architecture::find(name) else {
         return Err(LoadError::Unsupported(format!(
             "architecture `{name}` of `{}` is not supported; supported: {}",
-            checkpoint.path().display(),
+            checkpoint.path.display(),
             Architecture::names()
         )));
     };
-    (architecture.describe)(checkpoint)
+    (architecture.describe)(checkpoint, Settings::of(&checkpoint.config)?)
 }

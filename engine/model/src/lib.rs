@@ -13,7 +13,6 @@ mod decoder;
 #[cfg(test)]
 #[path = "../../cuda/emulated/mod.rs"]
 mod emulated;
-mod error;
 mod parallel;
 mod rope;
 mod shard;
@@ -26,10 +25,10 @@ mod tests;
 use std::fmt;
 
 use engine_core::{AttentionShape, DeviceError, KvType, StepBatch, StepOutput, WeightType};
+use engine_weights::CheckpointError;
 
 pub use architectures::{ARCHITECTURES, Architecture};
 pub use decoder::Decoder;
-pub use error::LoadError;
 pub use parallel::{Parallel, on_ranks};
 pub use rope::RopeChoice;
 
@@ -77,6 +76,21 @@ pub struct MatrixShape {
     pub k: usize,
     /// Element type or quantization format of the weight matrix as the checkpoint stores it.
     pub weight_type: WeightType,
+}
+
+/// Reason why a model cannot be loaded. Messages name the file where one is concerned, and the
+/// remedy where one is known.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
+pub enum LoadError {
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// This release, this device or this number of ranks does not support the model. The text is
+    /// the whole message.
+    #[error("{0}")]
+    Unsupported(String),
+    #[error("failed to put the weights on the device")]
+    Device(#[from] DeviceError),
 }
 
 /// A loaded model with its KV cache, on one device or on a tensor-parallel group of ranks.

@@ -10,7 +10,7 @@ use super::config::Settings;
 use crate::LoadError;
 use engine_core::Rotation;
 use engine_weights::gguf::Metadata;
-use engine_weights::{Checkpoint, ConfigSource};
+use engine_weights::{Checkpoint, CheckpointError, ConfigSource};
 
 /// Precision to which inverse rotary frequencies are rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -346,7 +346,7 @@ fn gguf_scaling(metadata: &Metadata, architecture: &str) -> Result<RopeScaling, 
         }),
         other => {
             let reason = format!("`{other}` is not supported; hint: none, linear, yarn");
-            Err(LoadError::config(&metadata.path, key, reason))
+            Err(CheckpointError::config(&metadata.path, key, reason).into())
         }
     }
 }

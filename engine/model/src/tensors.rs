@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::MatrixShape;
 use crate::LoadError;
-use engine_core::{Device, HostMatrix, RandomRows, Rank, RowOrder, WeightType};
+use engine_core::{Device, HostMatrix, RandomRows, RowOrder, WeightType};
 use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
 
 /// Part of a linear layer: rows of the stored matrix `{name}.weight`, which gives `n` output
@@ -26,17 +26,10 @@ impl<'a> Part<'a> {
     /// Returns a part of a linear layer with all `n` rows of the stored matrix in stored order, and
     /// no bias.
     pub fn plain(name: &'a str, n: usize) -> Self {
-        Self {
-            name,
-            n,
-            own: std::iter::once(0..n).collect(),
-            order: RowOrder::AsStored,
-            bias: false,
-        }
+        let own = std::iter::once(0..n).collect();
+        Self { name, n, own, order: RowOrder::AsStored, bias: false }
     }
-}
 
-impl Part<'_> {
     /// Returns the range of stored rows from which the output columns `own` are taken.
     fn stored(&self, own: &Range<usize>) -> Range<usize> {
         self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
@@ -58,18 +51,16 @@ pub struct Tensors<'a, D: Device> {
     checkpoint: &'a Checkpoint,
     /// Offset that is added to norm weights, see [`super::spec::DecoderSpec::norm_offset`].
     norm_offset: f32,
-    parameters: u64,
-    largest: Option<MatrixShape>,
+    /// Number of the model's weights counted so far, those of other ranks included.
+    pub parameters: u64,
+    /// Shape of the largest matrix loaded on the device since this field was last taken; none if
+    /// none was loaded.
+    pub largest: Option<MatrixShape>,
 }
 
 impl<'a, D: Device> Tensors<'a, D> {
     pub fn new(device: &'a mut D, checkpoint: &'a Checkpoint, norm_offset: f32) -> Self {
         Self { device, checkpoint, norm_offset, parameters: 0, largest: None }
-    }
-
-    /// Returns the rank of the device in its tensor-parallel group.
-    pub fn rank(&self) -> Rank {
-        self.device.rank()
     }
 
     /// Returns the quantization block size, in elements, of the matrix `{name}.weight`: ranks can
@@ -81,25 +72,9 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// Builds the error that `count` heads, blocks of columns or the like, named `what`, cannot be
     /// divided among the ranks.
     pub fn indivisible(&self, what: &str, count: usize) -> LoadError {
-        let ranks = self.rank().count;
+        let ranks = self.device.rank().count;
         let reason = format!("{ranks} ranks cannot share {count} {what}; hint: a smaller `--tp`");
-        CheckpointError::unsupported(self.checkpoint.path(), reason).into()
-    }
-
-    /// Adds `weights` weights, which are on another rank and not read, to the model's parameters.
-    pub fn count_elsewhere(&mut self, weights: usize) {
-        self.parameters += weights as u64;
-    }
-
-    /// Returns the number of the model's weights counted so far, those of other ranks included.
-    pub fn parameters(&self) -> u64 {
-        self.parameters
-    }
-
-    /// Returns the shape of the largest matrix loaded on the device since the last call; none if
-    /// none was loaded.
-    pub fn take_largest(&mut self) -> Option<MatrixShape> {
-        self.largest.take()
+        CheckpointError::unsupported(&self.checkpoint.path, reason).into()
     }
 
     /// Loads the tensor with the full name `name` as a vector of `len` elements on the device.
@@ -108,7 +83,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// Fails as [`Checkpoint::tensor`] does, or if the device fails or has too little memory.
     pub fn vector(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
         let values = self.values(&in_layer(name, layer), &[len])?;
-        self.own_vector(&values)
+        Ok(self.device.vector(&values)?)
     }
 
     /// Loads the weights `{name}.weight` of an RMS norm over the residual stream or over heads as a
@@ -119,7 +94,7 @@ impl<'a, D: Device> Tensors<'a, D> {
     pub fn norm(&mut self, name: &str, layer: usize, len: usize) -> Result<D::Vector, LoadError> {
         let mut values = self.values(&format!("{}.weight", in_layer(name, layer)), &[len])?;
         values.iter_mut().for_each(|value| *value += self.norm_offset);
-        self.own_vector(&values)
+        Ok(self.device.vector(&values)?)
     }
 
     /// Reads a tensor of any shape as f32 to host memory, row major.
@@ -158,7 +133,7 @@ impl<'a, D: Device> Tensors<'a, D> {
                 bias.resize(bias.len() + part.own.iter().map(Range::len).sum::<usize>(), 0.0);
             }
         }
-        let bias = if bias.is_empty() { None } else { Some(self.own_vector(&bias)?) };
+        let bias = if bias.is_empty() { None } else { Some(self.device.vector(&bias)?) };
         Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
     }
 
@@ -190,8 +165,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         let mut bias = None;
         if part.bias {
             let values = self.values(&format!("{own}.bias"), &[part.n])?;
-            if self.rank().index == 0 {
-                bias = Some(self.own_vector(&values)?);
+            if self.device.rank().index == 0 {
+                bias = Some(self.device.vector(&values)?);
             }
         }
         Ok(Linear { matrix, bias })
@@ -226,7 +201,7 @@ impl<'a, D: Device> Tensors<'a, D> {
                  hint: a smaller `--tp`",
                 weight_type.name()
             );
-            return Err(CheckpointError::tensor(self.checkpoint.path(), name, what).into());
+            return Err(CheckpointError::tensor(&self.checkpoint.path, name, what).into());
         }
         let rows = tensor.bytes.chunks_exact(weight_type.row_bytes(k));
         let of = |at: usize| weight_type.row_bytes(at);
@@ -405,14 +380,6 @@ impl<'a, D: Device> Tensors<'a, D> {
     fn keep_largest(&mut self, shape: MatrixShape) {
         let elements = |shape: &MatrixShape| shape.n * shape.k;
         self.largest = self.largest.into_iter().chain([shape]).max_by_key(elements);
-    }
-
-    /// Loads `values`, which were already read to host memory, as a vector on the device.
-    ///
-    /// # Errors
-    /// Fails if the device fails or has too little memory.
-    pub fn own_vector(&mut self, values: &[f32]) -> Result<D::Vector, LoadError> {
-        Ok(self.device.vector(values)?)
     }
 }
 

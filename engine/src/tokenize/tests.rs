@@ -231,7 +231,7 @@ fn smollm2_prompts_have_the_ids_of_llama_cpp() {
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let source = ModelSource::find(path.to_str().unwrap(), None).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
-    let tokenizer = Tokenizer::load(checkpoint.config()).unwrap().unwrap();
+    let tokenizer = Tokenizer::load(&checkpoint.config).unwrap().unwrap();
     for case in golden["cases"].as_array().unwrap() {
         let text = match case.get("chat") {
             None => case["text"].as_str().unwrap().to_owned(),

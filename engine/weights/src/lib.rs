@@ -8,7 +8,6 @@
 
 pub mod blocks;
 mod digest;
-mod error;
 pub mod format;
 pub mod gguf;
 mod map;
@@ -25,12 +24,12 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-pub use digest::Digest;
-pub use digest::hex;
-pub use error::CheckpointError;
+pub use digest::{Digest, hex};
 pub use mxfp4::MxStack;
 pub use random::tensor as random_tensor;
 pub use source::{ModelFiles, ModelSource, hub_cache, read_json};
@@ -120,12 +119,15 @@ enum WeightSource {
 /// files from memory.
 #[derive(Debug)]
 pub struct Checkpoint {
-    path: PathBuf,
-    config: ConfigSource,
+    /// Path of the checkpoint: its folder, or its GGUF file.
+    pub path: PathBuf,
+    /// Configuration of the checkpoint as its files state it, not interpreted.
+    pub config: ConfigSource,
     tensors: BTreeMap<String, StoredTensor>,
     weights: WeightSource,
     quantization: Quantization,
-    digest: Digest,
+    /// Handle to the SHA-256 of the weights, which a background thread computes.
+    pub digest: Digest,
 }
 
 impl Checkpoint {
@@ -179,27 +181,12 @@ impl Checkpoint {
         Ok(Self { path: folder.to_owned(), config, tensors, weights, quantization, digest })
     }
 
-    /// Returns the path of the checkpoint: its folder, or its GGUF file.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Returns the checkpoint's configuration as its files state it, not interpreted.
-    pub fn config(&self) -> &ConfigSource {
-        &self.config
-    }
-
     /// Releases the mapped memory of all tensors read so far, so that a model is not in memory
     /// twice, as stored and as packed by the device. Released tensors can be read again.
     pub fn release(&self) {
         if let WeightSource::Files(maps) = &self.weights {
             maps.iter().for_each(Map::release);
         }
-    }
-
-    /// Returns a handle to the SHA-256 of the weights, which a background thread computes.
-    pub fn digest(&self) -> Digest {
-        self.digest.clone()
     }
 
     /// Returns true if the weights are pseudo-random instead of read from files.
@@ -391,5 +378,50 @@ impl Checkpoint {
     /// Fails as [`Checkpoint::tensor`] does.
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
         Ok(self.tensor(name, shape)?.values())
+    }
+}
+
+/// Reason why a checkpoint cannot be read. Messages name the file or the model, and the remedy
+/// where one is known.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each message says what happened, and to what")]
+pub enum CheckpointError {
+    #[error("failed to read `{path}`")]
+    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "`{name}` is neither a folder with a config.json, nor a .gguf file, nor a model in the hub cache{searched}; \
+         hint: give a path, or download the model into the cache first"
+    )]
+    NotFound { name: String, searched: String },
+    /// A checkpoint file or one of its tensors is damaged or missing, or this release does not
+    /// support it. The text is the whole message.
+    #[error("{0}")]
+    Unsound(String),
+}
+
+impl CheckpointError {
+    /// Builds the error that the checkpoint file at `path` is damaged.
+    pub fn damaged(path: &Path, reason: impl fmt::Display) -> Self {
+        Self::Unsound(format!(
+            "`{}` is damaged: {reason}; hint: fetch the file again and compare its checksum",
+            path.display()
+        ))
+    }
+
+    /// Builds the error that the checkpoint's file or folder at `path` cannot be used by this
+    /// release.
+    pub fn unsupported(path: &Path, reason: impl fmt::Display) -> Self {
+        Self::Unsound(format!("`{}` cannot be used: {reason}", path.display()))
+    }
+
+    /// Builds the error that the value of `key` in the configuration at `path` is missing or wrong.
+    pub fn config(path: &Path, key: impl fmt::Display, reason: impl fmt::Display) -> Self {
+        Self::Unsound(format!("`{}` has no usable `{key}`: {reason}", path.display()))
+    }
+
+    /// Builds the error that the tensor `name` of the checkpoint at `path` cannot be used: `what`
+    /// continues the sentence "tensor NAME of PATH".
+    pub fn tensor(path: &Path, name: &str, what: impl fmt::Display) -> Self {
+        Self::Unsound(format!("tensor `{name}` of `{}`{what}", path.display()))
     }
 }

@@ -50,12 +50,7 @@ impl Quantization {
             None => wrong("quant_method", "it names none"),
         }
     }
-}
 
-/// Substrings of the names of those matrices that published FP8 checkpoints leave unquantized.
-const AS_THEY_ARE: [&str; 3] = ["embed_tokens", "lm_head", ".gate."];
-
-impl Quantization {
     /// Returns the element type in which a random tensor with this name and shape is generated:
     /// mostly that of published checkpoints with the same quantization method.
     pub(super) fn made_up(self, name: &str, shape: &[usize]) -> WeightType {
@@ -68,6 +63,9 @@ impl Quantization {
         }
     }
 }
+
+/// Substrings of the names of those matrices that published FP8 checkpoints leave unquantized.
+const AS_THEY_ARE: [&str; 3] = ["embed_tokens", "lm_head", ".gate."];
 
 fn block_size(value: Option<&Value>) -> Option<[usize; 2]> {
     let [rows, cols] = value?.as_array()?.as_slice() else { return None };

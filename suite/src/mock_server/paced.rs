@@ -230,8 +230,7 @@ impl PacedMockServer {
                 }
                 continue;
             }
-            let number = self.log.len() as u64 + 1;
-            let mut stream = Stream::begin(&request.body, number);
+            let mut stream = Stream::begin(&request.body, self.log.len() + 1);
             stream.emitted.accepted_ns = connection.accepted_ns;
             stream.emitted.received_ns = received_ns;
             connection.stream = Some(stream);
@@ -259,10 +258,9 @@ impl PacedMockServer {
             };
             if due_ns > now_ns {
                 let left_ns = due_ns - now_ns;
-                let awake = left_ns < AWAKE_NS;
                 let rest_ms = left_ns.saturating_sub(AWAKE_NS) / 1_000_000;
                 let wait_ms = u8::try_from(rest_ms).unwrap_or(WAIT_MAX_MS).min(WAIT_MAX_MS);
-                return Ok(EpollTimeout::from(if awake { 0 } else { wait_ms }));
+                return Ok(EpollTimeout::from(wait_ms));
             }
             self.due.pop();
             let Some(Some(connection)) = self.connections.get_mut(slot) else { continue };
@@ -299,8 +297,7 @@ impl PacedMockServer {
     fn end_stream(&mut self, slot: usize) {
         let Some(Some(connection)) = self.connections.get_mut(slot) else { return };
         if let Some(stream) = connection.stream.take() {
-            let (position, emitted) = stream.end();
-            self.log[position] = emitted;
+            self.log[stream.number - 1] = stream.emitted;
         }
     }
 
@@ -324,7 +321,7 @@ pub(super) struct Stream {
     /// Log entry of the answer, filled so far.
     pub emitted: Emitted,
     /// Number of the answer in the order of requests, from 1, which is part of the answer's events.
-    number: u64,
+    number: usize,
     /// Bytes of the HTTP chunk that is written for every token of the answer but the last.
     token: Vec<u8>,
     /// Bytes of the HTTP chunk for the last token of the answer; `tail` has the bytes that follow
@@ -352,7 +349,7 @@ pub(super) enum Fired {
 impl Stream {
     /// Returns the answer with number `number` to a request with the given body, of which nothing
     /// has been written.
-    pub(super) fn begin(body: &[u8], number: u64) -> Self {
+    pub(super) fn begin(body: &[u8], number: usize) -> Self {
         let asked = GenerateRequest::read(body);
         let asks = |key: &str| memchr::memmem::find(body, key.as_bytes()).is_some();
         let ids = if asks("\"return_token_ids\"") { ",\"token_ids\":[100]" } else { "" };
@@ -435,11 +432,6 @@ impl Stream {
         }
         Ok(self.rest.is_empty())
     }
-
-    /// Returns the index of the answer in the log, and the answer's log entry.
-    pub(super) fn end(self) -> (usize, Emitted) {
-        (usize::try_from(self.number - 1).unwrap_or(usize::MAX), self.emitted)
-    }
 }
 
 /// Writes `bytes`, and appends to `rest` what the socket does not accept.
@@ -509,9 +501,8 @@ mod stream_tests {
         while stream.fire(&mut socket, saturate).unwrap() != Fired::Ended {
             socket.room = room;
         }
-        let (position, emitted) = stream.end();
-        assert_eq!(position, 0);
-        (String::from_utf8(socket.taken).unwrap(), emitted)
+        assert_eq!(stream.number, 1);
+        (String::from_utf8(socket.taken).unwrap(), stream.emitted)
     }
 
     #[test]
@@ -534,6 +525,6 @@ mod stream_tests {
         let mut socket = Vec::new();
         assert_eq!(stream.fire(&mut socket, false).unwrap(), Fired::Ended);
         assert!(socket.ends_with(b"0\r\n\r\n"), "its client need not wait for more");
-        assert_eq!(stream.end().0, 2);
+        assert_eq!(stream.number, 3);
     }
 }

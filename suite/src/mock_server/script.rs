@@ -18,21 +18,18 @@ use serde_json::{Value, json};
 ///   "routes": { "/health": {"body": {"status": "ok"}} } }
 /// ```
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Script {
     /// Name, version and source files of the real server that the script imitates, for readers
     /// only; empty if none is named.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// Answers to requests, in order of precedence: a request gets the first answer that matches
     /// and is not used up, or status 404.
-    #[serde(default)]
     pub requests: Vec<Answer>,
     /// Fixed answers by path, for any method and any number of requests.
-    #[serde(default)]
     pub routes: BTreeMap<String, Route>,
     /// Delay before the handling of each accepted connection, in microseconds.
-    #[serde(default)]
     pub accept_delay_us: u64,
 }
 
@@ -68,29 +65,22 @@ impl Route {
 
 /// Scripted answer of the mock server to one or several requests.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Answer {
     /// Condition that a request must meet to get the answer.
-    #[serde(default)]
     pub when: When,
     /// Number of requests that get the answer, by default 1; 0 means any number.
-    #[serde(default = "once")]
     pub times: u64,
     /// HTTP status of the scripted answer; by default 200.
-    #[serde(default = "ok")]
     pub status: u16,
     /// Additional headers of the answer's response: values by header name.
-    #[serde(default)]
     pub headers: BTreeMap<String, String>,
     /// Framing of the answer's body, which tells the client where it ends.
-    #[serde(default)]
     pub framing: Framing,
     /// Time at which the response head is written, in microseconds from the arrival of the complete
     /// request.
-    #[serde(default)]
     pub head_us: u64,
     /// Events of the answer, with the pieces of its body; ignored if `steady` is set.
-    #[serde(default)]
     pub events: Vec<Scripted>,
     /// Rule from which the events of the answer's body are generated; `None` if they are listed.
     pub steady: Option<Steady>,
@@ -129,10 +119,9 @@ pub enum Framing {
 
 /// Scripted event of an answer: bytes to write or an action, at a given time.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Scripted {
     /// Time of the event, in microseconds from the arrival of the complete request.
-    #[serde(default)]
     pub at_us: u64,
     /// Bytes of the event to write, as text; if set, base64 bytes are ignored.
     pub text: Option<String>,
@@ -251,10 +240,6 @@ fn ok() -> u16 {
     200
 }
 
-fn once() -> u64 {
-    1
-}
-
 impl Script {
     /// Reads the script of the mock server at `path`.
     ///
@@ -292,15 +277,13 @@ impl Script {
                 answer(None, Shape::Completions),
             ],
             routes: routes.map(|(path, body)| (path.to_owned(), Route::of(200, body))).into(),
-            accept_delay_us: 0,
-            source: String::new(),
+            ..Self::default()
         }
     }
 }
 
-impl Answer {
-    /// Creates a scripted answer with status 200 and the given events, for one request.
-    pub fn events(events: Vec<Scripted>) -> Self {
+impl Default for Answer {
+    fn default() -> Self {
         Self {
             when: When::default(),
             times: 1,
@@ -308,15 +291,22 @@ impl Answer {
             headers: BTreeMap::new(),
             framing: Framing::default(),
             head_us: 0,
-            events,
+            events: Vec::new(),
             steady: None,
         }
+    }
+}
+
+impl Answer {
+    /// Creates a scripted answer with status 200 and the given events, for one request.
+    pub fn events(events: Vec<Scripted>) -> Self {
+        Self { events, ..Self::default() }
     }
 
     /// Creates a scripted answer with status 200 whose events follow the rule `steady`, for one
     /// request.
     pub fn steady(steady: Steady) -> Self {
-        Self { steady: Some(steady), ..Self::events(Vec::new()) }
+        Self { steady: Some(steady), ..Self::default() }
     }
 }
 

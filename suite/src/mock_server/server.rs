@@ -253,12 +253,10 @@ fn choose<'a>(shared: &'a Shared, number: u64, request: &Request) -> Option<&'a 
     };
     // Held until the answer is counted, so that no two requests take its last use.
     let mut used = shared.used.lock().unwrap_or_else(PoisonError::into_inner);
-    let free =
-        |position: usize, answer: &Answer| answer.times == 0 || used[position] < answer.times;
-    let answers = shared.script.requests.iter().enumerate();
-    let (position, answer) =
-        answers.into_iter().find(|(at, answer)| fits(answer) && free(*at, answer))?;
-    used[position] += 1;
+    let is_free = |answer: &Answer, used: u64| answer.times == 0 || used < answer.times;
+    let mut answers = shared.script.requests.iter().zip(used.iter_mut());
+    let (answer, used) = answers.find(|(answer, used)| fits(answer) && is_free(answer, **used))?;
+    *used += 1;
     Some(answer)
 }
 
@@ -309,11 +307,7 @@ fn head(answer: &Answer, events: &[Scripted]) -> String {
     match answer.framing {
         Framing::Chunked => head += "Transfer-Encoding: chunked\r\n",
         Framing::Length => {
-            let length: usize = events
-                .iter()
-                .filter_map(|event| bytes_of(event).ok())
-                .map(|bytes| bytes.len())
-                .sum();
+            let length: usize = events.iter().flat_map(bytes_of).map(|bytes| bytes.len()).sum();
             head += &format!("Content-Length: {length}\r\n");
         }
         Framing::Close | Framing::Raw => head += "Connection: close\r\n",
@@ -354,8 +348,5 @@ fn act(connection: &mut TcpStream, action: Action) -> io::Result<()> {
 }
 
 fn pause_until(at_ns: u64) {
-    let now_ns = monotonic_ns();
-    if at_ns > now_ns {
-        thread::sleep(Duration::from_nanos(at_ns - now_ns));
-    }
+    thread::sleep(Duration::from_nanos(at_ns.saturating_sub(monotonic_ns())));
 }

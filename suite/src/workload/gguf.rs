@@ -55,13 +55,10 @@ const ARRAY: u32 = 9;
 pub fn read_tokenizer(input: impl Read) -> anyhow::Result<GgufTokenizer> {
     let mut head = Head { input };
     let magic: [u8; 4] = head.bytes()?;
-    if &magic != b"GGUF" {
-        bail!("not a GGUF file: it begins with {magic:02x?}");
-    }
+    ensure!(&magic == b"GGUF", "not a GGUF file: it begins with {magic:02x?}");
     let version = head.u32()?;
-    if !(2..=3).contains(&version) {
-        bail!("GGUF version {version} is not supported, only 2 and 3 are");
-    }
+    let is_known = (2..=3).contains(&version);
+    ensure!(is_known, "GGUF version {version} is not supported, only 2 and 3 are");
     let _tensors = head.u64()?;
     let entries = head.u64()?;
     bounded("number of metadata entries", entries, ENTRIES_MAX)?;
@@ -137,8 +134,12 @@ impl<R: Read> Head<R> {
 
     fn array(&mut self, key: &str, kind: u32) -> anyhow::Result<(u32, u64)> {
         wanted(key, kind, kind == ARRAY, "an array")?;
-        let element = self.u32()?;
-        let length = self.u64()?;
+        self.array_head()
+    }
+
+    /// Reads the type of an array's elements and the array's length.
+    fn array_head(&mut self) -> anyhow::Result<(u32, u64)> {
+        let (element, length) = (self.u32()?, self.u64()?);
         bounded("array", length, ARRAY_MAX)?;
         Ok((element, length))
     }
@@ -167,9 +168,7 @@ impl<R: Read> Head<R> {
             10..=12 => 8,
             STRING => return self.string("string").map(drop),
             ARRAY if depth < 4 => {
-                let element = self.u32()?;
-                let length = self.u64()?;
-                bounded("array", length, ARRAY_MAX)?;
+                let (element, length) = self.array_head()?;
                 return (0..length).try_for_each(|_| self.skip(element, depth + 1));
             }
             unknown => bail!("value type {unknown} is unknown"),

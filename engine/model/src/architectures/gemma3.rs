@@ -42,9 +42,8 @@ const PATTERN: usize = 6;
 
 /// Builds the `DecoderSpec` of a Gemma 3 checkpoint: sizes, tensor names and features of its
 /// decoder.
-fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let mut spec = llama::dense(checkpoint)?;
-    let settings = Settings::of(checkpoint.config())?;
+fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint, settings)?;
     refuse_variants(settings)?;
     let (hidden, head_dim) = (spec.config.hidden, spec.config.head_dim);
     spec.names = NAMES;
@@ -61,17 +60,17 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
         RopeConfig::read_json(settings, full, full_theta, head_dim)?,
         RopeConfig::read_json(settings, sliding, sliding_theta, head_dim)?,
     ];
-    llama::set_attention_biases(&mut spec, checkpoint)?;
+    llama::set_attention_biases(&mut spec, checkpoint, settings)?;
     let every = settings.optional_size("sliding_window_pattern", "")?.unwrap_or(PATTERN).max(1);
-    let slides =
-        settings.sliding_layers(spec.layers.len(), |layer| !(layer + 1).is_multiple_of(every))?;
     let window = settings.size("sliding_window", "")?;
+    let slides = |layer: usize| !(layer + 1).is_multiple_of(every);
+    let windows = settings.windows(window, spec.layers.len(), slides)?;
     let scalar = settings.optional_number("query_pre_attn_scalar", "")?.unwrap_or(256.0);
     for (layer, attention) in spec.attentions_mut() {
         attention.head_norms = true;
         attention.shape.scale = 1.0 / (scalar as f32).sqrt();
-        attention.window = slides[layer].then_some(window);
-        attention.rope = usize::from(slides[layer]);
+        attention.window = windows[layer];
+        attention.rope = usize::from(windows[layer].is_some());
     }
     let names_activation = settings.json("hidden_activation").is_some();
     for layer in &mut spec.layers {

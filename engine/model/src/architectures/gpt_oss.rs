@@ -34,9 +34,8 @@ const WINDOW: usize = 128;
 
 /// Builds the `DecoderSpec` of a gpt-oss checkpoint: sizes, tensor names and features of its
 /// decoder.
-fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let mut spec = llama::dense(checkpoint)?;
-    let settings = Settings::of(checkpoint.config())?;
+fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint, settings)?;
     if settings.is_gguf() {
         spec.names = GGUF;
     }
@@ -87,7 +86,5 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
 /// the first on.
 fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
     let window = settings.given_size("sliding_window", "attention.sliding_window")?;
-    let window = window.unwrap_or(WINDOW);
-    let slides = settings.sliding_layers(layers, |layer| layer.is_multiple_of(2))?;
-    Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
+    settings.windows(window.unwrap_or(WINDOW), layers, |layer| layer.is_multiple_of(2))
 }

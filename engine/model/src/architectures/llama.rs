@@ -89,21 +89,18 @@ pub const GGUF_DENSE: DenseNames = DenseNames {
 };
 
 /// Builds the `DecoderSpec` of a Llama checkpoint: sizes, tensor names and features of its decoder.
-fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let mut spec = dense(checkpoint)?;
-    let settings = Settings::of(checkpoint.config())?;
+fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    let mut spec = dense(checkpoint, settings)?;
     if settings.optional_size("num_local_experts", "expert_count")?.is_some_and(|n| n > 0) {
         let reason = "mixtures of Llama experts are not supported";
         return Err(settings.wrong("num_local_experts", "expert_count", reason));
     }
-    set_attention_biases(&mut spec, checkpoint)?;
+    set_attention_biases(&mut spec, checkpoint, settings)?;
     let mlp_bias = settings.flag("mlp_bias", false)?;
-    let head_dim = spec.config.head_dim;
-    for (_, attention) in spec.attentions_mut() {
+    if settings.is_gguf() {
         // llama.cpp rotates adjacent elements where others rotate halves, for this family alone.
-        if settings.is_gguf() {
-            attention.rotated = RowOrder::RopePairs { head_dim };
-        }
+        let rotated = RowOrder::RopePairs { head_dim: spec.config.head_dim };
+        spec.attentions_mut().for_each(|(_, attention)| attention.rotated = rotated);
     }
     for layer in &mut spec.layers {
         if let FeedForwardSpec::Dense(dense) = &mut layer.feed_forward {
@@ -117,12 +114,12 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
 /// `attention_bias` of config.json states, or as a GGUF file lists bias tensors in layer 0.
 ///
 /// # Errors
-/// Fails if `attention_bias` is neither true nor false, or a GGUF file names no architecture.
+/// Fails if `attention_bias` is neither true nor false.
 pub fn set_attention_biases(
     spec: &mut DecoderSpec,
     checkpoint: &Checkpoint,
+    settings: Settings<'_>,
 ) -> Result<(), LoadError> {
-    let settings = Settings::of(checkpoint.config())?;
     let flag = settings.flag("attention_bias", false)?;
     let has = |name: &str| {
         if settings.is_gguf() {
@@ -140,22 +137,12 @@ pub fn set_attention_biases(
 }
 
 /// Builds the `DecoderSpec` of a dense decoder with Llama's tensor names: all layers alike, no
-/// biases, no sliding windows.
+/// biases, no sliding windows. `settings` may be a nested part of the checkpoint's configuration.
 ///
 /// # Errors
 /// Fails if a setting is missing, invalid or not supported, or if the tensor `rope_freqs.weight` of
 /// a GGUF file has a wrong shape or type.
-pub fn dense(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    dense_as(checkpoint, Settings::of(checkpoint.config())?)
-}
-
-/// Builds the `DecoderSpec` of a dense decoder, as [`dense`] does, from `settings`, which may be a
-/// nested part of the checkpoint's configuration.
-///
-/// # Errors
-/// Fails if a setting is missing, invalid or not supported, or if the tensor `rope_freqs.weight` of
-/// a GGUF file has a wrong shape or type.
-pub fn dense_as(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+pub fn dense(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
     let config = DecoderConfig::read(settings)?;
     let is_gguf = settings.is_gguf();
     let (names, attention, dense) = if is_gguf {

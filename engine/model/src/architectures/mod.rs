@@ -3,6 +3,7 @@
 //! plain data, a `DecoderSpec`.
 
 use super::LoadError;
+use super::config::Settings;
 use super::spec::DecoderSpec;
 use engine_weights::Checkpoint;
 
@@ -17,10 +18,10 @@ pub struct Architecture {
     pub gguf: Option<&'static str>,
     /// Names of published models of the architecture, for the README.
     pub models: &'static str,
-    /// Function that builds the `DecoderSpec` of a checkpoint of the architecture; it fails if the
-    /// checkpoint's configuration is invalid or not supported, or if `rope_freqs.weight` of a GGUF
-    /// file has a wrong shape or type.
-    pub describe: fn(&Checkpoint) -> Result<DecoderSpec, LoadError>,
+    /// Function that builds the `DecoderSpec` of a checkpoint of the architecture, given with the
+    /// settings in its configuration; it fails if the configuration is invalid or not supported, or
+    /// if `rope_freqs.weight` of a GGUF file has a wrong shape or type.
+    pub describe: fn(&Checkpoint, Settings<'_>) -> Result<DecoderSpec, LoadError>,
 }
 
 /// Declares the modules of the architectures and the table of them, so that a new architecture is

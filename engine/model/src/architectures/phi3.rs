@@ -32,9 +32,8 @@ const DENSE: DenseNames = DenseNames {
 };
 
 /// Builds the `DecoderSpec` of a Phi-3 checkpoint: sizes, tensor names and features of its decoder.
-fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let mut spec = llama::dense(checkpoint)?;
-    let settings = Settings::of(checkpoint.config())?;
+fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint, settings)?;
     // Early checkpoints call LongRoPE `yarn`, so no scaling is taken at its word.
     if spec.ropes[0].scaling != RopeScaling::None {
         let key = ["rope_parameters", "rope_scaling"]

@@ -16,9 +16,9 @@ pub const ARCHITECTURE: Architecture = Architecture {
 
 /// Builds the `DecoderSpec` of a Qwen2 or Qwen2.5 checkpoint: sizes, tensor names and features of
 /// its decoder.
-fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let mut spec = llama::dense(checkpoint)?;
-    let windows = windows(Settings::of(checkpoint.config())?, spec.layers.len())?;
+fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint, settings)?;
+    let windows = windows(settings, spec.layers.len())?;
     for (layer, attention) in spec.attentions_mut() {
         attention.qkv_bias = true;
         attention.window = windows[layer];
@@ -41,6 +41,5 @@ pub fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize
     let window = settings.size("sliding_window", "")?;
     // transformers' default where the key is missing.
     let first = settings.optional_size("max_window_layers", "")?.unwrap_or(28);
-    let slides = settings.sliding_layers(layers, |layer| layer >= first)?;
-    Ok(slides.into_iter().map(|slides| slides.then_some(window)).collect())
+    settings.windows(window, layers, |layer| layer >= first)
 }

@@ -16,11 +16,10 @@ pub const ARCHITECTURE: Architecture = Architecture {
 
 /// Builds the `DecoderSpec` of a dense Qwen3 checkpoint: sizes, tensor names and features of its
 /// decoder.
-fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let mut spec = llama::dense(checkpoint)?;
-    let settings = Settings::of(checkpoint.config())?;
+fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint, settings)?;
     let windows = qwen2::windows(settings, spec.layers.len())?;
-    llama::set_attention_biases(&mut spec, checkpoint)?;
+    llama::set_attention_biases(&mut spec, checkpoint, settings)?;
     for (layer, attention) in spec.attentions_mut() {
         attention.head_norms = true;
         attention.window = windows[layer];

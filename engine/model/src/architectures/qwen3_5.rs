@@ -11,8 +11,8 @@ use crate::spec::{
     FeedForwardSpec, MixerSpec, Names,
 };
 use engine_core::DeltaNetShape;
+use engine_weights::Checkpoint;
 use engine_weights::gguf::Value;
-use engine_weights::{Checkpoint, ConfigSource};
 
 /// Entry of dense Qwen3.5 in the table of architectures.
 pub const ARCHITECTURE: Architecture = Architecture {
@@ -64,17 +64,16 @@ const ATTENTION_INTERVAL: usize = 4;
 
 /// Builds the `DecoderSpec` of a Qwen3.5 checkpoint: sizes, tensor names and features of its
 /// decoder.
-fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let whole = Settings::of(checkpoint.config())?;
-    let settings = match checkpoint.config() {
-        ConfigSource::Json { path, json } => {
+fn describe(checkpoint: &Checkpoint, whole: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    let settings = match whole {
+        Settings::Json { path, json } => {
             // The settings of the text part are nested in those of the multimodal model.
             let text = json.get("text_config").filter(|text| text.is_object());
             Settings::Json { path, json: text.unwrap_or(json) }
         }
-        ConfigSource::Gguf(_) => whole,
+        Settings::Gguf { .. } => whole,
     };
-    let mut spec = llama::dense_as(checkpoint, settings)?;
+    let mut spec = llama::dense(checkpoint, settings)?;
     let is_gguf = settings.is_gguf();
     spec.names = if is_gguf { GGUF } else { NAMES.0 };
     if is_gguf {

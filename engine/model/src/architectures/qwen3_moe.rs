@@ -35,12 +35,11 @@ pub const GGUF_EXPERTS: DenseNames = DenseNames {
 
 /// Builds the `DecoderSpec` of a Qwen3-MoE checkpoint: sizes, tensor names and features of its
 /// decoder.
-fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
-    let mut spec = llama::dense(checkpoint)?;
-    let settings = Settings::of(checkpoint.config())?;
+fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSpec, LoadError> {
+    let mut spec = llama::dense(checkpoint, settings)?;
     let moe = moe(settings)?;
     let window = window(settings)?;
-    llama::set_attention_biases(&mut spec, checkpoint)?;
+    llama::set_attention_biases(&mut spec, checkpoint, settings)?;
     // GGUF files lack both keys: published models have experts in every layer.
     let every = settings.optional_size("decoder_sparse_step", "")?.unwrap_or(1);
     let dense_layers = dense_layers(settings)?;

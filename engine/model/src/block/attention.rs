@@ -30,7 +30,7 @@ impl<D: Device> Attention<D> {
         kv_layer: usize,
     ) -> Result<Self, LoadError> {
         let (names, whole) = (&spec.names, &spec.shape);
-        let Some((own, shape)) = Heads::of_attention(tensors.rank(), whole) else {
+        let Some((own, shape)) = Heads::of_attention(tensors.device.rank(), whole) else {
             return Err(tensors.indivisible("attention heads", whole.heads));
         };
         let columns = |heads: &Range<usize>| shard::columns(0, heads, whole.head_dim);
@@ -73,7 +73,7 @@ impl<D: Device> Attention<D> {
         };
         let sinks = if spec.sinks {
             let sinks = tensors.values(&in_layer(names.sinks, layer), &[whole.heads])?;
-            Some(tensors.own_vector(&sinks[own.query.clone()])?)
+            Some(tensors.device.vector(&sinks[own.query.clone()])?)
         } else {
             None
         };
@@ -81,7 +81,7 @@ impl<D: Device> Attention<D> {
             Some(scales) => {
                 let own: Vec<f32> =
                     scales.iter().flat_map(|all| &all[own.kv.clone()]).copied().collect();
-                Some(tensors.own_vector(&own)?)
+                Some(tensors.device.vector(&own)?)
             }
             None => None,
         };

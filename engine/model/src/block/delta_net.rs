@@ -28,7 +28,7 @@ impl<D: Device> DeltaNet<D> {
         state_layer: usize,
     ) -> Result<Self, LoadError> {
         let (names, whole) = (&spec.names, &spec.shape);
-        let Some((own, shape)) = Heads::of_delta_net(tensors.rank(), whole) else {
+        let Some((own, shape)) = Heads::of_delta_net(tensors.device.rank(), whole) else {
             return Err(tensors.indivisible("value heads", whole.value_heads));
         };
         let BlockContext { layer, hidden, norm_epsilon: epsilon } = context;
@@ -59,9 +59,9 @@ impl<D: Device> DeltaNet<D> {
         let delta_net = DeltaNetLayer {
             shape,
             index: state_layer,
-            conv: tensors.own_vector(&conv)?,
-            rate: tensors.own_vector(&rate)?,
-            bias: tensors.own_vector(&bias)?,
+            conv: tensors.device.vector(&conv)?,
+            rate: tensors.device.vector(&rate)?,
+            bias: tensors.device.vector(&bias)?,
             norm: tensors.vector(&format!("{}.weight", names.norm), layer, shape.value_dim)?,
             epsilon,
         };

@@ -29,7 +29,7 @@ impl<D: Device> Dense<D> {
         let (names, intermediate) = (&spec.names, spec.intermediate);
         let unit = tensors.cut_unit(names.down, layer, [hidden, intermediate]);
         // The columns of `down` are split among ranks only between its quantization blocks.
-        let own = shard::share_in_units(tensors.rank(), intermediate, unit);
+        let own = shard::share_in_units(tensors.device.rank(), intermediate, unit);
         if own.is_empty() {
             return Err(tensors.indivisible("blocks of feed-forward columns", intermediate / unit));
         }
@@ -41,17 +41,10 @@ impl<D: Device> Dense<D> {
             let own = |name| Part { own: vec![own.clone()], ..part(name, intermediate) };
             vec![own(names.gate), own(names.up)]
         };
-        Ok(Self {
-            intermediate: own.len(),
-            gate_up: tensors.linear(&gate_up, layer, hidden)?,
-            activation: spec.activation,
-            down: tensors.partial(
-                &part(names.down, hidden),
-                layer,
-                intermediate,
-                std::slice::from_ref(&own),
-            )?,
-        })
+        let gate_up = tensors.linear(&gate_up, layer, hidden)?;
+        let down = part(names.down, hidden);
+        let down = tensors.partial(&down, layer, intermediate, std::slice::from_ref(&own))?;
+        Ok(Self { intermediate: own.len(), gate_up, activation: spec.activation, down })
     }
 
     /// Computes the dense feed-forward block: gate and up projections, activation, down projection.

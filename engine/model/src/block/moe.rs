@@ -47,7 +47,7 @@ impl<D: Device> Moe<D> {
     ) -> Result<Self, LoadError> {
         let router = Part { bias: spec.router_bias, ..Part::plain(spec.router, spec.experts) };
         let router = tensors.linear(&[router], context.layer, context.hidden)?;
-        let own = tensors.rank().share(spec.experts);
+        let own = tensors.device.rank().share(spec.experts);
         let mut reader = ExpertReader { tensors, spec, context, own: own.clone() };
         let (gate_up, down) = match spec.storage {
             ExpertStorage::Each(names) => reader.each(names)?,
@@ -85,22 +85,12 @@ impl<D: Device> Moe<D> {
         device.reshape(&mut scratch.mixed, routed, self.intermediate)?;
         device.reshape(&mut scratch.returned, routed, self.hidden)?;
         device.dispatch(x, routes, &mut scratch.sent)?;
-        self.gate_up.run(device, &scratch.sent, routes, &mut scratch.projected)?;
+        let Experts { matrices, biases } = &self.gate_up;
+        device.expert_matmul(&scratch.sent, matrices, biases, routes, &mut scratch.projected)?;
         self.activation.run(*device, &scratch.projected, &mut scratch.mixed)?;
-        self.down.run(device, &scratch.mixed, routes, &mut scratch.returned)?;
+        let Experts { matrices, biases } = &self.down;
+        device.expert_matmul(&scratch.mixed, matrices, biases, routes, &mut scratch.returned)?;
         device.combine(&scratch.returned, routes, delta)
-    }
-}
-
-impl<D: Device> Experts<D> {
-    fn run(
-        &self,
-        device: &mut D,
-        x: &D::Buffer,
-        routes: &D::Routes,
-        out: &mut D::Buffer,
-    ) -> Result<(), DeviceError> {
-        device.expert_matmul(x, &self.matrices, &self.biases, routes, out)
     }
 }
 
@@ -124,7 +114,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let intermediate = self.spec.intermediate;
         let elsewhere = self.spec.experts - self.own.len();
         // Experts of other ranks are not read, but are parameters of the model.
-        self.tensors.count_elsewhere(elsewhere * 3 * intermediate * hidden);
+        self.tensors.parameters += (elsewhere * 3 * intermediate * hidden) as u64;
         for expert in self.own.clone() {
             let own = |name: &str| name.replace("{expert}", &expert.to_string());
             let (gate, up) = (own(names.gate), own(names.up));
@@ -161,10 +151,10 @@ impl<D: Device> ExpertReader<'_, '_, D> {
             let gate = self.biases(&format!("{}.bias", names.gate), intermediate)?;
             let up = self.biases(&format!("{}.bias", names.up), intermediate)?;
             for (gate, up) in gate.chunks(intermediate).zip(up.chunks(intermediate)) {
-                gate_up_biases.push(self.tensors.own_vector(&[gate, up].concat())?);
+                gate_up_biases.push(self.tensors.device.vector(&[gate, up].concat())?);
             }
             for down in self.biases(&format!("{}.bias", names.down), hidden)?.chunks(hidden) {
-                down_biases.push(self.tensors.own_vector(down)?);
+                down_biases.push(self.tensors.device.vector(down)?);
             }
         }
         let gate_up = self.experts(gate_up_matrices, gate_up_biases)?;
@@ -203,7 +193,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         for stored in self.biases(&format!("{name}_bias"), n)?.chunks(n) {
             // Biases are reordered like the rows of the matrix that they belong to.
             let ordered: Vec<f32> = (0..n).map(|n| stored[order.stored_row(n)]).collect();
-            biases.push(self.tensors.own_vector(&ordered)?);
+            biases.push(self.tensors.device.vector(&ordered)?);
         }
         self.experts(matrices, biases)
     }

@@ -96,7 +96,7 @@ fn tiny(ranks: usize) -> (Box<dyn Model>, Arc<dyn Text>) {
     let mut model = load::load(&source, &options).unwrap().model;
     model.allocate_kv(PAGES, 16).unwrap();
     let checkpoint = Checkpoint::open(&source.files, None).unwrap();
-    let tokenizer = Tokenizer::load(checkpoint.config()).unwrap().unwrap();
+    let tokenizer = Tokenizer::load(&checkpoint.config).unwrap().unwrap();
     (model, Arc::new(tokenizer))
 }
 

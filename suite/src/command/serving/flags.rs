@@ -56,6 +56,8 @@ pub enum DatasetName {
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
     pub backend: Backend,
+    /// Port to which the tool connects by default.
+    pub port: u16,
     pub dataset: DatasetName,
     pub seed: u64,
     /// Default input and output lengths of the dataset `random`, in tokens; `None` for LMDeploy's
@@ -80,6 +82,7 @@ pub struct Habits {
 
 const VLLM: Habits = Habits {
     backend: Backend::Openai,
+    port: 8000,
     dataset: DatasetName::Random,
     seed: 0,
     random_tokens: Some((1024, 128)),
@@ -97,6 +100,7 @@ const VLLM: Habits = Habits {
 
 const SGLANG: Habits = Habits {
     backend: Backend::Sglang,
+    port: 30000,
     dataset: DatasetName::Sharegpt,
     seed: 1,
     random_tokens: Some((1024, 1024)),
@@ -115,6 +119,7 @@ const SGLANG: Habits = Habits {
 const SGLANG_OLD: Habits = Habits { sharegpt: Pack::SharegptSglangOld, ..SGLANG };
 
 const LMDEPLOY: Habits = Habits {
+    port: 23333,
     random_tokens: None,
     warmup_tokens_max: None,
     sharegpt: Pack::SharegptLmdeploy,
@@ -146,15 +151,6 @@ impl Backend {
                 Tool::Sglang
             }
             Self::Lmdeploy | Self::LmdeployChat => Tool::Lmdeploy,
-        }
-    }
-
-    /// Returns the port to which the backend's tool connects by default.
-    pub fn port(self) -> u16 {
-        match self.tool() {
-            Tool::Vllm => 8000,
-            Tool::Sglang | Tool::SglangOld => 30000,
-            Tool::Lmdeploy => 23333,
         }
     }
 

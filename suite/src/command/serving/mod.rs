@@ -27,6 +27,7 @@ use crate::export::{ReportFacts, Selection, name_of};
 use crate::session::Conduct;
 use crate::telemetry::gpu;
 use crate::workload::tokenizer::Tokenizer;
+use flags::{Backend, Tool};
 use results::Places;
 use scenario::{Wanted, wanted};
 
@@ -149,12 +150,12 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
 
 fn server(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Server> {
     let flags = &flags.server;
-    let url = match (&flags.base_url, flags.port, flags.backend) {
-        (Some(url), ..) => url.clone(),
-        (None, Some(port), _) => format!("http://{}:{port}", flags.host),
-        (None, None, backend) => {
-            let backend = backend.or(flags.tool.map(|tool| tool.habits().backend));
-            format!("http://{}:{}", flags.host, backend.map_or(8000, flags::Backend::port))
+    let url = match &flags.base_url {
+        Some(url) => url.clone(),
+        None => {
+            let backend = flags.backend.or(flags.tool.map(|tool| tool.habits().backend));
+            let tool = backend.map_or(Tool::Vllm, Backend::tool);
+            format!("http://{}:{}", flags.host, flags.port.unwrap_or(tool.habits().port))
         }
     };
     let key = match &flags.api_key_file {

@@ -6,64 +6,9 @@ use anyhow::bail;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 
-/// Refused flags, and a hint for each group about what to do instead.
-const REFUSED: &[(&[&str], &str)] = &[
-    (
-        &["apply-chat-template", "chat-template-kwargs"],
-        "the server applies its own template behind `--backend openai-chat`, `sglang-oai-chat` or \
-         `lmdeploy-chat`",
-    ),
-    (
-        &["no-oversample", "sharegpt-context-len", "prompt-suffix"],
-        "requests are drawn as the tools do without it; `redline-bench run` sends any others \
-         from a `jsonl` dataset",
-    ),
-    (
-        &["random-batch-size", "gsp-num-turns", "gsp-ordered"],
-        "only shuffled requests of one prompt and one turn are supported; `redline-bench run` has \
-         `multi-turn` for conversations",
-    ),
-    (
-        &["gsp-group-distribution", "gsp-zipf-alpha", "gsp-send-routing-key"],
-        "all groups have the same number of requests",
-    ),
-    (
-        &["ramp-up-strategy", "ramp-up-start-rps", "ramp-up-end-rps"],
-        "a ramp of another process is `arrival = { kind = \"ramp\" }` for `redline-bench run`",
-    ),
-    (
-        &["multi", "request-rate-range"],
-        "give one `--request-rate` at a time, or several to `redline-bench sweep`",
-    ),
-    (
-        &["self-timed", "use-trace-timestamps", "mooncake-slowdown-factor", "mooncake-num-rounds"],
-        "timed traces are `trace@mooncake` for `redline-bench run`",
-    ),
-    (&["probe-request-rate"], "run a second `redline-bench` beside this one"),
-    (&["disable-stream"], "token times can only be measured in a stream"),
-    (
-        &["logprobs", "return-logprob", "top-logprobs-num", "token-ids-logprob"],
-        "`--extra-body '{\"logprobs\": 1}'` asks the server for them; they are not kept",
-    ),
-    (&["use-beam-search"], "`--extra-body` can ask the server for it"),
-    (&["lora-modules", "lora-assignment", "lora-name"], "`--served-model-name` names one adapter"),
-    (
-        &["profile", "profile-activities", "profile-num-steps", "profile-by-stage"],
-        "profiling changes the server's speed; start it by hand, and not during a measurement",
-    ),
-    (&["pd-separated", "fake-prefill"], "give the URL of the router in front of both"),
-    (&["header"], "the only header sent is the API key of `--api-key-file` or OPENAI_API_KEY"),
-    (
-        &["tokenizer-mode", "skip-tokenizer-init"],
-        "lengths are counted by the tokenizer file that `--tokenizer` names",
-    ),
-    (
-        &["plot-timeline", "plot-dataset-stats", "plot-throughput", "timeline-itl-thresholds"],
-        "`--save-detailed` writes the figures of every request",
-    ),
-    (&["cache-report"], "hits of the prefix cache are under `cache` in Redline's own record"),
-    (&["print-requests"], "`redline-bench plan` shows what would be sent"),
-];
+/// Table of refused flags: in each line the names of a group of flags, and after the first colon a
+/// hint about what to do instead.
+const REFUSED: &str = include_str!("refused.txt");
 
 /// Accepted flags that affect neither the measurement nor the files written.
 const TAKEN: &[&str] = &[
@@ -74,6 +19,12 @@ const TAKEN: &[&str] = &[
     "gsp-fast-prepare",
     "flush-cache-timeout",
 ];
+
+/// Iterates over the names of all refused flags, each with the hint of its group.
+fn refused() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let groups = REFUSED.lines().filter_map(|group| group.split_once(": "));
+    groups.flat_map(|(names, hint)| names.split(' ').map(move |name| (name, hint)))
+}
 
 /// First flag on the command line that is not supported, and its hint; `None` if there is none.
 #[derive(Clone, Copy, Debug)]
@@ -97,10 +48,10 @@ impl Refused {
 
 impl Args for Refused {
     fn augment_args(command: Command) -> Command {
-        let refused = REFUSED.iter().flat_map(|(names, _)| names.iter());
+        let refused = refused().map(|(name, _)| name);
         // An unknown number of values may follow such a flag, so all of them are accepted.
         let unseen = |name| Arg::new(name).long(name).num_args(0..).hide(true);
-        command.args(refused.chain(TAKEN).copied().map(unseen))
+        command.args(refused.chain(TAKEN.iter().copied()).map(unseen))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -110,11 +61,8 @@ impl Args for Refused {
 
 impl FromArgMatches for Refused {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
-        let of = |(names, hint): &(&[&'static str], &'static str)| {
-            names.iter().copied().find(given).map(|name| (name, *hint))
-        };
-        Ok(Self(REFUSED.iter().find_map(of)))
+        let is_given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        Ok(Self(refused().find(|(name, _)| is_given(name))))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -125,6 +73,8 @@ impl FromArgMatches for Refused {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn parsed(flags: &[&str]) -> Result<(), String> {
@@ -135,12 +85,12 @@ mod tests {
 
     #[test]
     fn every_refused_flag_is_named_with_a_way_out() {
-        for (names, hint) in REFUSED {
-            for name in *names {
-                let said = parsed(&[&format!("--{name}"), "a", "b"]).unwrap_err();
-                assert!(said.contains(&format!("`--{name}`")), "{said}");
-                assert!(said.contains(&format!("\nhint: {hint}")), "{said}");
-            }
+        let hints: BTreeSet<&str> = refused().map(|(_, hint)| hint).collect();
+        assert_eq!(hints.len(), REFUSED.lines().count(), "each line is a group with its hint");
+        for (name, hint) in refused() {
+            let said = parsed(&[&format!("--{name}"), "a", "b"]).unwrap_err();
+            assert!(said.contains(&format!("`--{name}`")), "{said}");
+            assert!(said.contains(&format!("\nhint: {hint}")), "{said}");
         }
     }
 

@@ -6,6 +6,8 @@
 //! powers come from a Rust library, because those of C libraries differ in the last bit between
 //! machines and the drawn requests must not.
 
+use super::pcg64::words;
+
 const N: usize = 624;
 const M: usize = 397;
 
@@ -35,28 +37,23 @@ impl Mt19937 {
     pub(super) fn from_key(key: &[u32]) -> Self {
         let mut generator = Self::from_seed(19_650_218);
         let state = &mut generator.state;
-        let (mut i, mut j) = (1, 0);
-        for _ in 0..N.max(key.len()) {
+        let narrow = |index: usize| u32::try_from(index).unwrap_or(0);
+        let mut i = 1;
+        let mut mix = |factor: u32, added: &dyn Fn(usize) -> u32| {
             let previous = state[i - 1];
-            let mixed = (previous ^ (previous >> 30)).wrapping_mul(1_664_525);
-            let position = u32::try_from(j).unwrap_or(0);
-            state[i] = (state[i] ^ mixed).wrapping_add(key[j]).wrapping_add(position);
+            let mixed = (previous ^ (previous >> 30)).wrapping_mul(factor);
+            state[i] = (state[i] ^ mixed).wrapping_add(added(i));
             i += 1;
-            j = (j + 1) % key.len();
             if i == N {
                 state[0] = state[N - 1];
                 i = 1;
             }
+        };
+        for (j, word) in key.iter().enumerate().cycle().take(N.max(key.len())) {
+            mix(1_664_525, &|_| word.wrapping_add(narrow(j)));
         }
         for _ in 1..N {
-            let previous = state[i - 1];
-            let mixed = (previous ^ (previous >> 30)).wrapping_mul(1_566_083_941);
-            state[i] = (state[i] ^ mixed).wrapping_sub(u32::try_from(i).unwrap_or(0));
-            i += 1;
-            if i == N {
-                state[0] = state[N - 1];
-                i = 1;
-            }
+            mix(1_566_083_941, &|i| narrow(i).wrapping_neg());
         }
         state[0] = 0x8000_0000;
         generator
@@ -100,10 +97,7 @@ impl PythonRandom {
     /// Creates CPython's generator in the state after `random.seed(seed)`, for a non-negative
     /// integer.
     pub fn seed(seed: u64) -> Self {
-        let low = (seed & 0xffff_ffff) as u32;
-        let high = (seed >> 32) as u32;
-        let key: &[u32] = if high == 0 { &[low] } else { &[low, high] };
-        Self(Mt19937::from_key(key))
+        Self(Mt19937::from_key(&words(seed)))
     }
 
     /// Returns one value of CPython's `Random._randbelow(bound)`, for a bound from 1 to 2^32 - 1.

@@ -89,7 +89,7 @@ impl Pcg64 {
 }
 
 /// Returns a non-negative integer as one or two 32-bit words, lowest first.
-fn words(value: u64) -> Vec<u32> {
+pub(super) fn words(value: u64) -> Vec<u32> {
     let (low, high) = ((value & 0xffff_ffff) as u32, (value >> 32) as u32);
     if high == 0 { vec![low] } else { vec![low, high] }
 }

@@ -19,7 +19,7 @@ use schema::run::PromptForm;
 use schema::scenario::{Arrival, Pack};
 use serde::Deserialize;
 
-use super::{Draw, Requests, empty, uniform};
+use super::{Draw, Requests, filled, uniform};
 use crate::measure::summary::whole;
 use crate::workload::dataset::{Conversation, Pair};
 use crate::workload::generators::{Pcg64, PythonRandom};
@@ -181,11 +181,7 @@ impl<'a> Rows<'a> {
         ids: &[u32],
         (input, output): (u64, u64),
     ) -> anyhow::Result<ManifestRequest> {
-        for (what, tokens) in [("an answer", output), ("a prompt", input)] {
-            if tokens == 0 {
-                return Err(empty(self.made, what));
-            }
-        }
+        filled(self.made, [("an answer", output), ("a prompt", input)])?;
         let length = usize::try_from(input).unwrap_or(usize::MAX);
         let prompt: Vec<u32> = ids.iter().copied().cycle().take(length).collect();
         let text = match self.draw.form {
@@ -226,8 +222,7 @@ const BREAK: &str = "\n\n";
 
 /// Sampler of whole conversations of a dataset, in shuffled order, with one request for each turn.
 pub struct Conversations<'a> {
-    shuffled: Vec<Conversation<'a>>,
-    next: usize,
+    shuffled: std::vec::IntoIter<Conversation<'a>>,
     draw: Draw<'a>,
     turns_max: usize,
     input_tokens_max: usize,
@@ -243,8 +238,7 @@ impl<'a> Conversations<'a> {
             bound.and_then(|bound| usize::try_from(bound).ok()).unwrap_or(usize::MAX)
         };
         Ok(Self {
-            shuffled,
-            next: 0,
+            shuffled: shuffled.into_iter(),
             draw,
             turns_max: whole(workload.turns_max),
             input_tokens_max: whole(workload.input_tokens),
@@ -256,8 +250,7 @@ impl<'a> Conversations<'a> {
     /// first request in the plan. There are none where the first turn cannot be used, such as with
     /// a prompt that is too long; `None` is returned after the last conversation.
     pub fn next(&mut self, first: usize) -> anyhow::Result<Option<Vec<ManifestRequest>>> {
-        let Some(turns) = self.shuffled.get(self.next) else { return Ok(None) };
-        self.next += 1;
+        let Some(turns) = self.shuffled.next() else { return Ok(None) };
         let (mut said, mut text) = (Vec::new(), String::new());
         let mut requests: Vec<ManifestRequest> = Vec::new();
         for exchange in turns.chunks_exact(2).take(self.turns_max) {
@@ -269,35 +262,18 @@ impl<'a> Conversations<'a> {
             if before == 0 || before > self.input_tokens_max || answer == 0 {
                 break;
             }
-            requests.push(self.turn(first, requests.len(), &said[..before], answer));
-            self.keep_text(&mut requests, &text, &exchange[1]);
+            let turn = requests.len();
+            // The conversation so far, without the latest answer and its separator.
+            let prompt_text = &text[..text.len() - exchange[1].len() - BREAK.len()];
+            requests.push(ManifestRequest {
+                send_us: if turn == 0 { 0 } else { self.think_us },
+                after: (turn > 0).then(|| (first + turn - 1) as u64),
+                prompt: said[..before].to_vec(),
+                text: (self.draw.form == PromptForm::Text).then(|| prompt_text.to_owned()),
+                output_tokens: answer,
+            });
         }
         Ok(Some(requests))
-    }
-
-    fn turn(
-        &self,
-        first: usize,
-        turn: usize,
-        prompt: &[u32],
-        output_tokens: u64,
-    ) -> ManifestRequest {
-        ManifestRequest {
-            send_us: if turn == 0 { 0 } else { self.think_us },
-            after: (turn > 0).then(|| (first + turn - 1) as u64),
-            prompt: prompt.to_vec(),
-            text: None,
-            output_tokens,
-        }
-    }
-
-    /// Sets the prompt text of the latest request where prompts are sent as text: `text`, the
-    /// conversation so far, without the latest answer and its separator.
-    fn keep_text(&self, requests: &mut [ManifestRequest], text: &str, answer: &str) {
-        let end = text.len() - answer.len() - BREAK.len();
-        if let (PromptForm::Text, Some(request)) = (self.draw.form, requests.last_mut()) {
-            request.text = Some(text[..end].to_owned());
-        }
     }
 
     /// Appends a turn to the conversation's token ids and text; the turn is tokenized by itself, so

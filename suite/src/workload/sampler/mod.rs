@@ -13,7 +13,7 @@ mod synthetic;
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use datasets::{Conversations, Rows};
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::run::PromptForm;
@@ -66,17 +66,57 @@ pub fn plan(
     Ok(Plan { manifest, warmup })
 }
 
-impl Draw<'_> {
+/// Fills up a list of requests that is too short with randomly chosen repeats, as vLLM's tool does.
+fn drawn_again(requests: &mut Requests, workload: &Workload) {
+    let Ok(count) = u32::try_from(requests.len()) else { return };
+    let mut random = PythonRandom::seed(workload.seed);
+    while count > 0 && (requests.len() as u64) < workload.requests {
+        requests.push(requests[random.below(count) as usize].clone());
+    }
+}
+
+/// Maximum number of rounds in which a prompt's text is corrected to its requested number of
+/// tokens.
+const ROUNDS: usize = 10;
+
+type Requests = Vec<ManifestRequest>;
+
+/// Inputs of a sampler: scenario, dataset, tokenizer and prompt form.
+#[derive(Clone, Copy)]
+struct Draw<'a> {
+    scenario: &'a Scenario,
+    /// Workload from which requests are drawn: the scenario's, or a variant of it for warm-up
+    /// requests.
+    workload: &'a Workload,
+    dataset: Option<&'a Dataset>,
+    tokenizer: &'a Tokenizer,
+    form: PromptForm,
+}
+
+/// Checks that no part (prompt, answer) of the request with index `index` is without tokens, given
+/// the parts' names and token counts.
+fn filled<const N: usize>(index: usize, parts: [(&str, u64); N]) -> anyhow::Result<()> {
+    for (part, tokens) in parts {
+        ensure!(
+            tokens > 0,
+            "request {index} would have {part} without tokens\nhint: raise \
+             `workload.range_ratio` or the length"
+        );
+    }
+    Ok(())
+}
+
+impl<'a> Draw<'a> {
     /// Draws the measured requests and the warm-up requests of the scenario.
     fn requests(&self) -> anyhow::Result<(Requests, Requests)> {
         match self.scenario.workload.pack {
             Pack::MultiTurn => self.of_conversations(),
             Pack::Jsonl => self.of_lines(),
-            Pack::RandomVllm
-            | Pack::RandomInferencex
-            | Pack::PrefixGroupsSglang
-            | Pack::PrefixRepetitionVllm
-            | Pack::TraceMooncake => self.made_up(),
+            Pack::RandomVllm => self.made_up(synthetic::random_vllm),
+            Pack::RandomInferencex => self.made_up(synthetic::random_inferencex),
+            Pack::PrefixGroupsSglang => self.made_up(synthetic::prefix_groups_sglang),
+            Pack::PrefixRepetitionVllm => self.made_up(synthetic::prefix_repetition_vllm),
+            Pack::TraceMooncake => self.made_up(datasets::traced),
             _ => self.of_rows(),
         }
     }
@@ -132,9 +172,12 @@ impl Draw<'_> {
     /// Draws synthetic requests, or takes the first ones of a trace and fails where it has too few;
     /// warm-up
     /// requests are drawn with the next seed.
-    fn made_up(&self) -> anyhow::Result<(Requests, Requests)> {
+    fn made_up(
+        &self,
+        sampler: impl Fn(&Draw<'_>) -> anyhow::Result<Requests>,
+    ) -> anyhow::Result<(Requests, Requests)> {
         let workload = &self.scenario.workload;
-        let requests = self.drawn()?;
+        let requests = sampler(self)?;
         self.enough(&requests)?;
         let next = Workload {
             requests: self.scenario.warmup.requests,
@@ -143,19 +186,9 @@ impl Draw<'_> {
             groups: workload.groups.map(|_| 1),
             ..workload.clone()
         };
-        let mut others = Draw { workload: &next, ..*self }.drawn()?.into_iter();
+        let mut others = sampler(&Draw { workload: &next, ..*self })?.into_iter();
         let warmup = self.warmup(&requests, || Ok(others.next()))?;
         Ok((requests, warmup))
-    }
-
-    fn drawn(&self) -> anyhow::Result<Requests> {
-        match self.workload.pack {
-            Pack::RandomVllm => synthetic::random_vllm(self),
-            Pack::RandomInferencex => synthetic::random_inferencex(self),
-            Pack::PrefixGroupsSglang => synthetic::prefix_groups_sglang(self),
-            Pack::PrefixRepetitionVllm => synthetic::prefix_repetition_vllm(self),
-            _ => datasets::traced(self),
-        }
     }
 
     fn enough(&self, requests: &[ManifestRequest]) -> anyhow::Result<()> {
@@ -198,45 +231,7 @@ impl Draw<'_> {
         }
         Ok(found)
     }
-}
 
-/// Fills up a list of requests that is too short with randomly chosen repeats, as vLLM's tool does.
-fn drawn_again(requests: &mut Requests, workload: &Workload) {
-    let Ok(count) = u32::try_from(requests.len()) else { return };
-    let mut random = PythonRandom::seed(workload.seed);
-    while count > 0 && (requests.len() as u64) < workload.requests {
-        requests.push(requests[random.below(count) as usize].clone());
-    }
-}
-
-/// Maximum number of rounds in which a prompt's text is corrected to its requested number of
-/// tokens.
-const ROUNDS: usize = 10;
-
-type Requests = Vec<ManifestRequest>;
-
-/// Inputs of a sampler: scenario, dataset, tokenizer and prompt form.
-#[derive(Clone, Copy)]
-struct Draw<'a> {
-    scenario: &'a Scenario,
-    /// Workload from which requests are drawn: the scenario's, or a variant of it for warm-up
-    /// requests.
-    workload: &'a Workload,
-    dataset: Option<&'a Dataset>,
-    tokenizer: &'a Tokenizer,
-    form: PromptForm,
-}
-
-/// Returns the error of the request with index `index`, whose prompt or answer (`what`) would be
-/// empty.
-fn empty(index: usize, what: &str) -> anyhow::Error {
-    anyhow::anyhow!(
-        "request {index} would have {what} without tokens\nhint: raise `workload.range_ratio` or \
-         the length"
-    )
-}
-
-impl<'a> Draw<'a> {
     fn dataset(&self) -> anyhow::Result<&'a Dataset> {
         let workload = self.workload;
         self.dataset.with_context(|| {
@@ -260,12 +255,7 @@ impl<'a> Draw<'a> {
         index: usize,
     ) -> anyhow::Result<ManifestRequest> {
         let prompt = self.tokenizer.encode(&text)?;
-        for (what, is_empty) in [("a prompt", prompt.is_empty()), ("an answer", output_tokens == 0)]
-        {
-            if is_empty {
-                return Err(empty(index, what));
-            }
-        }
+        filled(index, [("a prompt", prompt.len() as u64), ("an answer", output_tokens)])?;
         let text = (self.form == PromptForm::Text).then_some(text);
         Ok(ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() })
     }
@@ -303,10 +293,7 @@ impl<'a> Draw<'a> {
                 return Ok((text, ids));
             }
             round += 1;
-            ids.truncate(wanted);
-            while ids.len() < wanted {
-                ids.push(extra());
-            }
+            ids.resize_with(wanted, &mut extra);
         }
     }
 }

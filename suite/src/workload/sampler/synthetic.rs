@@ -3,7 +3,7 @@
 //! and then decode and encode up to ten times until the text has the requested number of tokens.
 //! `prefix-groups@sglang` and `prefix-repetition@vllm` have groups with a shared prefix.
 
-use super::{Draw, Requests, empty, scaled, scaled_up, uniform};
+use super::{Draw, Requests, filled, scaled, scaled_up, uniform};
 use crate::workload::generators::{Pcg64, PythonRandom};
 
 /// Draws requests as the dataset `random` of vLLM's benchmark tool does.
@@ -25,9 +25,7 @@ pub fn random_vllm(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     let least = scaled(output, 1.0 - ratio).max(1);
     let outputs = lengths(least, scaled_up(output, 1.0 + ratio).max(1));
     let offsets = lengths(0, size - 1);
-    if prefix_tokens + shortest == 0 {
-        return Err(empty(0, "a prompt"));
-    }
+    filled(0, [("a prompt", prefix_tokens + shortest)])?;
     let ids = tokenizer.ordinary_ids();
     let count = ids.len() as u64;
     let prefix = (0..prefix_tokens).map(|_| at(&ids, random.integers(0, count))).collect();
