@@ -324,9 +324,7 @@ fn figure(
     if sides.0.is_none() && sides.1.is_none() {
         return None;
     }
-    let values = |runs: &[&RunRecord]| -> Vec<f64> {
-        runs.iter().filter_map(|run| metric.value(run)).collect()
-    };
+    let values = |runs: &[&RunRecord]| summary::values(metric, runs.iter().copied());
     let values = (values(&used.0), values(&used.1));
     let estimate = match &cell.pairs {
         _ if !cell.same_workload => None,

@@ -63,8 +63,7 @@ fn repeats(cells: &[Cell]) -> Chart {
         };
         let values = cell.records().filter_map(|run| column.metric.value(run));
         let repeats: Vec<(f64, String)> = values.map(repeat).collect();
-        let listed: Vec<String> =
-            repeats.iter().map(|(pct, _)| format!("{} %", format::percent(*pct))).collect();
+        let listed: Vec<String> = repeats.iter().map(|(pct, _)| format::change(*pct)).collect();
         rows.push(vec![label.clone(), figure.shown(), listed.join(", ")]);
         repeats_of.push(DotRow { label, value: figure.shown(), repeats, mark: mark_of(cell) });
     }

@@ -15,8 +15,9 @@ use serde::Serialize;
 use super::figure::{self, Figure};
 use super::finding::Tone;
 use super::words;
+use crate::catalog::distinct;
 use crate::chart::{Bar, BarGroup, Chart, ForestMark, ForestRow, Mark, bars, forest};
-use crate::format::{self, Scale};
+use crate::format::{self, Scale, or_dash};
 use crate::judged::Pair;
 use crate::link::Target;
 use crate::outside;
@@ -95,8 +96,8 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
         context! {
             metric => &found.title,
             cells => found.cells,
-            effect => percent(Some(found.effect_pct)),
-            interval => interval(found.interval_pct),
+            effect => format::change(found.effect_pct),
+            interval => or_dash(found.interval_pct, format::interval),
         }
     };
     let [baseline_page, candidate_page] = pair.releases().map(Target::ReleaseOn);
@@ -159,31 +160,11 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
         config: outside::name(&first.config),
         charts: [throughput(pair, &cells), forest_plot(&gating)].into_iter().flatten().collect(),
         remarks,
-        changed: flags(cells.iter().flat_map(|cell| &cell.changed)),
-        moved: flags(cells.iter().flat_map(|cell| &cell.moved)),
+        changed: distinct(cells.iter().flat_map(|cell| &cell.changed).map(ChangedFlag::of)),
+        moved: distinct(cells.iter().flat_map(|cell| &cell.moved).map(ChangedFlag::of)),
         gating: gating.into_iter().map(line).collect(),
         informing: informing.into_iter().map(line).collect(),
     }
-}
-
-/// Formats the changed flags in `found` and returns each distinct one once.
-fn flags<'a>(found: impl Iterator<Item = &'a FlagChange>) -> Vec<ChangedFlag> {
-    let mut flags: Vec<ChangedFlag> = Vec::new();
-    for flag in found.map(ChangedFlag::of) {
-        if !flags.contains(&flag) {
-            flags.push(flag);
-        }
-    }
-    flags
-}
-
-fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{} %", format::percent(value)))
-}
-
-fn interval(bounds: Option<(f64, f64)>) -> String {
-    let words = |(low, high)| format!("{} to {} %", format::percent(low), format::percent(high));
-    bounds.map_or_else(|| "-".to_owned(), words)
 }
 
 /// Formats `row` as a row of a table of verdicts.
@@ -191,19 +172,18 @@ pub fn line(row: &Row) -> DiffRow {
     let verdict = &row.verdict;
     let means = row.baseline.iter().chain(&row.candidate).map(|summary| summary.mean);
     let scale = Scale::fit(row.unit, means.fold(0.0, f64::max));
-    let detectable = |pct: f64| format!("{} %", format::half_width(pct));
     DiffRow {
         scenario: outside::name(&verdict.cell.scenario),
         metric: row.title.clone(),
         unit: scale.unit.to_owned(),
         baseline: mean(row.baseline.as_ref(), scale),
         candidate: mean(row.candidate.as_ref(), scale),
-        effect: percent(verdict.effect_pct),
-        interval: interval(verdict.interval_pct),
-        delta: verdict.cliffs_delta.map_or_else(|| "-".to_owned(), format::signed_share),
+        effect: or_dash(verdict.effect_pct, format::change),
+        interval: or_dash(verdict.interval_pct, format::interval),
+        delta: or_dash(verdict.cliffs_delta, format::signed_share),
         pairs: verdict.pairs,
         floor: format!("{} %", verdict.floor_pct),
-        detectable: verdict.mde_pct.map_or_else(|| "-".to_owned(), detectable),
+        detectable: or_dash(verdict.mde_pct, |pct| format!("{} %", format::half_width(pct))),
         verdict: if is_untested(row) { "informs" } else { words::verdict(verdict.verdict) },
         direction: direction(verdict.verdict),
         stage: match verdict.stage {
@@ -253,7 +233,7 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
             series: outside::name(release),
             value: summary.map(|summary| summary.mean),
             range: summary.filter(|summary| summary.n > 1).map(|s| (s.min, s.max)),
-            text: mean(summary, Scale { unit: "/s", divisor: 1.0 }).text,
+            text: mean(summary, Scale::PER_SECOND).text,
             mark,
         };
         let bars = vec![
@@ -368,8 +348,8 @@ mod tests {
             compared(&["sharegpt-lite", "balanced-lite", "thinking-lite"], &Changed::default());
         let output = diff.broad.iter().find(|found| found.title == "Output tokens").unwrap();
         assert_eq!(output.cells, 3);
-        assert!(percent(Some(output.effect_pct)).starts_with("\u{2212}10."), "{output:?}");
-        assert!(interval(output.interval_pct).contains(" to "), "{output:?}");
+        assert!(format::change(output.effect_pct).starts_with("\u{2212}10."), "{output:?}");
+        assert!(or_dash(output.interval_pct, format::interval).contains(" to "), "{output:?}");
         let models = models_of(&diff);
         let row = models[0].gating.iter().find(|row| row.metric == "Output tokens").unwrap();
         assert_eq!(row.delta, "\u{2212}1.00", "no launch of one is as fast as any of the other");

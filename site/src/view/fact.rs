@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::figure::absent;
 use super::words;
-use crate::catalog::Run;
+use crate::catalog::{Run, distinct};
 use crate::{format, outside};
 
 /// Largest number of distinct values that a fact lists; where there are more, the rest is counted.
@@ -46,14 +46,8 @@ pub type Read = fn(&RunRecord) -> Option<String>;
 /// Collects the distinct values that `read` returns over `runs`. `path` is the value's dotted path
 /// in the record, under which older records state the reason for a missing value.
 pub fn fact(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
-    let mut values = Vec::new();
-    for run in runs {
-        if let Some(value) = read(run.record).map(|value| outside::name(&value))
-            && !values.contains(&value)
-        {
-            values.push(value);
-        }
-    }
+    let read = runs.iter().filter_map(|run| read(run.record));
+    let mut values = distinct(read.map(|value| outside::name(&value)));
     if values.len() > VALUES_MAX {
         let more = values.len() - VALUES_MAX + 1;
         values.truncate(VALUES_MAX - 1);

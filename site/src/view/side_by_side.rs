@@ -134,7 +134,7 @@ fn fastest(catalog: &Catalog, (model, hardware): (&str, &str), shared: &Shared) 
                 scenario => &scenario,
                 engine => Link::release(&key),
                 config => run.map(|run| shared.rest(run)).unwrap_or_default(),
-                figure => Figure::median(&first.figure, Scale { unit: "/s", divisor: 1.0 }),
+                figure => Figure::median(&first.figure, Scale::PER_SECOND),
                 launches => first.figure.n,
                 measured => first.measured_at.as_deref().map_or("day unknown".to_owned(), day),
                 claimed => ranked.published,

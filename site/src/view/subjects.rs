@@ -14,8 +14,9 @@ use super::release::{SUMMARY, extent};
 use super::trends::LINES_MAX;
 use super::{side_by_side, words};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
+use crate::format::{self, or_dash};
 use crate::link::{Link, Target};
-use crate::{format, outside, questions};
+use crate::{outside, questions};
 
 /// Builds the view of a model's page: on each hardware, the engines that serve the model side by
 /// side. `labs` are links to the labs about the model.
@@ -103,7 +104,7 @@ fn releases(catalog: &Catalog, hardware: &str) -> Vec<Link> {
 pub fn campaign(path: &str, campaign: &CampaignRecord) -> Value {
     let spent = |name: &str| {
         let us = campaign.budget.get(name).and_then(serde_json::Value::as_u64);
-        us.map_or_else(|| "-".to_owned(), format::seconds)
+        or_dash(us, format::seconds)
     };
     let command = [vec!["cargo".to_owned(), "xtask".to_owned()], campaign.command.clone()].concat();
     context! {

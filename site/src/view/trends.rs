@@ -99,7 +99,7 @@ fn cell_view(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Value {
                 metric => outside::name(&trend.title),
                 release => outside::name(&change.release),
                 after => outside::name(&change.after),
-                step => format!("{} %", format::percent(change.step_pct)),
+                step => format::change(change.step_pct),
                 floor => format!("{} %", trend.floor_pct),
                 worse => change.worse,
             }
@@ -269,8 +269,8 @@ fn breaks(trend: &Trend) -> Vec<Break> {
         epoch: false,
         worse: change.worse,
         text: outside::name(&format!(
-            "{} %, {} after {}",
-            format::percent(change.step_pct),
+            "{}, {} after {}",
+            format::change(change.step_pct),
             change.release,
             change.after
         )),

@@ -204,29 +204,20 @@ fn environment(lab: &Lab) -> Vec<FactGroup> {
     };
     let file = lab.file();
     let engines = file.engines.iter();
+    let engines = engines.map(|engine| outside::name(&format!("{} {}", engine.id, engine.version)));
     let launches =
         format!("{} of at most {}", lab.runs.len(), format::whole(u64::from(lab.asked.runs_max)));
     let spent = lab.campaign.budget.get("wall_us").and_then(serde_json::Value::as_u64);
-    let policy = lab.campaign.policy.iter();
+    let policy = lab.campaign.policy.iter().map(|policy| format!("{}@{}", policy.id, policy.rev));
     let facts = vec![
         known("File", vec![outside::name(&format!("suite/labs/{}.toml", lab.asked.id))], true),
         known("Revision", vec![file.rev.to_string()], false),
         known("SHA-256", vec![outside::short_hash(&lab.asked.sha256, 12)], true),
         known("Target", vec![outside::name(&file.target)], true),
-        known(
-            "Engines",
-            engines
-                .map(|engine| outside::name(&format!("{} {}", engine.id, engine.version)))
-                .collect(),
-            false,
-        ),
+        known("Engines", engines.collect(), false),
         known("Launches", vec![launches], false),
         known("Took", spent.map(format::seconds).into_iter().collect(), false),
-        known(
-            "Policy",
-            policy.map(|policy| outside::name(&format!("{}@{}", policy.id, policy.rev))).collect(),
-            true,
-        ),
+        known("Policy", policy.map(|quoted| outside::name(&quoted)).collect(), true),
     ];
     [vec![fact::group("Lab", facts)], fact::environment(&lab.runs)].concat()
 }
