@@ -185,6 +185,11 @@ impl Link {
         Self::new(&format!("{} {}", key.engine, key.release), Target::ReleaseOn(key.clone()))
     }
 
+    /// Returns a link to the page of an imported report, given by source and file.
+    pub fn report((source, file): (String, String)) -> Self {
+        Self::new(&format!("{source} {file}"), Target::Report { source, file })
+    }
+
     /// Returns a link to the page of a run, with the run's id as its text.
     pub fn run(run: &Run) -> Self {
         let id = &run.record.id;

@@ -61,10 +61,7 @@ fn reports(runs: &[&Run]) -> Vec<Link> {
         .collect();
     found.sort();
     found.dedup();
-    let link = |(source, file): (String, String)| {
-        Link::new(&format!("{source} {file}"), Target::Report { source, file })
-    };
-    found.into_iter().map(link).collect()
+    found.into_iter().map(Link::report).collect()
 }
 
 /// Returns the runs of each engine's latest release, for comparing engines with `model` on

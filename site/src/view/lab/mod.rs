@@ -9,6 +9,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+pub use conclusion::view as conclusion;
 use judge::lab::{Conclusion, Launches, Next, Replay, text};
 use judge::summary;
 use minijinja::{Value, context};
@@ -167,9 +168,9 @@ pub struct Place {
     pub page: Option<Target>,
 }
 
-/// Builds the view of the page of `lab` without its sections, and separately the sections, page by
-/// page. `related` are links to other pages about the same model.
-pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
+/// Builds the view of the page of `lab` without conclusion and sections, and separately the sections,
+/// page by page. `related` are links to other pages about the same model.
+pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
     let ran = |test: &dyn Fn(&RunRecord) -> bool| lab.runs.iter().any(|run| test(run.record));
     let place =
         |Link { text, target }: Link, exists: bool| Place { text, page: exists.then_some(target) };
@@ -182,7 +183,6 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
             place(Link::hardware(hardware), ran(&|record| record.hardware.id == *hardware)),
         // Sentences that a reader must see before the conclusion, or that say why there is none.
         notices => words::notices(lab),
-        conclusion => conclusion::view(lab),
         related,
         method => words::method(lab),
         unexplored => words::unexplored(lab),
@@ -191,7 +191,7 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
         // Command that runs the lab again.
         repeat => outside::command(&["cargo", "xtask", "lab", &lab.asked.id]),
     };
-    (view, section::paged(section::all(lab)))
+    (view, section::paged(section::all(lab)).into_iter().map(Value::from).collect())
 }
 
 /// Returns the facts about the lab, followed by those about machine, engines and load generator.
