@@ -9,6 +9,7 @@ use schema::verdict::Cell;
 use serde::Serialize;
 
 use crate::diff::cells::cell_of;
+use crate::diff::words::plural;
 use crate::records::{QueryError, Registry};
 use crate::summary::{Summary, of_metric};
 use crate::table::columns;
@@ -282,11 +283,8 @@ pub fn table(answer: &Answer) -> String {
         text.push_str(&format!("\n{} beyond the limits", answer.beyond_limits));
     }
     if answer.left_out > 0 {
-        let runs = if answer.left_out == 1 { "run" } else { "runs" };
-        text.push_str(&format!(
-            "\n{} {runs} left out: retracted, failed, or not to be believed",
-            answer.left_out
-        ));
+        let runs = plural(answer.left_out, "run");
+        text.push_str(&format!("\n{runs} left out: retracted, failed, or not to be believed"));
     }
     text
 }

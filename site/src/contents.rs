@@ -141,7 +141,6 @@ impl<'a> Contents<'a> {
         pages.extend(self.health());
         pages.extend(self.corrections());
         pages.extend(self.imports());
-        pages.extend(self.claims());
         pages.extend(self.catalog.runs.iter().map(|run| self.run(run)));
         pages.extend(self.about());
         pages
@@ -348,13 +347,13 @@ impl<'a> Contents<'a> {
             let text = format!("{title} on {}", pair.hardware);
             let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
             let models = diff::models(pair, diff);
-            let rows = models.iter().map(|model| model.gating.len() + model.informing.len());
-            let most = if rows.sum::<usize>() > DIFF_ROWS { 1 } else { models.len().max(1) };
+            let rows: usize = models.iter().map(|(_, rows)| rows).sum();
+            let most = if rows > DIFF_ROWS { 1 } else { models.len().max(1) };
             let list = List {
                 view: diff::view(pair, diff),
                 first: context! {},
                 key: "models",
-                rows: models.into_iter().map(Value::from).collect(),
+                rows: models.into_iter().map(|(view, _)| view).collect(),
                 most,
             };
             self.parts(("diff", pair.target()), &text, crumbs, sources, list)

@@ -62,10 +62,9 @@ fn table(detail: &Detail) -> Vec<Vec<String>> {
 
 fn line(name: &str, figures: &[Figure]) -> Vec<String> {
     let mut cells = vec![name.to_owned()];
-    cells.extend(figures.iter().map(|figure| match &figure.spread {
+    cells.extend(figures.iter().map(|figure| {
         // Spreads have a column of fixed width, so that figures line up.
-        Some(spread) => format!("{} {spread:<6}", figure.text),
-        None => format!("{} {:<6}", figure.text, ""),
+        format!("{} {:<6}", figure.text, figure.spread.as_deref().unwrap_or_default())
     }));
     cells
 }

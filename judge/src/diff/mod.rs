@@ -18,7 +18,6 @@ pub mod judge;
 pub mod markdown;
 pub mod policy;
 pub mod text;
-pub mod waivers;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,6 +121,22 @@ pub fn diff(
         candidate_only,
         retracted,
     })
+}
+
+/// Adds to each failing verdict of `diff` the waiver that accepts the regression at `unix_s` (seconds
+/// since 1970).
+pub fn apply_waivers(diff: &mut Diff, registry: &Registry, unix_s: i64) {
+    let release = diff.candidate.clone();
+    for row in diff.cells.iter_mut().flat_map(|cell| &mut cell.rows) {
+        if !row.verdict.fails() {
+            continue;
+        }
+        let waiver = registry.waiver(&row.verdict.cell, &row.verdict.metric, &release, unix_s);
+        row.verdict.waiver = waiver.map(|event| {
+            let until = event.expires.as_deref().unwrap_or("ever");
+            format!("{} (until {until}, event {})", event.reason, event.id)
+        });
+    }
 }
 
 /// Finds the release `name`, given with or without a leading `v`, and returns its name as the

@@ -138,7 +138,7 @@ pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
     let (engine, hardware) = (given.on.engine.clone(), given.on.hardware.clone());
     let filter = diff::Filter { engine, hardware };
     let mut diff = diff::diff(&loaded, baseline, candidate, &filter)?;
-    diff::waivers::apply(&mut diff, &loaded, world.unix_s());
+    diff::apply_waivers(&mut diff, &loaded, world.unix_s());
     diff.commits = commits_between(&given.sources.place.registry, &loaded, &diff);
     match given.format {
         DiffFormat::Text => print(diff::text::text(&diff).trim_end())?,

@@ -10,7 +10,6 @@ use super::{Contents, List, Page, Part, Sources, split};
 use crate::catalog;
 use crate::judged::Judged;
 use crate::link::{Link, Target};
-use crate::view::imports::Report;
 use crate::view::lab::{self, Lab};
 use crate::view::{corrections, health, imports, subjects, trends};
 
@@ -48,6 +47,8 @@ impl<'a> Contents<'a> {
         self.parts(at, "Corrections", Vec::new(), sources, list)
     }
 
+    /// Returns the pages of figures published elsewhere: the list of reports, the results of each, and
+    /// the options of those that explore some as a lab does.
     pub(super) fn imports(&'a self) -> Vec<Page<'a>> {
         let reports = imports::reports(self.catalog);
         let runs: Vec<_> = reports.iter().flat_map(|report| report.runs.clone()).collect();
@@ -62,31 +63,19 @@ impl<'a> Contents<'a> {
             let (view, rows) = imports::report(self.catalog, report, imports::options_link(report));
             let sources = Sources::runs(report.runs.clone()).with(self.events());
             let title = format!("{} {}", report.source, report.file);
-            let crumbs = vec![(whole.clone(), Some(Target::Imports {})), (title.clone(), None)];
-            let at = ("report", report.link().target);
+            let (above, target) = ((whole.clone(), Some(Target::Imports {})), report.link().target);
+            let crumbs = vec![above.clone(), (title.clone(), None)];
             let list = List { view, first: context! {}, key: "blocks", rows, most: ROWS };
-            pages.extend(self.parts(at, &title, crumbs, sources, list));
+            let at = ("report", target.clone());
+            pages.extend(self.parts(at, &title, crumbs, sources.clone(), list));
+            if let Some(Link { text, target: options }) = imports::options_link(report) {
+                let view = imports::options(self.catalog, report);
+                let crumbs = vec![above, (title, Some(target)), ("Options".to_owned(), None)];
+                let at = ("claims", options);
+                pages.push(self.page(at, &text, crumbs, sources, move || view.clone()));
+            }
         }
         pages
-    }
-
-    /// Returns the pages of published reports that explore options as a lab does.
-    pub(super) fn claims(&'a self) -> Vec<Page<'a>> {
-        let reports = imports::reports(self.catalog);
-        let page = |report: &Report<'_, 'a>| {
-            let Link { text, target } = imports::options_link(report)?;
-            let view = imports::options(self.catalog, report);
-            let whole = "Published figures of others".to_owned();
-            let source = format!("{} {}", report.source, report.file);
-            let crumbs = vec![
-                (whole, Some(Target::Imports {})),
-                (source, Some(report.link().target)),
-                ("Options".to_owned(), None),
-            ];
-            let sources = Sources::runs(report.runs.clone()).with(self.events());
-            Some(self.page(("claims", target), &text, crumbs, sources, move || view.clone()))
-        };
-        reports.iter().filter_map(page).collect()
     }
 
     /// Returns links to the pages about options of a server of `model` that were published

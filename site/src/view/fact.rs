@@ -72,16 +72,7 @@ pub fn group(title: &str, facts: Vec<Fact>) -> FactGroup {
 /// Returns the facts about machine, engine and load generator, without which no figure can be
 /// interpreted.
 pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
-    vec![
-        group("Machine", machine(runs)),
-        group("Engine", engine(runs)),
-        group("Load generator", client(runs)),
-    ]
-}
-
-/// Returns the group of facts about the machine of `runs`.
-pub fn machine_group(runs: &[&Run]) -> FactGroup {
-    group("Machine", machine(runs))
+    vec![machine(runs), group("Engine", engine(runs)), group("Load generator", client(runs))]
 }
 
 /// Collects the distinct hashes that `read` returns over `runs`, abbreviated to twelve digits.
@@ -96,7 +87,8 @@ pub fn hash(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     fact
 }
 
-fn machine(runs: &[&Run]) -> Vec<Fact> {
+/// Returns the group of facts about the machine of `runs`.
+pub fn machine(runs: &[&Run]) -> FactGroup {
     let mut facts = vec![
         fact("Hardware id", runs, "hardware.id", |r| Some(r.hardware.id.clone())).code(),
         fact("GPU", runs, "hardware.gpu", |r| r.hardware.gpu.as_deref().map(gpus)),
@@ -120,7 +112,7 @@ fn machine(runs: &[&Run]) -> Vec<Fact> {
             r.hardware.evidence.clone().filter(|_| r.hardware.claimed)
         }));
     }
-    facts
+    group("Machine", facts)
 }
 
 fn engine(runs: &[&Run]) -> Vec<Fact> {

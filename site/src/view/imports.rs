@@ -6,6 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use judge::diff::words::plural;
 use judge::order;
 use judge::summary::{difference_pct, share_pct};
 use minijinja::{Value, context};
@@ -14,7 +15,7 @@ use schema::run::{Check, Kind, Level, RunRecord, Status};
 use super::fact;
 use super::figure::{self, Column, Figure};
 use super::finding::{self, Tone};
-use super::release::{counted, extent};
+use super::release::extent;
 use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
 use crate::format::{self, Scale};
 use crate::link::{Link, Target, block_number};
@@ -86,7 +87,7 @@ fn line(report: &Report) -> Value {
     context! {
         source => report.link(),
         file => names(|r| r.source.as_ref().map(|s| s.file.clone()).unwrap_or_default()),
-        extent => counted(report.runs.len(), "block"),
+        extent => plural(report.runs.len(), "block"),
         engines => names(|r| format!("{} {}", r.engine.name, r.engine.release)),
         hardware => names(|r| r.hardware.id.clone()),
         found => format!("{} of {}", spoiled.count(), report.runs.len()),
@@ -271,8 +272,8 @@ fn table(catalog: &Catalog, (model, hardware): (&str, &str), runs: &[&Run]) -> V
         blocks => runs.iter().map(|run| result(catalog, run)).collect::<Value>(),
         extent => format!(
             "{} of {}",
-            counted(runs.len(), "block"),
-            counted(choices.len(), "option")
+            plural(runs.len(), "block"),
+            plural(choices.len(), "option")
         ),
         // Command that measures the same options with repeats; empty where the suite has no such
         // lab.

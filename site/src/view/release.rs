@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use judge::diff::words::{claims, conclusion};
+use judge::diff::words::{claims, conclusion, plural};
 use judge::diff::{CellDiff, Diff, Row};
 use judge::order;
 use minijinja::{Value, context};
@@ -11,10 +11,9 @@ use schema::campaign::CampaignRecord;
 use schema::run::{Kind, RunRecord, Status};
 use schema::verdict::VerdictKind;
 
-use super::diff::{self, ChangedFlag, DiffRow};
 use super::figure::{self, Column, failed, launches};
 use super::finding::{self, Finding};
-use super::{fact, health, model, subjects, table, words};
+use super::{diff, fact, health, model, subjects, table, words};
 use crate::catalog::{self, Catalog, Cell, CellKey, ReleaseKey, Run, distinct};
 use crate::chart::{Chart, HeatCell, HeatRow, heat};
 use crate::judged::{Judged, Pair};
@@ -103,9 +102,9 @@ pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
     let scenarios: BTreeSet<&str> = cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
     let text = format!(
         "{} of {} in {}",
-        counted(runs.len(), "run"),
-        counted(models.len(), "model"),
-        counted(scenarios.len(), "scenario")
+        plural(runs.len(), "run"),
+        plural(models.len(), "model"),
+        plural(scenarios.len(), "scenario")
     );
     dates(runs).into_iter().fold(text, |text, dates| format!("{text}, {dates}"))
 }
@@ -123,12 +122,6 @@ pub fn dates(runs: &[&Run]) -> Option<String> {
     days.sort();
     let (first, last) = (days.first()?, days.last()?);
     Some(if first == last { first.clone() } else { format!("{first} to {last}") })
-}
-
-/// Formats a count with its noun: `1 run`, `2 runs`.
-pub fn counted(count: usize, word: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {word}{plural}")
 }
 
 /// Returns the sentences that a reader must see before any figure of `runs`.
@@ -155,7 +148,7 @@ pub fn notices(runs: &[&Run]) -> Vec<String> {
     if failed > 0 {
         notices.push(format!(
             "{failed} of {} failed: listed with the reason, in no figure.",
-            counted(runs.len(), "run")
+            plural(runs.len(), "run")
         ));
     }
     notices
@@ -183,22 +176,18 @@ pub fn across(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -
     if engine != "redline" {
         again.extend(["--engine", engine]);
     }
+    let on_hardware = |(key, runs): &(ReleaseKey, Vec<&Run>)| on_hardware(judged, key, runs);
     let is_measured = runs.iter().any(|run| run.record.kind != Kind::Imported);
     context! {
         engine => outside::name(engine),
         release => outside::name(release),
         extent => extent(&runs, &catalog::cells(&runs)),
         notices => notices(&runs),
-        hardware => keys
-            .iter()
-            .map(|(key, runs)| on_hardware(judged, key, runs))
-            .collect::<Value>(),
+        hardware => keys.iter().map(on_hardware).collect::<Value>(),
         failures,
         // Number of failing cells beyond those listed; the health page lists all.
         more_failures,
-        campaigns => campaigns
-            .map(|stored| subjects::campaign(&stored.path, &stored.record))
-            .collect::<Value>(),
+        campaigns => campaigns.map(subjects::campaign).collect::<Value>(),
         // Command that measures the release again; none where all its figures were published
         // elsewhere.
         again => is_measured.then(|| outside::command(&again)),
@@ -227,7 +216,7 @@ fn since(pair: &Pair, found: &Diff) -> Value {
     let flags = |cell: &CellDiff| {
         let model = outside::name(&cell.cell.model);
         let flags = cell.changed.iter().chain(&cell.moved);
-        flags.map(|flag| (model.clone(), ChangedFlag::of(flag))).collect::<Vec<_>>()
+        flags.map(|flag| (model.clone(), diff::changed_flag(flag))).collect::<Vec<_>>()
     };
     let mut changed = distinct(found.cells.iter().flat_map(flags));
     changed.truncate(ROWS_MAX);
@@ -287,7 +276,7 @@ fn heat_cell(row: Option<&&Row>) -> HeatCell {
     let Some(row) = row else {
         return HeatCell { text: "-".into(), title: "not compared".into(), better_pct: None };
     };
-    let DiffRow { effect, interval, verdict, .. } = diff::line(row);
+    let (effect, interval, verdict) = diff::shown(row);
     let claims = matches!(
         row.verdict.verdict,
         VerdictKind::Regressed | VerdictKind::Improved | VerdictKind::Unchanged

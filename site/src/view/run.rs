@@ -27,6 +27,7 @@ pub fn view(run: &Run) -> Value {
     groups.extend(fact::telemetry(&runs));
     let (plain, bibtex) = citation(run);
     let absent = record.absent.iter().take(MAP_MAX);
+    let absent = absent.map(|(path, reason)| (outside::name(path), outside::message(reason)));
     context! {
         id => outside::name(&record.id),
         state => state(run),
@@ -49,9 +50,7 @@ pub fn view(run: &Run) -> Value {
         commands => commands(&record.model.id, &cells, &runs),
         configuration => fact::configuration(&runs),
         // Fields that the record does not know, with the reasons.
-        absent => absent
-            .map(|(path, reason)| (outside::name(path), outside::message(reason)))
-            .collect::<Value>(),
+        absent => absent.collect::<Value>(),
         record_sha256 => outside::name(&record.record_sha256),
         citation => context! { plain, bibtex },
         published => published(run),

@@ -105,31 +105,22 @@ fn cell_view(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Value {
             }
         })
     });
+    let line = |point: &&Point| point_line(catalog, &cell, &series, point);
     context! {
         anchor => anchor(&cell),
         scenario => outside::name(&cell.scenario),
         config => outside::name(&cell.config),
         chart => chart(catalog, &cell, &series, &points, depth),
         heads => series.iter().map(Series::head).collect::<Value>(),
-        points => points
-            .iter()
-            .map(|point| point_line(catalog, &cell, &series, point))
-            .collect::<Value>(),
+        points => points.iter().map(line).collect::<Value>(),
         changes => changes.collect::<Value>(),
     }
 }
 
 impl<'a> Series<'a> {
     fn new(trend: &'a Trend, runs: &[&RunRecord]) -> Self {
-        Self {
-            trend,
-            scale: scale(trend),
-            launches: trend
-                .points
-                .iter()
-                .map(|point| trend::launches(trend, point, runs))
-                .collect(),
-        }
+        let launches = trend.points.iter().map(|point| trend::launches(trend, point, runs));
+        Self { trend, scale: scale(trend), launches: launches.collect() }
     }
 
     fn head(&self) -> Head {
