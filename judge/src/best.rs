@@ -192,9 +192,9 @@ type Repeats = (Cell, bool, String, Option<String>);
 /// The registry has no measured run (or, if the question asks for published results, no imported
 /// one) of the question's model, hardware and scenario.
 pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryError> {
-    let asked = registry.runs.iter().filter(|stored| question.covers(&stored.record));
-    let asked: Vec<_> = asked.collect();
-    if asked.is_empty() {
+    let asked = registry.runs.iter().map(|stored| &stored.record);
+    let mut asked = asked.filter(|record| question.covers(record)).peekable();
+    if asked.peek().is_none() {
         return Err(QueryError(format!(
             "no run of `{}` on `{}`\nhint: `redline-results list` shows what there is",
             question.model, question.hardware
@@ -202,8 +202,7 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryErr
     }
     let mut groups: BTreeMap<Repeats, Vec<&RunRecord>> = BTreeMap::new();
     let mut answer = Answer::default();
-    for run in asked {
-        let record = &run.record;
+    for record in asked {
         if !facts::is_believed(record) || registry.retracted.contains_key(&record.id) {
             // Left-out runs are counted and reported, so that a missing engine does not go
             // unnoticed.

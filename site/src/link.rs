@@ -132,7 +132,7 @@ impl Target {
                 let two = format!("{}..{}", part(baseline), part(candidate));
                 of_page(&part(engine), &two, &part(hardware))
             }
-            Self::Lab { lab, campaign } => page(crate::readme::LABS, lab, campaign),
+            Self::Lab { lab, campaign } => page(crate::pages::LABS, lab, campaign),
             Self::Claims { source, file } => {
                 of_page("imports", &part(source), &format!("{}-options", part(file)))
             }

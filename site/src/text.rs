@@ -18,10 +18,9 @@ pub fn release(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
     if let Some(runs) = releases.get(key) {
         return Ok(text(key, runs));
     }
-    let known: Vec<String> = releases
-        .keys()
-        .map(|key| format!("{} {} on {}", key.engine, key.release, key.hardware))
-        .collect();
+    let known =
+        releases.keys().map(|key| format!("{} {} on {}", key.engine, key.release, key.hardware));
+    let known: Vec<String> = known.collect();
     let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
     Err(anyhow!(
         "no runs of `{} {}` on `{}`\n  hint: the registry has {}",

@@ -1,8 +1,8 @@
 //! Comparison of two releases, cell by cell: the one place where verdicts on releases are made.
 //!
 //! A figure is called better or worse only after a screen and a confirmation on fresh runs of
-//! interleaved pairs (docs/method/comparisons.md), never from stored figures of different campaigns. A changed
-//! configuration and a new failure are reported from any record.
+//! interleaved pairs (docs/method/comparisons.md), never from stored figures of different
+//! campaigns. A changed configuration and a new failure are reported from any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
 //! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`broad`] (all cells at
@@ -15,9 +15,8 @@ pub mod drift;
 pub mod estimate;
 pub mod flags;
 pub mod judge;
-pub mod markdown;
 pub mod policy;
-pub mod text;
+pub mod report;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,8 +122,8 @@ pub fn diff(
     })
 }
 
-/// Adds to each failing verdict of `diff` the waiver that accepts the regression at `unix_s` (seconds
-/// since 1970).
+/// Adds to each failing verdict of `diff` the waiver that accepts the regression at `unix_s`
+/// (seconds since 1970).
 pub fn apply_waivers(diff: &mut Diff, registry: &Registry, unix_s: i64) {
     let release = diff.candidate.clone();
     for row in diff.cells.iter_mut().flat_map(|cell| &mut cell.rows) {

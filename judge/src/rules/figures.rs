@@ -131,8 +131,8 @@ fn falling(name: &str, summary: &Summary) -> Option<String> {
 fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord) -> Vec<String> {
     let mut wrong = Vec::new();
     let ok = record.counts.as_ref().and_then(|counts| counts.requests_ok);
-    if let Some(ok) = ok.filter(|ok| per_request(name) && *ok != bins.samples()) {
-        wrong.push(format!("`{name}` has {} samples for {ok} requests", bins.samples()));
+    if let Some(ok) = ok.filter(|ok| per_request(name) && *ok != bins.samples) {
+        wrong.push(format!("`{name}` has {} samples for {ok} requests", bins.samples));
     }
     let summaries = metrics.summaries();
     let Some(summary) = summaries.iter().find(|(of, _)| *of == name).and_then(|(_, s)| *s) else {

@@ -106,7 +106,7 @@ fn streaming_us(metrics: &Metrics) -> Option<f64> {
 
 fn token_gaps(record: &RunRecord) -> Outcome {
     let (counts, metrics) = (record.counts.as_ref()?, record.metrics.as_ref()?);
-    let gaps = Bins::decode(record.histograms.as_ref()?.itl_token_us.as_ref()?).ok()?.samples();
+    let gaps = Bins::decode(record.histograms.as_ref()?.itl_token_us.as_ref()?).ok()?.samples;
     let mean = float(metrics.itl_token_us.as_ref()?.mean?);
     let due = streaming_us(metrics)? * float(counts.requests_ok?);
     let sum = mean * float(gaps);

@@ -160,7 +160,7 @@ fn sampled(record: &RunRecord) -> Outcome {
         // A text that is no histogram is a finding of rule E07.
         let Some(Ok(bins)) = histogram.map(Bins::decode) else { continue };
         seen = true;
-        let samples = bins.samples();
+        let samples = bins.samples;
         let (least, most) = match name {
             "ttft_scheduled_us" | "e2e_scheduled_us" => (ok, ok),
             "tpot_us" | "queue_us" | "connect_us" | "schedule_lag_us" => (0, ok),

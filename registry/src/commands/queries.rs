@@ -141,8 +141,8 @@ pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
     diff::apply_waivers(&mut diff, &loaded, world.unix_s());
     diff.commits = commits_between(&given.sources.place.registry, &loaded, &diff);
     match given.format {
-        DiffFormat::Text => print(diff::text::text(&diff).trim_end())?,
-        DiffFormat::Md => print(diff::markdown::markdown(&diff).trim_end())?,
+        DiffFormat::Text => print(diff::report::text(&diff).trim_end())?,
+        DiffFormat::Md => print(diff::report::markdown(&diff).trim_end())?,
         DiffFormat::Json => print_json(&diff)?,
         DiffFormat::Junit => print(junit(&diff)?.trim_end())?,
     }

@@ -47,8 +47,8 @@ impl<'a> Contents<'a> {
         self.parts(at, "Corrections", Vec::new(), sources, list)
     }
 
-    /// Returns the pages of figures published elsewhere: the list of reports, the results of each, and
-    /// the options of those that explore some as a lab does.
+    /// Returns the pages of figures published elsewhere: the list of reports, the results of each,
+    /// and the options of those that explore some as a lab does.
     pub(super) fn imports(&'a self) -> Vec<Page<'a>> {
         let reports = imports::reports(self.catalog);
         let runs: Vec<_> = reports.iter().flat_map(|report| report.runs.clone()).collect();
@@ -94,7 +94,7 @@ impl<'a> Contents<'a> {
             let campaign = lab.campaign.record_sha256.clone();
             let mut sources =
                 Sources::runs(lab.runs.clone()).with(self.events()).with(vec![campaign]);
-            sources.fresh |= lab.is_fresh();
+            sources.fresh |= lab.root != 0;
             let title = format!("{} on {}", lab.name(), lab.campaign.hardware);
             let crumbs = vec![(lab.name(), None), (lab.campaign.id.clone(), None)];
             let (view, rows) = lab::view(&lab, self.claims_of(&lab.asked.file.model));

@@ -89,8 +89,8 @@ pub fn counts(diff: &Diff) -> Value {
     WORST_FIRST.iter().filter_map(count).collect()
 }
 
-/// Builds the part of a comparison about `cells`, which share model and configuration, and returns it
-/// with its number of rows.
+/// Builds the part of a comparison about `cells`, which share model and configuration, and returns
+/// it with its number of rows.
 fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> (Value, usize) {
     cells.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
     let first = cells.first().map(|cell| cell.cell.clone()).unwrap_or_default();

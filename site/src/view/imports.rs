@@ -1,7 +1,7 @@
 //! Views of figures published elsewhere: the imported reports, their results, and the findings of
 //! the rules in them. A report that tries options of a server has a further page, laid out like a
-//! lab: option by profile. Nothing is measured or judged here, and a difference of two single runs is
-//! only shown as a claim.
+//! lab: option by profile. Nothing is measured or judged here, and a difference of two single runs
+//! is only shown as a claim.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -107,11 +107,8 @@ pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Val
         Some(version) => format!("{} {version}", source.tool),
         None => format!("{} of unknown version", source.tool),
     };
-    let mut evidence: Vec<String> = runs
-        .iter()
-        .filter_map(|run| run.record.hardware.evidence.as_deref())
-        .map(outside::message)
-        .collect();
+    let evidence = runs.iter().filter_map(|run| run.record.hardware.evidence.as_deref());
+    let mut evidence: Vec<String> = evidence.map(outside::message).collect();
     evidence.dedup();
     let definition = |(name, value): (&String, &serde_json::Value)| {
         (outside::name(name), outside::message(&fact::plain(value)))

@@ -157,10 +157,8 @@ fn commands(
     ours: &ReleaseKey,
     theirs: &ReleaseKey,
 ) -> Vec<String> {
-    let campaigns: BTreeSet<&str> = matches
-        .iter()
-        .filter_map(|found| Some(found.in_turns.as_ref()?.campaign.as_str()))
-        .collect();
+    let in_turns = matches.iter().filter_map(|found| found.in_turns.as_ref());
+    let campaigns: BTreeSet<&str> = in_turns.map(|turns| turns.campaign.as_str()).collect();
     let known = catalog.registry.campaigns.iter().map(|stored| &stored.record);
     let mut commands: Vec<String> = known
         .filter(|record| campaigns.contains(record.id.as_str()) && !record.command.is_empty())

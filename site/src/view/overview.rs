@@ -75,11 +75,8 @@ fn best(catalog: &Catalog) -> Value {
 /// engine with the highest throughput among those that meet its limits. `None` where there are no
 /// figures.
 fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> Option<Value> {
-    let levels: Vec<Option<&Candidate>> = ranked
-        .iter()
-        .filter(|ranked| ranked.published == published)
-        .map(|ranked| ranked.answer.foremost())
-        .collect();
+    let ranked = ranked.iter().filter(|ranked| ranked.published == published);
+    let levels: Vec<Option<&Candidate>> = ranked.map(|of| of.answer.foremost()).collect();
     let measured = levels.iter().flatten().filter_map(|found| found.measured_at.as_deref()).max();
     let at = |found: &Candidate| {
         let key = ReleaseKey::new(&found.cell.engine, &found.release, hardware);

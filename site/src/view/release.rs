@@ -1,5 +1,6 @@
-//! Views of a release. On one hardware: environment, summary table, and each model. On all hardware:
-//! its figures, changes since the release before, failures, and the cost of its campaigns.
+//! Views of a release. On one hardware: environment, summary table, and each model. On all
+//! hardware: its figures, changes since the release before, failures, and the cost of its
+//! campaigns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -238,8 +239,8 @@ fn since(pair: &Pair, found: &Diff) -> Value {
 /// table of verdicts.
 const CELLS_MIN: usize = 3;
 
-/// Draws the output throughput of each model and scenario relative to the release before, as `found`
-/// compares the releases of `pair`; `None` where there are too few cells.
+/// Draws the output throughput of each model and scenario relative to the release before, as
+/// `found` compares the releases of `pair`; `None` where there are too few cells.
 fn heat_table(pair: &Pair, found: &Diff) -> Option<Chart> {
     let mut rows: BTreeMap<(&str, &str), BTreeMap<&str, &Row>> = BTreeMap::new();
     for row in found.rows().filter(|row| row.verdict.metric == figure::output().name) {

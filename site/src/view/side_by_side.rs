@@ -54,11 +54,9 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
 
 /// Returns links to the imported reports that contain any of `runs`.
 fn reports(runs: &[&Run]) -> Vec<Link> {
-    let mut found: Vec<(String, String)> = runs
-        .iter()
-        .filter(|run| run.record.kind == Kind::Imported)
-        .filter_map(|run| super::imports::report_of(run.path))
-        .collect();
+    let imported = runs.iter().filter(|run| run.record.kind == Kind::Imported);
+    let mut found: Vec<(String, String)> =
+        imported.filter_map(|run| super::imports::report_of(run.path)).collect();
     found.sort();
     found.dedup();
     found.into_iter().map(Link::report).collect()

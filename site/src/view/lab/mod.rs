@@ -33,7 +33,7 @@ use crate::outside;
 pub struct Lab<'a> {
     path: &'a str,
     /// Index of the results folder that the campaign was read from; 0 is the registry.
-    root: usize,
+    pub root: usize,
     pub campaign: &'a CampaignRecord,
     pub asked: &'a CampaignLab,
     replay: &'a Replay,
@@ -100,11 +100,6 @@ impl<'a> Lab<'a> {
         outside::name(&format!("Lab {}", self.asked.id))
     }
 
-    /// True when the lab's campaign was read from an overlay, not from the registry.
-    pub fn is_fresh(&self) -> bool {
-        self.root != 0
-    }
-
     fn file(&self) -> &'a LabFile {
         &self.asked.file
     }
@@ -168,8 +163,8 @@ pub struct Place {
     pub page: Option<Target>,
 }
 
-/// Builds the view of the page of `lab` without conclusion and sections, and separately the sections,
-/// page by page. `related` are links to other pages about the same model.
+/// Builds the view of the page of `lab` without conclusion and sections, and separately the
+/// sections, page by page. `related` are links to other pages about the same model.
 pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
     let ran = |test: &dyn Fn(&RunRecord) -> bool| lab.runs.iter().any(|run| test(run.record));
     let place =
