@@ -9,6 +9,7 @@ use schema::verdict::Cell;
 use serde::Serialize;
 
 use crate::diff::cells::cell_of;
+use crate::diff::words::plural;
 use crate::records::{QueryError, Registry};
 use crate::summary::{Summary, of_metric};
 use crate::table::columns;
@@ -191,9 +192,9 @@ type Repeats = (Cell, bool, String, Option<String>);
 /// The registry has no measured run (or, if the question asks for published results, no imported
 /// one) of the question's model, hardware and scenario.
 pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryError> {
-    let asked = registry.runs.iter().filter(|stored| question.covers(&stored.record));
-    let asked: Vec<_> = asked.collect();
-    if asked.is_empty() {
+    let asked = registry.runs.iter().map(|stored| &stored.record);
+    let mut asked = asked.filter(|record| question.covers(record)).peekable();
+    if asked.peek().is_none() {
         return Err(QueryError(format!(
             "no run of `{}` on `{}`\nhint: `redline-results list` shows what there is",
             question.model, question.hardware
@@ -201,8 +202,7 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryErr
     }
     let mut groups: BTreeMap<Repeats, Vec<&RunRecord>> = BTreeMap::new();
     let mut answer = Answer::default();
-    for run in asked {
-        let record = &run.record;
+    for record in asked {
         if !facts::is_believed(record) || registry.retracted.contains_key(&record.id) {
             // Left-out runs are counted and reported, so that a missing engine does not go
             // unnoticed.
@@ -282,11 +282,8 @@ pub fn table(answer: &Answer) -> String {
         text.push_str(&format!("\n{} beyond the limits", answer.beyond_limits));
     }
     if answer.left_out > 0 {
-        let runs = if answer.left_out == 1 { "run" } else { "runs" };
-        text.push_str(&format!(
-            "\n{} {runs} left out: retracted, failed, or not to be believed",
-            answer.left_out
-        ));
+        let runs = plural(answer.left_out, "run");
+        text.push_str(&format!("\n{runs} left out: retracted, failed, or not to be believed"));
     }
     text
 }

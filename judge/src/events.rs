@@ -20,16 +20,6 @@ pub struct Retraction {
     pub replaced_by: Option<String>,
 }
 
-impl Retraction {
-    fn by(event: &Event) -> Self {
-        Self {
-            event: event.id.clone(),
-            reason: event.reason.clone(),
-            replaced_by: event.replaced_by.clone(),
-        }
-    }
-}
-
 /// Point in time at which the series of some cells break.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Epoch<'a> {
@@ -61,7 +51,8 @@ pub fn retractions(
         let earlier = earlier.map(|other| (other.record.id.as_str(), other.path.as_str()));
         let found = named.iter().copied().chain(earlier).filter(|(id, path)| event.names(id, path));
         for (id, _) in found {
-            retracted.insert(id.to_owned(), Retraction::by(event));
+            let Event { id: by, reason, replaced_by, .. } = event.clone();
+            retracted.insert(id.to_owned(), Retraction { event: by, reason, replaced_by });
         }
     }
     retracted

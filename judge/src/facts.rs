@@ -3,7 +3,7 @@
 
 use schema::canonical::sha256_hex;
 use schema::path::config_slug;
-use schema::run::{Level, RunRecord, ScenarioFacts, Status, ValidityVerdict};
+use schema::run::{Check, Level, RunRecord, ScenarioFacts, Status, ValidityVerdict};
 use schema::scenario::Arrival;
 use serde::{Deserialize, Serialize};
 
@@ -76,12 +76,7 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
         campaign: record.campaign.as_ref().map(|slot| slot.id.clone()),
         output_tokens_per_s: metrics.and_then(|metrics| metrics.output_tokens_per_s),
         broken: broken
-            .map(|(check, later)| Broken {
-                rule: check.rule,
-                level: check.level,
-                detail: check.detail,
-                later,
-            })
+            .map(|(Check { rule, level, detail, .. }, later)| Broken { rule, level, detail, later })
             .collect(),
     }
 }

@@ -47,7 +47,8 @@ fn between(count: usize, share: f64, at: impl Fn(usize) -> f64) -> Option<f64> {
 pub struct Bins {
     /// Bins of the histogram that hold samples.
     bins: Vec<Bin>,
-    samples: u64,
+    /// Number of samples in the histogram.
+    pub samples: u64,
 }
 
 /// Inclusive lower and upper bound, in microseconds, within which the exact value must lie.
@@ -93,11 +94,6 @@ impl Bins {
             bins.peek().or(self.bins.last().as_ref()).map_or(0.0, |bin| bin.high as f64)
         };
         shares.iter().map(&mut reached).collect()
-    }
-
-    /// Returns the number of samples in the histogram.
-    pub fn samples(&self) -> u64 {
-        self.samples
     }
 
     /// Returns bounds, in microseconds, of the exact `share` quantile, linear between order
@@ -186,7 +182,7 @@ mod tests {
         let samples: Vec<u64> = (0..1000).map(|i| 10_000 + i * i).collect();
         let stored = HdrHistogram::from_samples(samples.iter().copied()).expect("in range");
         let bins = Bins::decode(&stored).expect("readable");
-        assert_eq!(bins.samples(), 1000);
+        assert_eq!(bins.samples, 1000);
         let exact = 10_000.0 + 0.5 * (499.0 * 499.0 + 500.0 * 500.0);
         let (low, high) = bins.quantile(0.5).expect("samples");
         assert!(low <= exact && exact <= high && (high - low) / exact < 0.005, "{low} {high}");
@@ -202,7 +198,7 @@ mod tests {
         let mut exact = Histogram::<u64>::new_with_bounds(1, VALUE_MAX, 3).expect("bounds");
         samples().for_each(|sample| exact.record(sample).expect("in range"));
         let twice = Bins::pooled([&stored, &stored].into_iter()).expect("samples");
-        assert_eq!(twice.samples(), 2000);
+        assert_eq!(twice.samples, 2000);
         let shares = [0.0, 0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
         let expected = shares.map(|share| exact.value_at_quantile(share) as f64);
         assert_eq!(twice.reached(&shares), expected);

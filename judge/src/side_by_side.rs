@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::diff::cells::{Block, CellRuns, Side, blocks, cell_of, workloads};
 use crate::diff::estimate::{log_ratio, paired};
 use crate::order::{self, ReleaseKey};
+use crate::summary::values;
 
 /// Interleaved blocks of one campaign in which both engines answered every request of the same
 /// workload.
@@ -58,9 +59,7 @@ impl<'a> InTurns<'a> {
     /// Returns the ratio of `metric` of the first engine to that of the second; `None` where no
     /// block has the metric for both.
     pub fn ratio(&self, metric: &Metric, policy: &PolicyFile) -> Option<Ratio> {
-        let values = |runs: &[&RunRecord]| -> Vec<f64> {
-            runs.iter().filter_map(|run| metric.value(run)).collect()
-        };
+        let values = |runs: &[&RunRecord]| values(metric, runs.iter().copied());
         let of_block =
             |block: &Block| log_ratio(&values(&block.baseline), &values(&block.candidate));
         let ratios: Vec<f64> = self.blocks.iter().filter_map(of_block).collect();
@@ -88,10 +87,8 @@ pub struct Match<'a> {
 pub fn latest<'a>(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Vec<Match<'a>> {
     let (ours, theirs) = (by_release(ours), by_release(theirs));
     let pairs = ours.values().rev().flat_map(|our| theirs.values().rev().map(move |t| (our, t)));
-    pairs
-        .map(|(our, their)| matches(our, their))
-        .find(|found| !found.is_empty())
-        .unwrap_or_default()
+    let mut found = pairs.map(|(our, their)| matches(our, their));
+    found.find(|found| !found.is_empty()).unwrap_or_default()
 }
 
 /// Runs of one release by cell, whether prompts are sent as text, and kind of record.

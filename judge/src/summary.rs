@@ -26,8 +26,12 @@ pub fn of_metric<'a>(
     metric: &Metric,
     repeats: impl IntoIterator<Item = &'a RunRecord>,
 ) -> Option<Summary> {
-    let values: Vec<f64> = repeats.into_iter().filter_map(|run| metric.value(run)).collect();
-    of(&values)
+    of(&values(metric, repeats))
+}
+
+/// Returns the values of `metric` over `repeats`, without runs that lack the metric.
+pub fn values<'a>(metric: &Metric, repeats: impl IntoIterator<Item = &'a RunRecord>) -> Vec<f64> {
+    repeats.into_iter().filter_map(|run| metric.value(run)).collect()
 }
 
 /// Returns the summary of `metric` over `repeats`; `None` where one of the values is not finite.

@@ -268,6 +268,17 @@ pub fn names<'a>(runs: &[&Run<'a>], read: impl Fn(&'a RunRecord) -> &'a str) -> 
     names
 }
 
+/// Returns `items` in their order, each once.
+pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut found = Vec::new();
+    for item in items {
+        if !found.contains(&item) {
+            found.push(item);
+        }
+    }
+    found
+}
+
 /// Groups `runs` into cells, in the order in which pages show them.
 pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
     let mut cells: BTreeMap<CellKey, Vec<&'a Run<'a>>> = BTreeMap::new();

@@ -2,7 +2,6 @@
 //! page is rendered, one at a time on each core. Writes no files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use judge::Stored;
 use minijinja::context;
@@ -16,9 +15,8 @@ use crate::link::{Link, Place, Target};
 use crate::outside;
 use crate::template::{Crumb, Frame, RenderError, Renderer};
 use crate::view::model::{self, ModelView};
-use crate::view::pager::{Part, split};
 use crate::view::{
-    across, diff, explore, kernels, method, overview, pareto_frontier, release, run, subjects,
+    diff, explore, kernels, method, overview, pareto_frontier, release, run, subjects,
 };
 
 mod lists;
@@ -43,12 +41,6 @@ pub struct Page<'a> {
     /// True when the page may differ because of records in an overlay: it is made from one or links
     /// to a page made from one, or it is about the whole registry.
     pub fresh: bool,
-}
-
-impl fmt::Debug for Page<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Page").field("target", &self.target).finish_non_exhaustive()
-    }
 }
 
 impl Page<'_> {
@@ -144,7 +136,11 @@ impl<'a> Contents<'a> {
         pages.extend(self.kernels());
         pages.extend(self.labs());
         pages.extend(self.subjects());
-        pages.extend(self.lists());
+        pages.extend(self.scenarios());
+        pages.extend(self.trends());
+        pages.extend(self.health());
+        pages.extend(self.corrections());
+        pages.extend(self.imports());
         pages.extend(self.catalog.runs.iter().map(|run| self.run(run)));
         pages.extend(self.about());
         pages
@@ -272,11 +268,11 @@ impl<'a> Contents<'a> {
             }
             let sources = Sources::runs(runs)
                 .with(self.events())
-                .with(self.campaigns(|campaign| across::measures(campaign, engine, release)));
+                .with(self.campaigns(|campaign| release::measures(campaign, engine, release)));
             let title = format!("{engine} {release}");
             let target = Target::Release { engine: engine.to_owned(), release: release.to_owned() };
             self.page(("across", target), &title, Vec::new(), sources, move || {
-                across::view(self.catalog, self.judged, engine, release)
+                release::across(self.catalog, self.judged, engine, release)
             })
         };
         names.into_iter().map(page).collect()
@@ -351,13 +347,13 @@ impl<'a> Contents<'a> {
             let text = format!("{title} on {}", pair.hardware);
             let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
             let models = diff::models(pair, diff);
-            let rows = models.iter().map(|model| model.gating.len() + model.informing.len());
-            let most = if rows.sum::<usize>() > DIFF_ROWS { 1 } else { models.len().max(1) };
+            let rows: usize = models.iter().map(|(_, rows)| rows).sum();
+            let most = if rows > DIFF_ROWS { 1 } else { models.len().max(1) };
             let list = List {
                 view: diff::view(pair, diff),
                 first: context! {},
                 key: "models",
-                rows: models.into_iter().map(Value::from).collect(),
+                rows: models.into_iter().map(|(view, _)| view).collect(),
                 most,
             };
             self.parts(("diff", pair.target()), &text, crumbs, sources, list)
@@ -454,5 +450,49 @@ impl<'a> Contents<'a> {
                 explorer,
             ),
         ]
+    }
+}
+
+/// Page of a list: its rows, its target, and the links to the list's other pages.
+#[derive(Debug)]
+struct Part<T> {
+    target: Target,
+    rows: Vec<T>,
+    /// Links to all pages of the list; empty where there is only one.
+    pager: Vec<Value>,
+}
+
+/// Splits `rows` into pages of at most `most` rows. Without rows there is one empty page.
+fn split<T>(of: &Target, rows: Vec<T>, most: usize) -> Vec<Part<T>> {
+    let count = rows.len().div_ceil(most).max(1);
+    let target = |number: usize| match number {
+        1 => of.clone(),
+        number => Target::Part { of: Box::new(of.clone()), number },
+    };
+    let link = |number, here| {
+        context! { number, target => target(number), here => number == here }
+    };
+    let mut rows = rows.into_iter();
+    let part = |here: usize| Part {
+        target: target(here),
+        rows: rows.by_ref().take(most).collect(),
+        pager: if count == 1 { Vec::new() } else { (1..=count).map(|n| link(n, here)).collect() },
+    };
+    (1..=count).map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_on_one_part() {
+        for (rows, counts) in [(0, vec![0]), (3, vec![3]), (4, vec![3, 1]), (6, vec![3, 3])] {
+            let parts = split(&Target::Health {}, (0..rows).collect::<Vec<i32>>(), 3);
+            assert_eq!(parts.iter().map(|part| part.rows.len()).collect::<Vec<_>>(), counts);
+            assert_eq!(parts[0].target, Target::Health {});
+            let pages = if counts.len() == 1 { 0 } else { counts.len() };
+            assert!(parts.iter().all(|part| part.pager.len() == pages));
+        }
     }
 }

@@ -7,7 +7,7 @@ use minijinja::{Value, context};
 use schema::event::{Event, rfc3339_of};
 use schema::id::ulid_unix_ms;
 use schema::verdict::Verdict;
-use serde::Serialize;
+use serde_json::{Value as Json, json};
 
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::judged::{self, Judged};
@@ -179,28 +179,17 @@ fn urn(id: &str) -> String {
     format!("{kept}-{}", &schema::canonical::sha256_hex(id.as_bytes())[..8])
 }
 
-/// Badge in the JSON format that badge servers read (endpoint schema version 1).
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Shield {
-    schema_version: u32,
-    label: String,
-    message: String,
-    color: &'static str,
-}
-
 /// Returns path and text of every badge: one file per model and hardware.
 pub fn badges(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
     catalog.places().into_iter().map(move |(model, hardware)| {
-        let shield = shield(catalog, model, hardware);
-        let text = serde_json::to_string(&shield).unwrap_or_default();
-        (format!("badge/{}/{}.json", part(model), part(hardware)), text + "\n")
+        let path = format!("badge/{}/{}.json", part(model), part(hardware));
+        (path, format!("{}\n", badge(catalog, model, hardware)))
     })
 }
 
 /// Builds the badge of the engine with the highest output throughput for `model` on `hardware`:
 /// measured here, else published elsewhere. Only repeated measurements get a color.
-fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
+fn badge(catalog: &Catalog, model: &str, hardware: &str) -> Json {
     let ranked = judged::best(catalog, model, hardware);
     let batch = ranked.iter().filter(|ranked| ranked.level == "batch");
     let best = batch.filter_map(|ranked| Some((ranked.published, ranked.answer.first()?)));
@@ -220,12 +209,12 @@ fn shield(catalog: &Catalog, model: &str, hardware: &str) -> Shield {
             (text, if repeated { "informational" } else { "lightgrey" })
         }
     };
-    Shield {
-        schema_version: 1,
-        label: outside::name(&format!("{model} on {hardware}")),
-        message: outside::name(&message),
-        color,
-    }
+    json!({
+        "schemaVersion": 1,
+        "label": outside::name(&format!("{model} on {hardware}")),
+        "message": outside::name(&message),
+        "color": color,
+    })
 }
 
 #[cfg(test)]

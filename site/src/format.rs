@@ -52,6 +52,21 @@ pub fn percent(value: f64) -> String {
     text.replace('-', "\u{2212}")
 }
 
+/// Formats a change in percent with sign and unit: `+3.2 %`.
+pub fn change(pct: f64) -> String {
+    format!("{} %", percent(pct))
+}
+
+/// Formats an interval of a change in percent: `+1.0 to +5.4 %`.
+pub fn interval((low, high): (f64, f64)) -> String {
+    format!("{} to {} %", percent(low), percent(high))
+}
+
+/// Formats a value that may be missing, by `show`; `-` without a value.
+pub fn or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
+}
+
 /// Formats a share between -1 and 1 with its sign, to two decimals.
 pub fn signed_share(value: f64) -> String {
     // The typographic minus sign is as wide as the plus sign.
@@ -119,6 +134,9 @@ pub struct Scale {
 }
 
 impl Scale {
+    /// Scale of rates, which are shown per second as they are stored.
+    pub const PER_SECOND: Self = Self { unit: "/s", divisor: 1.0 };
+
     /// Returns the display unit for values stored in `unit` up to `largest`, chosen so that a
     /// column needs at most five digits before the decimal point.
     pub fn fit(unit: Unit, largest: f64) -> Self {

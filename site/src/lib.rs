@@ -22,7 +22,6 @@ mod link;
 mod outside;
 pub mod pages;
 mod questions;
-mod readme;
 mod template;
 pub mod text;
 mod view;

@@ -120,22 +120,19 @@ impl Target {
     /// pages. Only pages for a reader on a code host are committed: overview, releases,
     /// comparisons, corrections, labs, and figures published elsewhere.
     fn committed(&self) -> Option<String> {
+        let page = |folder, inner, leaf| of_page(&part(folder), &part(inner), &part(leaf));
         Some(match self {
             Self::Overview {} => "pages/README.md".to_owned(),
             Self::Corrections {} => "pages/corrections.md".to_owned(),
             Self::Imports {} => "pages/imports.md".to_owned(),
-            Self::Report { source, file } => of_page("imports", &part(source), &part(file)),
-            Self::Release { engine, release } => of_page(&part(engine), &part(release), "README"),
-            Self::ReleaseOn(key) => {
-                of_page(&part(&key.engine), &part(&key.release), &part(&key.hardware))
-            }
+            Self::Report { source, file } => page("imports", source, file),
+            Self::Release { engine, release } => page(engine, release, "README"),
+            Self::ReleaseOn(key) => page(&key.engine, &key.release, &key.hardware),
             Self::Diff { engine, baseline, candidate, hardware } => {
                 let two = format!("{}..{}", part(baseline), part(candidate));
                 of_page(&part(engine), &two, &part(hardware))
             }
-            Self::Lab { lab, campaign } => {
-                of_page(crate::readme::LABS, &part(lab), &part(campaign))
-            }
+            Self::Lab { lab, campaign } => page(crate::pages::LABS, lab, campaign),
             Self::Claims { source, file } => {
                 of_page("imports", &part(source), &format!("{}-options", part(file)))
             }
@@ -186,6 +183,11 @@ impl Link {
     /// Returns a link to the page of a release on a hardware, with engine and release as its text.
     pub fn release(key: &ReleaseKey) -> Self {
         Self::new(&format!("{} {}", key.engine, key.release), Target::ReleaseOn(key.clone()))
+    }
+
+    /// Returns a link to the page of an imported report, given by source and file.
+    pub fn report((source, file): (String, String)) -> Self {
+        Self::new(&format!("{source} {file}"), Target::Report { source, file })
     }
 
     /// Returns a link to the page of a run, with the run's id as its text.

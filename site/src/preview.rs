@@ -70,10 +70,15 @@ impl Preview {
         let (made, versions) = watch::channel(1_u64);
         // Canonical, so that a link inside the site cannot lead out of it.
         let root = fs::canonicalize(&self.out).context("the site is not where it was written")?;
+        let file = move |uri: Uri, path: Option<Part<String>>| {
+            let path = path.map(|Part(path)| path).unwrap_or_default();
+            std::future::ready(file_of(&root, &path, uri.path()))
+        };
         let app = Router::new()
             .route("/.preview/site/{seen}", get(wait_for_the_next))
             .with_state(versions)
-            .fallback(move |uri: Uri| std::future::ready(file_of(&root, uri.path())));
+            .route("/", get(file.clone()))
+            .route("/{*path}", get(file));
         println!("http://{}/", listener.local_addr().context("the socket has no address")?);
         let server = async { axum::serve(listener, app).await.context("the server ended") };
         tokio::try_join!(server, self.follow(seen, &made))?;
@@ -168,15 +173,14 @@ async fn wait_for_the_next(
 }
 
 /// Returns the file of the site at `path`, or the page of the folder there. Paths outside of
-/// `root` are not found.
-fn file_of(root: &Path, path: &str) -> Response {
+/// `root` are not found. `address` is the path as the browser sent it, from the root and encoded.
+fn file_of(root: &Path, path: &str, address: &str) -> Response {
     let missing = || (StatusCode::NOT_FOUND, "no such page\n").into_response();
-    let Some(relative) = decoded(path) else { return missing() };
     let inside = |file: PathBuf| fs::canonicalize(file).ok().filter(|file| file.starts_with(root));
-    let Some(found) = inside(root.join(relative.trim_start_matches('/'))) else { return missing() };
-    if found.is_dir() && !path.ends_with('/') {
+    let Some(found) = inside(root.join(path.trim_start_matches('/'))) else { return missing() };
+    if found.is_dir() && !address.ends_with('/') {
         // Links of a page are relative to its folder, so a folder's address must end in a slash.
-        let whole = format!("{path}/");
+        let whole = format!("{address}/");
         return (StatusCode::FOUND, [(header::LOCATION, whole)]).into_response();
     }
     let file = if found.is_dir() { inside(found.join("index.html")) } else { Some(found) };
@@ -188,20 +192,6 @@ fn file_of(root: &Path, path: &str) -> Response {
         }
         None => missing(),
     }
-}
-
-/// Decodes each `%XX` of `path`; `None` where the result is not valid text.
-fn decoded(path: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(path.len());
-    let mut rest = path.as_bytes();
-    while let [first, more @ ..] = rest {
-        let escape = (*first == b'%').then(|| more.get(..2)).flatten();
-        let byte =
-            escape.and_then(|two| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok());
-        bytes.push(byte.unwrap_or(*first));
-        rest = if byte.is_some() { &more[2..] } else { more };
-    }
-    String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
 }
 
 fn kind_of(file: &Path) -> &'static str {

@@ -49,22 +49,17 @@ templates! {
 
 /// Error of a page that could not be rendered, through a fault of the template or of its view.
 #[derive(Debug, thiserror::Error)]
-#[error("`templates/{template}`, line {line}: {problem}{}", key_clause(key))]
+#[error("`templates/{template}`, line {line}: {problem}")]
 pub struct RenderError {
     /// Path of the template below `templates/`.
     pub template: String,
     /// Line of the template that has the fault, from 1.
     pub line: usize,
-    /// Expression that failed, as it stands in the template; `None` where no expression is known.
-    pub key: Option<String>,
-    /// Sentence that says what is wrong with the template or its view.
+    /// Sentence that says what is wrong with the template or its view, with the expression that
+    /// failed where it is known.
     pub problem: String,
     #[source]
     source: Error,
-}
-
-fn key_clause(key: &Option<String>) -> String {
-    key.as_ref().map_or_else(String::new, |key| format!(" at `{key}`"))
 }
 
 /// Frame of a page: the values that its template needs in addition to the view.
@@ -240,19 +235,16 @@ fn explain(error: Error, name: &str) -> RenderError {
     while let Some(below) = std::error::Error::source(innermost).and_then(|e| e.downcast_ref()) {
         innermost = below;
     }
-    let key = innermost
-        .template_source()
-        .zip(innermost.range())
-        .and_then(|(source, range)| source.get(range))
-        .map(|key| key.trim().chars().take(80).collect());
-    let problem = match innermost.detail() {
-        Some(detail) => format!("{}: {detail}", innermost.kind()),
-        None => innermost.kind().to_string(),
-    };
+    let mut problem = innermost.kind().to_string();
+    problem.extend(innermost.detail().map(|detail| format!(": {detail}")));
+    let source = innermost.template_source().zip(innermost.range());
+    if let Some(key) = source.and_then(|(source, range)| source.get(range)) {
+        let key: String = key.trim().chars().take(80).collect();
+        problem.push_str(&format!(" at `{key}`"));
+    }
     RenderError {
         template: innermost.name().unwrap_or(name).to_owned(),
         line: innermost.line().unwrap_or(0),
-        key,
         problem,
         source: error,
     }

@@ -18,10 +18,9 @@ pub fn release(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
     if let Some(runs) = releases.get(key) {
         return Ok(text(key, runs));
     }
-    let known: Vec<String> = releases
-        .keys()
-        .map(|key| format!("{} {} on {}", key.engine, key.release, key.hardware))
-        .collect();
+    let known =
+        releases.keys().map(|key| format!("{} {} on {}", key.engine, key.release, key.hardware));
+    let known: Vec<String> = known.collect();
     let known = if known.is_empty() { "nothing".to_owned() } else { known.join(", ") };
     Err(anyhow!(
         "no runs of `{} {}` on `{}`\n  hint: the registry has {}",
@@ -62,10 +61,9 @@ fn table(detail: &Detail) -> Vec<Vec<String>> {
 
 fn line(name: &str, figures: &[Figure]) -> Vec<String> {
     let mut cells = vec![name.to_owned()];
-    cells.extend(figures.iter().map(|figure| match &figure.spread {
+    cells.extend(figures.iter().map(|figure| {
         // Spreads have a column of fixed width, so that figures line up.
-        Some(spread) => format!("{} {spread:<6}", figure.text),
-        None => format!("{} {:<6}", figure.text, ""),
+        format!("{} {:<6}", figure.text, figure.spread.as_deref().unwrap_or_default())
     }));
     cells
 }

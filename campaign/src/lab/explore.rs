@@ -62,7 +62,7 @@ pub fn next(world: &World, ready: &PreparedCampaign, staged: &Path) -> Result<Ne
     let id = &ready.plan.campaign;
     let of_lab = runs.filter(|run| run.campaign.as_ref().is_some_and(|of| of.id == *id));
     let asked = &lab_of(ready).asked;
-    Ok(lab::next(&asked.file, &standard().file, asked.runs_max, of_lab))
+    Ok(lab::replay(&asked.file, &standard().file, asked.runs_max, of_lab).next)
 }
 
 impl Explore<'_> {

@@ -11,6 +11,7 @@ use super::FAILURES;
 use super::cells::{Block, Blocks};
 use super::estimate::{self, log_of};
 use super::judge::{Evidence, Judgement, judge};
+use crate::summary::values;
 
 /// Pairs of a cell that are judged: those of the newest campaign that interleaved both releases.
 #[derive(Debug)]
@@ -125,9 +126,7 @@ fn gates(metric: &Metric, blocks: &Blocks<'_>) -> bool {
 /// Returns the log ratios of candidate over baseline, one per block, however many runs of a release
 /// the block has.
 pub fn log_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
-    let values = |runs: &[&RunRecord]| -> Vec<f64> {
-        runs.iter().filter_map(|run| metric.value(run)).collect()
-    };
+    let values = |runs: &[&RunRecord]| values(metric, runs.iter().copied());
     let ratio = |block: &Block<'_>| {
         estimate::log_ratio(&values(&block.baseline), &values(&block.candidate))
     };

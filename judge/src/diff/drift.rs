@@ -7,6 +7,7 @@ use schema::run::RunRecord;
 use super::cells::{CellRuns, workloads};
 use super::words::percent;
 use super::{estimate, flags};
+use crate::summary::values;
 
 /// Metric whose drift on the machine is reported: output throughput.
 const METRIC: &str = "output_tokens_per_s";
@@ -25,10 +26,7 @@ pub fn of(runs: &CellRuns<'_>, judged: &str) -> Option<String> {
     let alike = workloads(then.iter().chain(&now).copied()).len() <= 1
         && flags::changed(&then, &now).is_empty();
     let metric = METRICS.iter().find(|metric| metric.name == METRIC).filter(|_| alike)?;
-    let values = |runs: &[&RunRecord]| -> Vec<f64> {
-        runs.iter().filter_map(|run| metric.value(run)).collect()
-    };
-    let moved = estimate::unpaired(&values(&then), &values(&now))?;
+    let moved = estimate::unpaired(&values(metric, then), &values(metric, now.iter().copied()))?;
     (moved.abs() > metric.floor_pct).then(|| {
         let (release, moved) = (&now[0].engine.release, percent(moved));
         format!(

@@ -1,8 +1,8 @@
 //! Comparison of two releases, cell by cell: the one place where verdicts on releases are made.
 //!
 //! A figure is called better or worse only after a screen and a confirmation on fresh runs of
-//! interleaved pairs (docs/method/comparisons.md), never from stored figures of different campaigns. A changed
-//! configuration and a new failure are reported from any record.
+//! interleaved pairs (docs/method/comparisons.md), never from stored figures of different
+//! campaigns. A changed configuration and a new failure are reported from any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
 //! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`broad`] (all cells at
@@ -15,10 +15,8 @@ pub mod drift;
 pub mod estimate;
 pub mod flags;
 pub mod judge;
-pub mod markdown;
 pub mod policy;
-pub mod text;
-pub mod waivers;
+pub mod report;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,6 +120,22 @@ pub fn diff(
         candidate_only,
         retracted,
     })
+}
+
+/// Adds to each failing verdict of `diff` the waiver that accepts the regression at `unix_s`
+/// (seconds since 1970).
+pub fn apply_waivers(diff: &mut Diff, registry: &Registry, unix_s: i64) {
+    let release = diff.candidate.clone();
+    for row in diff.cells.iter_mut().flat_map(|cell| &mut cell.rows) {
+        if !row.verdict.fails() {
+            continue;
+        }
+        let waiver = registry.waiver(&row.verdict.cell, &row.verdict.metric, &release, unix_s);
+        row.verdict.waiver = waiver.map(|event| {
+            let until = event.expires.as_deref().unwrap_or("ever");
+            format!("{} (until {until}, event {})", event.reason, event.id)
+        });
+    }
 }
 
 /// Finds the release `name`, given with or without a leading `v`, and returns its name as the
@@ -324,9 +338,7 @@ fn figure(
     if sides.0.is_none() && sides.1.is_none() {
         return None;
     }
-    let values = |runs: &[&RunRecord]| -> Vec<f64> {
-        runs.iter().filter_map(|run| metric.value(run)).collect()
-    };
+    let values = |runs: &[&RunRecord]| summary::values(metric, runs.iter().copied());
     let values = (values(&used.0), values(&used.1));
     let estimate = match &cell.pairs {
         _ if !cell.same_workload => None,

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use schema::canonical::sha256_of;
 use schema::metric::METRICS;
-use schema::policy::Policy;
-use schema::policy::{PolicyFile, parse};
+use schema::policy::{Policy, PolicyFile, parse};
 
 /// Text of the comparison policy's file; the file's stem is the policy's id.
 const FILE: &str = include_str!("../../../suite/policies/release.toml");

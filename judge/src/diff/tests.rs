@@ -144,7 +144,7 @@ fn a_shift_that_no_cell_can_prove_shows_over_all_of_them() {
     let (low, high) = shift.interval_pct.unwrap();
     assert!(-2.0 < low && high < -1.0 && shift.p.unwrap() < 0.01, "{shift:?}");
     let said = format!("Over all 4 cells of redline on {}: Output tokens -1.", shift.hardware);
-    for text in [text::text(&diff), markdown::markdown(&diff)] {
+    for text in [report::text(&diff), report::markdown(&diff)] {
         assert!(text.contains(&said), "{text}");
     }
     assert_ne!(diff.exit(), Exit::Worse, "it informs");
@@ -536,7 +536,7 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
           again: cargo xtask release-bench v0.9.2 --baseline v0.9.1 --model smollm2-135m-instruct-q4_1 --scenario balanced-lite
 
         Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.
-    "#]].assert_eq(&text::text(&diff));
+    "#]].assert_eq(&report::text(&diff));
     expect![[r#"
         <!-- redline diff -->
         ## v0.9.1 -> v0.9.2
@@ -561,5 +561,5 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
         </details>
 
         Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.
-    "#]].assert_eq(&markdown::markdown(&diff));
+    "#]].assert_eq(&report::markdown(&diff));
 }

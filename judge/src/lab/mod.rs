@@ -12,4 +12,4 @@ pub mod text;
 pub use arm::{Effect, Failure, Found, Launch, Outcomes, Row, Score};
 pub use explore::{Conclusion, Confirmed, check_budget, explore, runs_min};
 pub use outline::outline;
-pub use replay::{Launches, Next, Replay, next, replay};
+pub use replay::{Launches, Next, Replay, replay};

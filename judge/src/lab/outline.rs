@@ -1,8 +1,7 @@
 //! Cost estimate of a lab from its file alone: least and largest number of runs and rounds.
 
 use schema::lab::{Combine, LabFile, LabOutline};
-use schema::policy::Policy;
-use schema::policy::PolicyFile;
+use schema::policy::{Policy, PolicyFile};
 
 use super::candidates::together;
 use super::explore::{FINALISTS, count, first_candidates, runs_min};

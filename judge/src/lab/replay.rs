@@ -42,16 +42,6 @@ pub struct Launches {
     pub runs: Vec<Vec<String>>,
 }
 
-/// Returns the next step of a lab (a round to run, or the conclusion), as [`replay`] finds it.
-pub fn next<'a>(
-    lab: &LabFile,
-    policy: &PolicyFile,
-    runs_max: u32,
-    runs: impl IntoIterator<Item = &'a RunRecord>,
-) -> Next {
-    replay(lab, policy, runs_max, runs).next
-}
-
 /// Repeats the decisions of a lab with the outcomes in its campaign's run records, up to the first
 /// round with a run that has no record. Starts no run.
 pub fn replay<'a>(

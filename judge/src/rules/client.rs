@@ -154,7 +154,7 @@ pub(super) const RULES: &[Rule] = &[
 fn cap(record: &RunRecord) -> Outcome {
     let cap = record.scenario.arrival.as_ref().and_then(Arrival::concurrency_max)?;
     let streams = record.client.as_ref()?.streams_max?;
-    Some(claim(streams <= cap, || format!("{streams} requests ran at once under a cap of {cap}")))
+    claim(streams <= cap, || format!("{streams} requests ran at once under a cap of {cap}"))
 }
 
 fn arrival_limited(record: &RunRecord) -> Outcome {
@@ -165,16 +165,16 @@ fn arrival_limited(record: &RunRecord) -> Outcome {
         _ => return None,
     };
     let answered = record.metrics.as_ref()?.requests_per_s?;
-    Some(claim(answered < ARRIVAL_SHARE * rate, || {
+    claim(answered < ARRIVAL_SHARE * rate, || {
         format!("{answered:.2} requests a second were answered, {rate:.2} arrived")
-    }))
+    })
 }
 
 fn cpu_share(record: &RunRecord) -> Outcome {
     let share = record.client.as_ref()?.cpu_share_p95?;
-    Some(claim(share <= CPU_SHARE_MAX, || {
+    claim(share <= CPU_SHARE_MAX, || {
         format!("the client used {:.0} % of a core (p95)", share * 100.0)
-    }))
+    })
 }
 
 fn loop_lag(record: &RunRecord) -> Outcome {
@@ -182,15 +182,15 @@ fn loop_lag(record: &RunRecord) -> Outcome {
     let lag = client.loop_lag_us_p99?;
     // The kernel's stamps do not wait for the loop.
     let tpot = tpot_p50(record).filter(|_| client.kernel_timestamps != Some(true));
-    Some(claim(!too_long(lag, LOOP_LAG_US, LOOP_LAG_SHARE_OF_TPOT, tpot), || {
+    claim(!too_long(lag, LOOP_LAG_US, LOOP_LAG_SHARE_OF_TPOT, tpot), || {
         format!("the client's loop was away for {lag} us (p99)")
-    }))
+    })
 }
 
 fn kernel_gap(record: &RunRecord) -> Outcome {
     let gap = record.client.as_ref()?.kernel_to_user_us_p99?;
     let long = too_long(gap, KERNEL_GAP_US, KERNEL_GAP_SHARE_OF_TPOT, tpot_p50(record));
-    Some(claim(!long, || format!("arrived bytes waited {gap} us for the client")))
+    claim(!long, || format!("arrived bytes waited {gap} us for the client"))
 }
 
 fn tpot_p50(record: &RunRecord) -> Option<u64> {
@@ -208,25 +208,25 @@ fn schedule_lag(record: &RunRecord) -> Outcome {
     let ttft = record.metrics.as_ref().and_then(|metrics| metrics.ttft_us.as_ref()?.p50);
     let of_ttft = SCHEDULE_LAG_SHARE_OF_TTFT * float(ttft.unwrap_or(0));
     let late = lag > SCHEDULE_LAG_US_MAX && float(lag) > of_ttft;
-    Some(claim(!late, || format!("requests were sent {lag} us late (p99)")))
+    claim(!late, || format!("requests were sent {lag} us late (p99)"))
 }
 
 fn coalesced_reads(record: &RunRecord) -> Outcome {
     let share = record.client.as_ref()?.coalesced_read_share?;
-    Some(claim(share <= COALESCED_SHARE_MAX, || {
+    claim(share <= COALESCED_SHARE_MAX, || {
         format!("{:.0} % of reads brought several chunks: their gaps are bounds", share * 100.0)
-    }))
+    })
 }
 
 fn late_reads(record: &RunRecord) -> Outcome {
     let share = record.client.as_ref()?.late_read_share?;
     let late = share > LATE_READ_SHARE_MAX && !is_lost(record, share);
-    Some(claim(!late, || came_late(share)))
+    claim(!late, || came_late(share))
 }
 
 fn stamps_lost(record: &RunRecord) -> Outcome {
     let share = record.client.as_ref()?.late_read_share?;
-    Some(claim(!is_lost(record, share), || came_late(share)))
+    claim(!is_lost(record, share), || came_late(share))
 }
 
 /// True where so many reads came late that the run has no usable time stamps; false for lite
@@ -248,13 +248,13 @@ fn window(record: &RunRecord) -> Outcome {
         record.scenario.tier == Tier::Full && record.scenario.arrival == Some(Arrival::AllAtOnce);
     let least = if full { WINDOW_US_MIN_FULL } else { WINDOW_US_MIN };
     let window = record.time.as_ref()?.window_us.unwrap_or(0);
-    Some(claim(window >= least, || {
+    claim(window >= least, || {
         format!(
             "{:.1} s of steady state, {} s are asked for",
             float(window) / 1e6,
             least / 1_000_000
         )
-    }))
+    })
 }
 
 fn correctness(record: &RunRecord) -> Outcome {
@@ -265,5 +265,5 @@ fn correctness(record: &RunRecord) -> Outcome {
         let evidence = correctness.tokens_sha256.is_some() || correctness.agreement.is_some();
         prompts && sound && evidence
     });
-    Some(claim(looked, || "the outputs of this run were not checked".to_owned()))
+    claim(looked, || "the outputs of this run were not checked".to_owned())
 }

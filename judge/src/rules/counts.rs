@@ -141,16 +141,16 @@ pub(super) fn answered(record: &RunRecord, counts: &Counts) -> Option<u64> {
 fn planned(record: &RunRecord) -> Outcome {
     let planned = record.counts.as_ref()?.requests_planned?;
     let asked = record.scenario.requests?;
-    Some(claim(planned == asked, || format!("{planned} planned, the scenario asks for {asked}")))
+    claim(planned == asked, || format!("{planned} planned, the scenario asks for {asked}"))
 }
 
 fn accounted(record: &RunRecord) -> Outcome {
     let counts = record.counts.as_ref()?;
     let (planned, ok) = (counts.requests_planned?, counts.requests_ok?);
     let failed = counts.requests_failed?;
-    Some(claim(ok.checked_add(failed) == Some(planned), || {
+    claim(ok.checked_add(failed) == Some(planned), || {
         format!("{ok} ok and {failed} failed of {planned} planned")
-    }))
+    })
 }
 
 fn classified(record: &RunRecord) -> Outcome {
@@ -161,19 +161,17 @@ fn classified(record: &RunRecord) -> Outcome {
     }
     let classes = counts.failures.as_ref()?;
     let classified = classes.values().fold(0_u64, |a, b| a.saturating_add(*b));
-    Some(claim(classified == failed, || {
-        format!("{failed} requests failed, {classified} are classified")
-    }))
+    claim(classified == failed, || format!("{failed} requests failed, {classified} are classified"))
 }
 
 fn failures(record: &RunRecord) -> Outcome {
     let (planned, failed) = planned_and_failed(record)?;
-    Some(claim(failed == 0 || is_many(planned, failed), || figures_are_others(planned, failed)))
+    claim(failed == 0 || is_many(planned, failed), || figures_are_others(planned, failed))
 }
 
 fn many_failures(record: &RunRecord) -> Outcome {
     let (planned, failed) = planned_and_failed(record)?;
-    Some(claim(!is_many(planned, failed), || figures_are_others(planned, failed)))
+    claim(!is_many(planned, failed), || figures_are_others(planned, failed))
 }
 
 fn planned_and_failed(record: &RunRecord) -> Option<(u64, u64)> {
@@ -193,23 +191,21 @@ fn survivors(record: &RunRecord, evidence: &Evidence) -> Outcome {
     let (planned, failed) = planned_and_failed(record)?;
     let (all, answered) = (evidence.prompt_tokens_planned, evidence.prompt_tokens_answered);
     let alike = within(answered, all, FAILED_SHARE_MAX);
-    Some(claim(alike || failed == 0 || failed >= planned, || {
+    claim(alike || failed == 0 || failed >= planned, || {
         format!("prompts have {all:.0} tokens in the plan and {answered:.0} where answered")
-    }))
+    })
 }
 
 fn prompt_length(_: &RunRecord, evidence: &Evidence) -> Outcome {
     let wrong = evidence.prompts_miscounted;
-    Some(claim(wrong == 0, || {
-        format!("the server counts another prompt length for {wrong} requests")
-    }))
+    claim(wrong == 0, || format!("the server counts another prompt length for {wrong} requests"))
 }
 
 fn chunk_count(_: &RunRecord, evidence: &Evidence) -> Outcome {
     let wrong = evidence.chunks_miscounted;
-    Some(claim(wrong == 0, || {
+    claim(wrong == 0, || {
         format!("chunks and usage disagree on the number of tokens of {wrong} requests")
-    }))
+    })
 }
 
 fn output_length(record: &RunRecord) -> Outcome {
@@ -218,9 +214,9 @@ fn output_length(record: &RunRecord) -> Outcome {
     }
     let counts = record.counts.as_ref()?;
     let (requested, reported) = (counts.output_tokens_requested?, counts.output_tokens_reported?);
-    Some(claim(within(float(reported), float(requested), REQUESTED_SHARE), || {
+    claim(within(float(reported), float(requested), REQUESTED_SHARE), || {
         format!("{requested} output tokens were requested and {reported} reported")
-    }))
+    })
 }
 
 fn retokenized(record: &RunRecord) -> Outcome {
@@ -229,7 +225,7 @@ fn retokenized(record: &RunRecord) -> Outcome {
     let again = counts.output_tokens_retokenized?;
     let ratio = float(again) / float(reported);
     let (low, high) = RETOKENIZED_RATIO;
-    Some(claim((low..=high).contains(&ratio), || {
+    claim((low..=high).contains(&ratio), || {
         format!("{reported} output tokens were reported, and their text makes {again}")
-    }))
+    })
 }

@@ -96,12 +96,12 @@ fn complete(record: &RunRecord) -> Outcome {
     if !record.absent.is_empty() {
         unexplained_nulls(&value, "", record, &mut missing);
     }
-    Some(claim(missing.is_empty(), || {
+    claim(missing.is_empty(), || {
         let named = missing.iter().take(NAMED).map(|path| format!("`{path}`"));
         let more = missing.len().saturating_sub(NAMED);
         let tail = if more > 0 { format!(" and {more} more") } else { String::new() };
         format!("null without a reason: {}{tail}", named.collect::<Vec<_>>().join(", "))
-    }))
+    })
 }
 
 /// Dotted paths of record fields that may be null without a stored reason. `checks` is one of them,
@@ -150,7 +150,7 @@ fn provenance(record: &RunRecord) -> Outcome {
     }
     let identified = engine.binary_sha256.as_deref().is_some_and(is_sha256)
         || engine.image_digest.as_deref().is_some_and(|digest| !digest.is_empty());
-    Some(claim(identified, || "neither `binary_sha256` nor `image_digest` is known".to_owned()))
+    claim(identified, || "neither `binary_sha256` nor `image_digest` is known".to_owned())
 }
 
 fn is_sha256(text: &str) -> bool {
@@ -170,7 +170,7 @@ fn hardware(record: &RunRecord) -> Outcome {
         missing.extend(gpus.is_empty().then_some("gpu"));
         missing.extend(gpus.iter().flat_map(gpu_gaps));
     }
-    Some(claim(missing.is_empty(), || format!("unknown: `{}`", missing.join("`, `"))))
+    claim(missing.is_empty(), || format!("unknown: `{}`", missing.join("`, `")))
 }
 
 fn gpu_gaps(gpu: &Gpu) -> impl Iterator<Item = &'static str> {
@@ -191,10 +191,10 @@ fn times(record: &RunRecord) -> Outcome {
     let finished = time.finished_at.as_deref().and_then(unix_s_of);
     let early = planned.filter(|planned| started < *planned);
     let back = finished.filter(|finished| *finished < started);
-    Some(claim(early.is_none() && back.is_none(), || match early {
+    claim(early.is_none() && back.is_none(), || match early {
         Some(planned) => format!("it was started {} s before its campaign", planned - started),
         None => format!("it ended {} s before it was started", started - back.unwrap_or(started)),
-    }))
+    })
 }
 
 /// Returns the prefix-cache hits of a run, the hits that its workload predicts, and the tolerated
@@ -217,23 +217,23 @@ fn excess_hits(record: &RunRecord) -> Outcome {
         return None;
     }
     let (hits, expected, tolerance) = hits(record)?;
-    Some(claim(float(hits) <= float(expected) + tolerance, || {
+    claim(float(hits) <= float(expected) + tolerance, || {
         format!("{hits} prompt tokens came from the prefix cache, {expected} could")
-    }))
+    })
 }
 
 fn missing_hits(record: &RunRecord) -> Outcome {
     record.cache.as_ref()?.primed_tokens?;
     let (hits, expected, tolerance) = hits(record)?;
-    Some(claim(float(hits) + tolerance >= float(expected), || {
+    claim(float(hits) + tolerance >= float(expected), || {
         format!("{hits} prompt tokens came from the prefix cache, {expected} should have")
-    }))
+    })
 }
 
 fn cache_empty(record: &RunRecord) -> Outcome {
     let cache = record.cache.as_ref()?;
     let left = cache_intended(record) == CacheState::Cold && cache.state == CacheState::Primed;
-    Some(claim(!left, || {
+    claim(!left, || {
         "the prefix cache was emptied, and a second reset still found something".to_owned()
-    }))
+    })
 }

@@ -107,7 +107,7 @@ fn rates(record: &RunRecord) -> Outcome {
         .filter(|(_, stored, due)| (stored - due).abs() > rounding)
         .map(|(name, stored, due)| format!("`{name}` is {stored:.2}, its counts give {due:.2}"))
         .collect();
-    Some(claim(wrong.is_empty(), || wrong.join("; ")))
+    claim(wrong.is_empty(), || wrong.join("; "))
 }
 
 /// Returns a sentence about the first percentile of `summary` that is below the next lower
@@ -131,8 +131,8 @@ fn falling(name: &str, summary: &Summary) -> Option<String> {
 fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord) -> Vec<String> {
     let mut wrong = Vec::new();
     let ok = record.counts.as_ref().and_then(|counts| counts.requests_ok);
-    if let Some(ok) = ok.filter(|ok| per_request(name) && *ok != bins.samples()) {
-        wrong.push(format!("`{name}` has {} samples for {ok} requests", bins.samples()));
+    if let Some(ok) = ok.filter(|ok| per_request(name) && *ok != bins.samples) {
+        wrong.push(format!("`{name}` has {} samples for {ok} requests", bins.samples));
     }
     let summaries = metrics.summaries();
     let Some(summary) = summaries.iter().find(|(of, _)| *of == name).and_then(|(_, s)| *s) else {
@@ -168,14 +168,14 @@ fn peak_low(record: &RunRecord) -> Outcome {
     let wall_s = float(record.time.as_ref()?.wall_us.filter(|wall| *wall > 0)?) / 1e6;
     // The best of the whole seconds that cover the run has at least their mean rate.
     let least = mean * wall_s / wall_s.ceil() * (1.0 - RATE_SHARE);
-    Some(claim(peak >= least, || peak_and_mean(peak, mean)))
+    claim(peak >= least, || peak_and_mean(peak, mean))
 }
 
 fn peak_high(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let (peak, mean) = (metrics.output_tokens_per_s_peak?, metrics.output_tokens_per_s?);
     record.time.as_ref()?.wall_us.filter(|wall| *wall > 0)?;
-    Some(claim(peak <= mean * PEAK_TIMES_MEAN, || peak_and_mean(peak, mean)))
+    claim(peak <= mean * PEAK_TIMES_MEAN, || peak_and_mean(peak, mean))
 }
 
 fn peak_and_mean(peak: f64, mean: f64) -> String {
@@ -205,9 +205,9 @@ fn samples(record: &RunRecord) -> Outcome {
         .filter(|(_, share, value)| value.is_some() && samples < samples_needed(*share))
         .map(|(name, share, _)| format!("{name} needs {}", samples_needed(*share)))
         .collect();
-    Some(claim(short.is_empty(), || {
+    claim(short.is_empty(), || {
         format!("{samples} answers: {}{}", short.join(", "), bounds(metrics))
-    }))
+    })
 }
 
 /// Returns the end of a sentence with the upper bound of the p95 (else the p90) of TTFT, or an
@@ -224,7 +224,7 @@ fn rising(record: &RunRecord) -> Outcome {
     let summaries = record.metrics.as_ref()?.summaries().into_iter();
     let wrong: Vec<String> =
         summaries.filter_map(|(name, summary)| falling(name, summary?)).collect();
-    Some(claim(wrong.is_empty(), || wrong.join("; ")))
+    claim(wrong.is_empty(), || wrong.join("; "))
 }
 
 /// Checks that each latency figure lies in its bin of the record's histogram.
@@ -238,5 +238,5 @@ fn in_histogram(record: &RunRecord) -> Outcome {
             Err(error) => wrong.push(format!("`{name}`: {error}")),
         }
     }
-    Some(claim(wrong.is_empty(), || wrong.join("; ")))
+    claim(wrong.is_empty(), || wrong.join("; "))
 }

@@ -106,25 +106,25 @@ fn streaming_us(metrics: &Metrics) -> Option<f64> {
 
 fn token_gaps(record: &RunRecord) -> Outcome {
     let (counts, metrics) = (record.counts.as_ref()?, record.metrics.as_ref()?);
-    let gaps = Bins::decode(record.histograms.as_ref()?.itl_token_us.as_ref()?).ok()?.samples();
+    let gaps = Bins::decode(record.histograms.as_ref()?.itl_token_us.as_ref()?).ok()?.samples;
     let mean = float(metrics.itl_token_us.as_ref()?.mean?);
     let due = streaming_us(metrics)? * float(counts.requests_ok?);
     let sum = mean * float(gaps);
     let holds = within(sum, due, IDENTITY_SHARE) || (sum - due).abs() <= ROUNDING_US * float(gaps);
-    Some(claim(holds, || {
+    claim(holds, || {
         format!(
             "{gaps} gaps of {mean:.0} us make {:.3} s, E2E - TTFT make {:.3} s",
             sum / 1e6,
             due / 1e6
         )
-    }))
+    })
 }
 
 fn first_token(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let ttft = metrics.ttft_us.as_ref()?;
     let zero = ttft.p50 == Some(0) || ttft.mean == Some(0);
-    Some(claim(!zero, || "the median or mean TTFT is zero".to_owned()))
+    claim(!zero, || "the median or mean TTFT is zero".to_owned())
 }
 
 fn within_e2e(record: &RunRecord) -> Outcome {
@@ -150,7 +150,7 @@ fn chunked(record: &RunRecord) -> Outcome {
         return Some(Err("the median gap between chunks is zero".to_owned()));
     }
     let (mean, p99) = (gaps.mean?, gaps.p99?);
-    Some(claim(mean <= p99, || format!("the mean gap of {mean} us is above the p99 of {p99} us")))
+    claim(mean <= p99, || format!("the mean gap of {mean} us is above the p99 of {p99} us"))
 }
 
 fn queue_time(record: &RunRecord) -> Outcome {
@@ -160,9 +160,9 @@ fn queue_time(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let ttft = float(metrics.ttft_us.as_ref()?.mean?);
     let e2e = float(metrics.e2e_us.as_ref()?.mean.filter(|mean| *mean > 0)?);
-    Some(claim(ttft <= QUEUE_SHARE * e2e, || {
+    claim(ttft <= QUEUE_SHARE * e2e, || {
         format!("TTFT is {:.0} % of E2E: read it as queue time", 100.0 * ttft / e2e)
-    }))
+    })
 }
 
 fn tpot(record: &RunRecord) -> Outcome {
@@ -172,7 +172,7 @@ fn tpot(record: &RunRecord) -> Outcome {
     let due = streaming_us(metrics)? / (tokens - 1.0);
     // The share is of the exact times; rounding to whole microseconds comes on top of it.
     let holds = (tpot - due).abs() <= IDENTITY_SHARE * due.abs() + 2.0 * ROUNDING_US;
-    Some(claim(holds, || format!("mean TPOT is {tpot:.0} us, E2E and TTFT give {due:.0} us")))
+    claim(holds, || format!("mean TPOT is {tpot:.0} us, E2E and TTFT give {due:.0} us"))
 }
 
 /// Returns the number of tokens of every answer; `None` when answers differ in length or have fewer
@@ -189,10 +189,10 @@ fn answer_length(record: &RunRecord, counts: &Counts) -> Option<f64> {
 
 fn exact_gaps(_: &RunRecord, evidence: &Evidence) -> Outcome {
     let (gaps, decode) = evidence.decode_ns?;
-    Some(claim(within(float(gaps), float(decode), IDENTITY_SHARE), || {
+    claim(within(float(gaps), float(decode), IDENTITY_SHARE), || {
         let (gaps, decode) = (gaps / 1000, decode / 1000);
         format!("the gaps between tokens add up to {gaps} us, E2E - TTFT to {decode} us")
-    }))
+    })
 }
 
 /// Checks Little's law: mean concurrency is the sum of E2E over wall time.
@@ -201,15 +201,15 @@ fn littles_law(record: &RunRecord) -> Outcome {
     let mean = metrics.concurrency_mean?;
     let wall_us = float(record.time.as_ref()?.wall_us.filter(|wall| *wall > 0)?);
     let due = float(metrics.e2e_us.as_ref()?.mean?) * float(counts.requests_ok?) / wall_us;
-    Some(claim(within(mean, due, IDENTITY_SHARE), || {
+    claim(within(mean, due, IDENTITY_SHARE), || {
         format!("mean concurrency is {mean:.2}, E2E over wall time gives {due:.2}")
-    }))
+    })
 }
 
 fn concurrency(record: &RunRecord) -> Outcome {
     let mean = record.metrics.as_ref()?.concurrency_mean?;
     let cap = float(record.scenario.arrival.as_ref().and_then(Arrival::concurrency_max)?);
-    Some(claim(mean <= cap * (1.0 + IDENTITY_SHARE), || {
+    claim(mean <= cap * (1.0 + IDENTITY_SHARE), || {
         format!("mean concurrency is {mean:.2} under a cap of {cap:.0}")
-    }))
+    })
 }

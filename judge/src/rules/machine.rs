@@ -64,7 +64,7 @@ fn own(record: &RunRecord) -> Outcome {
     }
     let split = mig.iter().enumerate().filter(|(_, mig)| **mig == Some(true));
     wrong.extend(split.map(|(index, _)| format!("GPU {index} is divided (MIG)")));
-    Some(claim(wrong.is_empty(), || wrong.join("; ")))
+    claim(wrong.is_empty(), || wrong.join("; "))
 }
 
 fn power_limit(record: &RunRecord) -> Outcome {
@@ -79,7 +79,8 @@ fn power_limit(record: &RunRecord) -> Outcome {
             format!("GPU {index} has {}, its default is {}", watts(*limit), watts(*default))
         })
         .collect();
-    (!limits.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
+    limits.first()?;
+    claim(wrong.is_empty(), || wrong.join("; "))
 }
 
 fn steady(record: &RunRecord) -> Outcome {
@@ -94,5 +95,6 @@ fn steady(record: &RunRecord) -> Outcome {
     let wrong: Vec<String> = moved
         .map(|(unit, before, after)| format!("{before:.1} {unit} before, {after:.1} after"))
         .collect();
-    (!probed.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
+    probed.first()?;
+    claim(wrong.is_empty(), || wrong.join("; "))
 }

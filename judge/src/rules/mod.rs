@@ -19,7 +19,7 @@ use std::sync::LazyLock;
 
 use schema::run::{RunRecord, Validity, ValidityVerdict};
 
-use crate::rule::{Evidence, Reason, Rule};
+use crate::rule::{Evidence, Outcome, Reason, Rule};
 
 /// All quality rules over one run, ordered by id, which is the order in which findings are listed
 /// and stored.
@@ -80,9 +80,10 @@ fn float(value: u64) -> f64 {
     value as f64
 }
 
-/// Builds an outcome from a claim and the sentence that says how the claim is broken.
-fn claim(holds: bool, broken: impl FnOnce() -> String) -> Result<(), String> {
-    if holds { Ok(()) } else { Err(broken()) }
+/// Builds the outcome of a claim about a record that has all values which the claim needs; `broken`
+/// says how the claim is broken.
+fn claim(holds: bool, broken: impl FnOnce() -> String) -> Outcome {
+    Some(if holds { Ok(()) } else { Err(broken()) })
 }
 
 #[cfg(test)]

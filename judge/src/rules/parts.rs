@@ -146,9 +146,9 @@ fn slices(record: &RunRecord) -> Outcome {
         )));
     }
     let (tokens, reported) = (sum(|slice| slice.output_tokens), counts.output_tokens_reported?);
-    Some(claim(within(float(tokens), float(reported), RATE_SHARE), || {
+    claim(within(float(tokens), float(reported), RATE_SHARE), || {
         format!("{reported} output tokens were reported, the slices have {tokens}")
-    }))
+    })
 }
 
 fn sampled(record: &RunRecord) -> Outcome {
@@ -160,7 +160,7 @@ fn sampled(record: &RunRecord) -> Outcome {
         // A text that is no histogram is a finding of rule E07.
         let Some(Ok(bins)) = histogram.map(Bins::decode) else { continue };
         seen = true;
-        let samples = bins.samples();
+        let samples = bins.samples;
         let (least, most) = match name {
             "ttft_scheduled_us" | "e2e_scheduled_us" => (ok, ok),
             "tpot_us" | "queue_us" | "connect_us" | "schedule_lag_us" => (0, ok),
@@ -179,7 +179,7 @@ fn sampled(record: &RunRecord) -> Outcome {
 fn partial(record: &RunRecord) -> Outcome {
     let failed = record.counts.as_ref().and_then(|counts| counts.requests_failed);
     let told = record.failure.is_some() || failed.is_some_and(|failed| failed > 0);
-    Some(claim(told, || "status is `partial`, with no failure and no failed request".to_owned()))
+    claim(told, || "status is `partial`, with no failure and no failed request".to_owned())
 }
 
 fn chunk_source(record: &RunRecord) -> Outcome {

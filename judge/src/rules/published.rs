@@ -133,10 +133,10 @@ fn tpot(record: &RunRecord) -> Outcome {
         // includes the first token's wait.
         equal || tpot >= REQUEST_MEAN_SHARE_MIN * due && !includes_first
     };
-    Some(claim(holds, || {
+    claim(holds, || {
         let what = diagnosis(metrics, &times, tpot);
         format!("{what}: mean TPOT is {}, E2E and TTFT give {}", ms(tpot), ms(due))
-    }))
+    })
 }
 
 fn mean_over_tokens(record: &RunRecord) -> bool {
@@ -174,7 +174,7 @@ fn gaps(record: &RunRecord) -> Outcome {
     let due = Times::of(record, metrics)?.per_token();
     let gaps = metrics.itl_chunk_us.as_ref().or(metrics.itl_token_us.as_ref())?;
     let mean = float(gaps.mean?);
-    Some(claim(mean >= GAP_SHARE_MIN * due, || {
+    claim(mean >= GAP_SHARE_MIN * due, || {
         let what = match (gaps.mean, gaps.p50) {
             (Some(0), _) => "no gap was seen: only the first chunk was counted",
             (_, Some(0)) => {
@@ -183,30 +183,30 @@ fn gaps(record: &RunRecord) -> Outcome {
             _ => "not all gaps were seen",
         };
         format!("{what}; mean ITL is {}, E2E and TTFT give {}", ms(mean), ms(due))
-    }))
+    })
 }
 
 fn survivors(record: &RunRecord) -> Outcome {
     let counts = record.counts.as_ref()?;
     let ok = counts.requests_ok?;
     let asked = counts.requests_planned.or_else(|| ok.checked_add(counts.requests_failed?))?;
-    Some(claim(ok >= asked, || {
+    claim(ok >= asked, || {
         let input = counts.input_tokens.filter(|_| ok > 0).map_or_else(String::new, |tokens| {
             format!(", with {:.0} prompt tokens each", float(tokens) / float(ok))
         });
         format!(
             "survivorship: {ok} of {asked} requests succeeded, and all figures are theirs{input}"
         )
-    }))
+    })
 }
 
 fn chunk_tokens(record: &RunRecord) -> Outcome {
     let metrics = record.metrics.as_ref()?;
     let due = Times::of(record, metrics).filter(|times| times.per_token() > 0.0)?.per_token();
     let ratio = float(metrics.itl_chunk_us.as_ref()?.mean?) / due;
-    Some(claim(ratio <= TOKENS_PER_CHUNK_MAX, || {
+    claim(ratio <= TOKENS_PER_CHUNK_MAX, || {
         format!("mean ITL is {ratio:.3} times the time per token: so many tokens a chunk")
-    }))
+    })
 }
 
 fn sample(record: &RunRecord) -> Outcome {
@@ -216,12 +216,13 @@ fn sample(record: &RunRecord) -> Outcome {
         // Records from before the field state it by the id that the import made of it.
         None => scenario.id.starts_with("sharegpt"),
     };
-    is_sharegpt.then(|| {
-        claim(requests == SHAREGPT_REQUESTS, || {
-            format!(
-                "a different workload: {requests} requests of ShareGPT, `sharegpt` has \
-                 {SHAREGPT_REQUESTS}"
-            )
-        })
+    if !is_sharegpt {
+        return None;
+    }
+    claim(requests == SHAREGPT_REQUESTS, || {
+        format!(
+            "a different workload: {requests} requests of ShareGPT, `sharegpt` has \
+             {SHAREGPT_REQUESTS}"
+        )
     })
 }

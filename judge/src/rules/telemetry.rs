@@ -132,7 +132,8 @@ fn undisturbed(record: &RunRecord) -> Outcome {
             wrong.push(format!("the hardware slowed GPU {index} at {percent:.1} % of the looks"));
         }
     }
-    (!told.is_empty()).then(|| claim(wrong.is_empty(), || wrong.join("; ")))
+    told.first()?;
+    claim(wrong.is_empty(), || wrong.join("; "))
 }
 
 /// Judges rule E33 (the server's token counter) where every request was answered: only the server
@@ -143,9 +144,9 @@ fn counted(record: &RunRecord) -> Outcome {
     let reported = counts.output_tokens_reported?;
     let off = float(counted.abs_diff(reported));
     let strays = off > SERVER_COUNT_TOKENS && off > float(reported) * SERVER_COUNT_SHARE;
-    Some(claim(!strays, || {
+    claim(!strays, || {
         format!("the server counted {counted} output tokens, and its answers hold {reported}")
-    }))
+    })
 }
 
 fn adds_up(record: &RunRecord) -> Outcome {
@@ -209,31 +210,29 @@ fn energy(record: &RunRecord) -> Outcome {
         return Some(Err(format!("{told} J a token, and no GPU tells what it took")));
     };
     let follows = float(energy) / 1000.0 / float(tokens);
-    Some(claim(within(told, follows, ENERGY_SHARE), || {
+    claim(within(told, follows, ENERGY_SHARE), || {
         format!("{told:.3} J a token, and the GPUs took {follows:.3} J for each")
-    }))
+    })
 }
 
 fn throttled(record: &RunRecord) -> Outcome {
     let held = throttled_share(record, |held| held.thermal_share.max(held.hardware_share))?;
-    Some(claim(held <= THROTTLED_SHARE_MAX, || {
+    claim(held <= THROTTLED_SHARE_MAX, || {
         format!("heat or the hardware slowed a GPU at {:.0} % of the looks", held * 100.0)
-    }))
+    })
 }
 
 fn power_limited(record: &RunRecord) -> Outcome {
     let limited = throttled_share(record, |held| held.power_share)?;
-    Some(claim(limited <= THROTTLED_SHARE_MAX, || {
+    claim(limited <= THROTTLED_SHARE_MAX, || {
         format!("a GPU was at its power limit at {:.0} % of the looks", limited * 100.0)
-    }))
+    })
 }
 
 fn steal(record: &RunRecord) -> Outcome {
     let share = record.telemetry.as_ref()?.host.as_ref()?.cpu_steal_share?;
-    let wall_us = record.time.as_ref()?.wall_us?;
-    (wall_us >= STEAL_WALL_US_MIN).then(|| {
-        claim(share <= STEAL_SHARE_MAX, || {
-            format!("the hypervisor gave others {:.1} % of the cores' time", share * 100.0)
-        })
+    record.time.as_ref()?.wall_us.filter(|wall_us| *wall_us >= STEAL_WALL_US_MIN)?;
+    claim(share <= STEAL_SHARE_MAX, || {
+        format!("the hypervisor gave others {:.1} % of the cores' time", share * 100.0)
     })
 }

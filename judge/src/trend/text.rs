@@ -5,8 +5,7 @@ use std::fmt::Write as _;
 use schema::trend::Trend;
 
 use crate::diff::words::{percent, title, value};
-use crate::table::columns;
-use crate::table::plain;
+use crate::table::{columns, plain};
 
 /// Formats every trend as a table with one line per point; marks the lines at which the level
 /// changes.

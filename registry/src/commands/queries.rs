@@ -141,11 +141,11 @@ pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
     let (engine, hardware) = (given.on.engine.clone(), given.on.hardware.clone());
     let filter = diff::Filter { engine, hardware };
     let mut diff = diff::diff(&loaded, baseline, candidate, &filter)?;
-    diff::waivers::apply(&mut diff, &loaded, world.unix_s());
+    diff::apply_waivers(&mut diff, &loaded, world.unix_s());
     diff.commits = commits_between(&given.sources.place.registry, &loaded, &diff);
     match given.format {
-        DiffFormat::Text => print(diff::text::text(&diff).trim_end())?,
-        DiffFormat::Md => print(diff::markdown::markdown(&diff).trim_end())?,
+        DiffFormat::Text => print(diff::report::text(&diff).trim_end())?,
+        DiffFormat::Md => print(diff::report::markdown(&diff).trim_end())?,
         DiffFormat::Json => print_json(&diff)?,
         DiffFormat::Junit => print(junit(&diff)?.trim_end())?,
     }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use judge::diff::markdown::MARKER;
+use judge::diff::report::MARKER;
 use tempfile::TempDir;
 
 /// A folder with the scripts, and stand-ins that log their calls in `calls`.

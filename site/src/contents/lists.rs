@@ -6,31 +6,18 @@ use minijinja::{Value, context};
 use schema::trend::Trend;
 use schema::verdict::Cell;
 
-use super::{Contents, List, Page, Sources};
+use super::{Contents, List, Page, Part, Sources, split};
 use crate::catalog;
 use crate::judged::Judged;
 use crate::link::{Link, Target};
-use crate::view::imports::Report;
 use crate::view::lab::{self, Lab};
-use crate::view::pager::{Part, split};
-use crate::view::{claims, corrections, health, imports, subjects, trends};
+use crate::view::{corrections, health, imports, subjects, trends};
 
 /// Largest number of rows on a page of a list; a row is about a kilobyte.
 const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
-    /// Returns every page that is a list, except those of labs.
-    pub(super) fn lists(&'a self) -> Vec<Page<'a>> {
-        let mut pages = self.scenarios();
-        pages.extend(self.trends());
-        pages.extend(self.health());
-        pages.extend(self.corrections());
-        pages.extend(self.imports());
-        pages.extend(self.claims());
-        pages
-    }
-
-    fn scenarios(&'a self) -> Vec<Page<'a>> {
+    pub(super) fn scenarios(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         for scenario in self.catalog.scenarios() {
             let (view, rows) = subjects::scenario(self.catalog, &scenario);
@@ -43,20 +30,15 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    fn health(&'a self) -> Vec<Page<'a>> {
-        let health::Health { latest, doubts, failures } = health::of(self.catalog);
+    pub(super) fn health(&'a self) -> Vec<Page<'a>> {
+        let (first, rows) = health::view(self.catalog);
         let empty = Vec::<Value>::new;
-        let list = List {
-            view: context! { latest => empty(), doubts => empty(), failing => failures.len() },
-            first: context! { latest, doubts },
-            key: "failures",
-            rows: failures,
-            most: ROWS,
-        };
+        let view = context! { latest => empty(), doubts => empty(), failing => rows.len() };
+        let list = List { view, first, key: "failures", rows, most: ROWS };
         self.parts(("health", Target::Health {}), "Health", Vec::new(), self.everything(), list)
     }
 
-    fn corrections(&'a self) -> Vec<Page<'a>> {
+    pub(super) fn corrections(&'a self) -> Vec<Page<'a>> {
         let rows = corrections::lines(self.catalog);
         let list = List { view: context! {}, first: context! {}, key: "events", rows, most: ROWS };
         let mut sources = Sources::runs(Vec::new()).with(self.events());
@@ -65,10 +47,12 @@ impl<'a> Contents<'a> {
         self.parts(at, "Corrections", Vec::new(), sources, list)
     }
 
-    fn imports(&'a self) -> Vec<Page<'a>> {
+    /// Returns the pages of figures published elsewhere: the list of reports, the results of each,
+    /// and the options of those that explore some as a lab does.
+    pub(super) fn imports(&'a self) -> Vec<Page<'a>> {
         let reports = imports::reports(self.catalog);
         let runs: Vec<_> = reports.iter().flat_map(|report| report.runs.clone()).collect();
-        let options = reports.iter().filter_map(claims::link).collect();
+        let options = reports.iter().filter_map(imports::options_link).collect();
         let view = imports::view(self.catalog, &reports, options);
         let whole = "Published figures of others".to_owned();
         let mut sources = Sources::runs(runs).with(self.events());
@@ -76,34 +60,22 @@ impl<'a> Contents<'a> {
         let at = ("imports", Target::Imports {});
         let mut pages = vec![self.page(at, &whole, Vec::new(), sources, move || view.clone())];
         for report in &reports {
-            let (view, rows) = imports::report(self.catalog, report, claims::link(report));
+            let (view, rows) = imports::report(self.catalog, report, imports::options_link(report));
             let sources = Sources::runs(report.runs.clone()).with(self.events());
             let title = format!("{} {}", report.source, report.file);
-            let crumbs = vec![(whole.clone(), Some(Target::Imports {})), (title.clone(), None)];
-            let at = ("report", report.link().target);
+            let (above, target) = ((whole.clone(), Some(Target::Imports {})), report.link().target);
+            let crumbs = vec![above.clone(), (title.clone(), None)];
             let list = List { view, first: context! {}, key: "blocks", rows, most: ROWS };
-            pages.extend(self.parts(at, &title, crumbs, sources, list));
+            let at = ("report", target.clone());
+            pages.extend(self.parts(at, &title, crumbs, sources.clone(), list));
+            if let Some(Link { text, target: options }) = imports::options_link(report) {
+                let view = imports::options(self.catalog, report);
+                let crumbs = vec![above, (title, Some(target)), ("Options".to_owned(), None)];
+                let at = ("claims", options);
+                pages.push(self.page(at, &text, crumbs, sources, move || view.clone()));
+            }
         }
         pages
-    }
-
-    /// Returns the pages of published reports that explore options as a lab does.
-    fn claims(&'a self) -> Vec<Page<'a>> {
-        let reports = imports::reports(self.catalog);
-        let page = |report: &Report<'_, 'a>| {
-            let Link { text, target } = claims::link(report)?;
-            let view = claims::view(self.catalog, report);
-            let whole = "Published figures of others".to_owned();
-            let source = format!("{} {}", report.source, report.file);
-            let crumbs = vec![
-                (whole, Some(Target::Imports {})),
-                (source, Some(report.link().target)),
-                ("Options".to_owned(), None),
-            ];
-            let sources = Sources::runs(report.runs.clone()).with(self.events());
-            Some(self.page(("claims", target), &text, crumbs, sources, move || view.clone()))
-        };
-        reports.iter().filter_map(page).collect()
     }
 
     /// Returns links to the pages about options of a server of `model` that were published
@@ -113,7 +85,7 @@ impl<'a> Contents<'a> {
         let about = reports
             .iter()
             .filter(|report| report.runs.iter().any(|run| run.record.model.id == model));
-        about.filter_map(claims::link).collect()
+        about.filter_map(imports::options_link).collect()
     }
 
     pub(super) fn labs(&'a self) -> Vec<Page<'a>> {
@@ -122,24 +94,15 @@ impl<'a> Contents<'a> {
             let campaign = lab.campaign.record_sha256.clone();
             let mut sources =
                 Sources::runs(lab.runs.clone()).with(self.events()).with(vec![campaign]);
-            sources.fresh |= lab.is_fresh();
+            sources.fresh |= lab.root != 0;
             let title = format!("{} on {}", lab.name(), lab.campaign.hardware);
             let crumbs = vec![(lab.name(), None), (lab.campaign.id.clone(), None)];
-            let (view, sections) = lab::view(&lab, self.claims_of(&lab.asked.file.model));
-            for Part { target, rows, pager } in split(&lab.target(), sections, 1) {
-                let is_first = target == lab.target();
-                let sections = rows.concat();
-                // Further parts of the page contain only sections.
-                let view = match is_first {
-                    true => context! { sections, pager, is_first, ..view.clone() },
-                    false => {
-                        context! { conclusion => (), sections, pager, is_first, ..view.clone() }
-                    }
-                };
-                let (crumbs, sources) = (crumbs.clone(), sources.clone());
-                let fill = move || view.clone();
-                pages.push(self.page(("lab", target), &title, crumbs, sources, fill));
-            }
+            let (view, rows) = lab::view(&lab, self.claims_of(&lab.asked.file.model));
+            // Further parts of the page contain only sections.
+            let first = context! { is_first => true, conclusion => lab::conclusion(&lab) };
+            let view = context! { is_first => false, conclusion => (), ..view };
+            let list = List { view, first, key: "sections", rows, most: 1 };
+            pages.extend(self.parts(("lab", lab.target()), &title, crumbs, sources, list));
         }
         pages
     }
@@ -152,7 +115,7 @@ impl<'a> Contents<'a> {
 
     /// Returns the pages of trends: a list of all cells, and the series of each engine, hardware
     /// and model, split into pages that contain whole cells.
-    fn trends(&'a self) -> Vec<Page<'a>> {
+    pub(super) fn trends(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         let whole = "Trends".to_owned();
         for ((engine, hardware, model), cells) in trend_groups(self.judged) {

@@ -1,6 +1,7 @@
 //! Charts of a model: throughput by scenario, repeats around their median, latency distributions;
 //! and bar charts of engines side by side.
 
+use judge::diff::words::plural;
 use judge::quantile::Bins;
 use judge::summary::difference_pct;
 use schema::run::{Histograms, Kind};
@@ -63,8 +64,7 @@ fn repeats(cells: &[Cell]) -> Chart {
         };
         let values = cell.records().filter_map(|run| column.metric.value(run));
         let repeats: Vec<(f64, String)> = values.map(repeat).collect();
-        let listed: Vec<String> =
-            repeats.iter().map(|(pct, _)| format!("{} %", format::percent(*pct))).collect();
+        let listed: Vec<String> = repeats.iter().map(|(pct, _)| format::change(*pct)).collect();
         rows.push(vec![label.clone(), figure.shown(), listed.join(", ")]);
         repeats_of.push(DotRow { label, value: figure.shown(), repeats, mark: mark_of(cell) });
     }
@@ -169,8 +169,8 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     let launches = cell.counted().count();
     let caption = format!(
         "Share of samples up to each latency, {} pooled.",
-        // `counted` only appends an `s`.
-        super::release::counted(launches, "launch").replace("launchs", "launches")
+        // `plural` only appends an `s`.
+        plural(launches, "launch").replace("launchs", "launches")
     );
     let heads = ["ms", "p10", "p50", "p90", "p95", "p99", "max"];
     Some(Chart::new(&title, &caption, cdf(&curves), heads, rows))

@@ -10,78 +10,16 @@ use judge::summary::Summary;
 use minijinja::{Value, context};
 use schema::comparison::Broad;
 use schema::verdict::{Cell, Stage, VerdictKind};
-use serde::Serialize;
 
 use super::figure::{self, Figure};
 use super::finding::Tone;
 use super::words;
+use crate::catalog::distinct;
 use crate::chart::{Bar, BarGroup, Chart, ForestMark, ForestRow, Mark, bars, forest};
-use crate::format::{self, Scale};
+use crate::format::{self, Scale, or_dash};
 use crate::judged::Pair;
 use crate::link::Target;
 use crate::outside;
-
-/// Part of a comparison page: the compared cells of one model in one configuration.
-#[derive(Debug, Clone, Serialize)]
-pub struct DiffModel {
-    pub model: String,
-    pub config: String,
-    pub charts: Vec<Chart>,
-    /// Remarks on the comparison that a reader has to know: scenario and sentence.
-    pub remarks: Vec<(String, String)>,
-    /// Flags that differ because a command sets them.
-    pub changed: Vec<ChangedFlag>,
-    /// Flags whose value differs without any command naming them: the candidate moved their
-    /// default.
-    pub moved: Vec<ChangedFlag>,
-    /// Rows of release-blocking metrics; `informing` has those of other metrics.
-    pub gating: Vec<DiffRow>,
-    pub informing: Vec<DiffRow>,
-}
-
-/// Flag that both releases report with different values.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ChangedFlag {
-    pub flag: String,
-    pub baseline: String,
-    pub candidate: String,
-}
-
-impl ChangedFlag {
-    /// Formats a change of a flag that `judge` found.
-    pub fn of(found: &FlagChange) -> Self {
-        let values = |values: &[String]| outside::message(&values.join(", "));
-        Self {
-            flag: outside::name(&found.flag),
-            baseline: values(&found.baseline),
-            candidate: values(&found.candidate),
-        }
-    }
-}
-
-/// Row of the comparison's table: one metric of one cell, formatted for display.
-#[derive(Debug, Clone, Serialize)]
-pub struct DiffRow {
-    pub scenario: String,
-    pub metric: String,
-    pub unit: String,
-    pub baseline: Figure,
-    pub candidate: Figure,
-    pub effect: String,
-    pub interval: String,
-    /// Cliff's delta over the runs of both releases, formatted with its sign.
-    pub delta: String,
-    pub pairs: u32,
-    pub floor: String,
-    /// Minimum detectable effect of the row's pairs in percent, formatted.
-    pub detectable: String,
-    pub verdict: &'static str,
-    /// Direction of the change, `better` or `worse`; empty where the verdict claims none.
-    pub direction: &'static str,
-    pub stage: &'static str,
-    pub tone: Tone,
-    pub waiver: String,
-}
 
 /// Builds the view of the page that compares the two releases of `pair`, with the figures of
 /// `diff`. The page's models are built by [`models`], because they are split into pages.
@@ -95,8 +33,8 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
         context! {
             metric => &found.title,
             cells => found.cells,
-            effect => percent(Some(found.effect_pct)),
-            interval => interval(found.interval_pct),
+            effect => format::change(found.effect_pct),
+            interval => or_dash(found.interval_pct, format::interval),
         }
     };
     let [baseline_page, candidate_page] = pair.releases().map(Target::ReleaseOn);
@@ -120,8 +58,19 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
     }
 }
 
-/// Returns the parts of a comparison, one for each model in one configuration.
-pub fn models(pair: &Pair, diff: &Diff) -> Vec<DiffModel> {
+/// Formats a change of a flag that `judge` found.
+pub fn changed_flag(found: &FlagChange) -> Value {
+    let values = |values: &[String]| outside::message(&values.join(", "));
+    context! {
+        flag => outside::name(&found.flag),
+        baseline => values(&found.baseline),
+        candidate => values(&found.candidate),
+    }
+}
+
+/// Returns the parts of a comparison, one for each model in one configuration, each with its number
+/// of rows.
+pub fn models(pair: &Pair, diff: &Diff) -> Vec<(Value, usize)> {
     let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
     for cell in &diff.cells {
         models.entry((&cell.cell.model, &cell.cell.config)).or_default().push(cell);
@@ -140,7 +89,9 @@ pub fn counts(diff: &Diff) -> Value {
     WORST_FIRST.iter().filter_map(count).collect()
 }
 
-fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
+/// Builds the part of a comparison about `cells`, which share model and configuration, and returns
+/// it with its number of rows.
+fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> (Value, usize) {
     cells.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
     let first = cells.first().map(|cell| cell.cell.clone()).unwrap_or_default();
     let mut gating = Vec::new();
@@ -154,65 +105,65 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> DiffModel {
         let remark = |remark: &String| (scenario.clone(), outside::message(remark));
         remarks.extend(cell.remarks.iter().map(remark));
     }
-    DiffModel {
-        model: outside::name(&first.model),
-        config: outside::name(&first.config),
-        charts: [throughput(pair, &cells), forest_plot(&gating)].into_iter().flatten().collect(),
+    let rows = gating.len() + informing.len();
+    let charts = [throughput(pair, &cells), forest_plot(&gating)];
+    let view = context! {
+        model => outside::name(&first.model),
+        config => outside::name(&first.config),
+        charts => charts.into_iter().flatten().collect::<Value>(),
+        // Remarks on the comparison that a reader has to know: scenario and sentence.
         remarks,
-        changed: flags(cells.iter().flat_map(|cell| &cell.changed)),
-        moved: flags(cells.iter().flat_map(|cell| &cell.moved)),
-        gating: gating.into_iter().map(line).collect(),
-        informing: informing.into_iter().map(line).collect(),
-    }
+        // Flags that differ because a command sets them.
+        changed => distinct(cells.iter().flat_map(|cell| &cell.changed).map(changed_flag)),
+        // Flags whose value differs without any command naming them: the candidate moved their
+        // default.
+        moved => distinct(cells.iter().flat_map(|cell| &cell.moved).map(changed_flag)),
+        // Rows of release-blocking metrics; `informing` has those of other metrics.
+        gating => gating.into_iter().map(line).collect::<Value>(),
+        informing => informing.into_iter().map(line).collect::<Value>(),
+    };
+    (view, rows)
 }
 
-/// Formats the changed flags in `found` and returns each distinct one once.
-fn flags<'a>(found: impl Iterator<Item = &'a FlagChange>) -> Vec<ChangedFlag> {
-    let mut flags: Vec<ChangedFlag> = Vec::new();
-    for flag in found.map(ChangedFlag::of) {
-        if !flags.contains(&flag) {
-            flags.push(flag);
-        }
-    }
-    flags
+/// Returns effect, interval and verdict of a row in words.
+pub fn shown(row: &Row) -> (String, String, &'static str) {
+    let verdict = &row.verdict;
+    let effect = or_dash(verdict.effect_pct, format::change);
+    let interval = or_dash(verdict.interval_pct, format::interval);
+    let word = if is_untested(row) { "informs" } else { words::verdict(verdict.verdict) };
+    (effect, interval, word)
 }
 
-fn percent(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |value| format!("{} %", format::percent(value)))
-}
-
-fn interval(bounds: Option<(f64, f64)>) -> String {
-    let words = |(low, high)| format!("{} to {} %", format::percent(low), format::percent(high));
-    bounds.map_or_else(|| "-".to_owned(), words)
-}
-
-/// Formats `row` as a row of a table of verdicts.
-pub fn line(row: &Row) -> DiffRow {
+/// Formats `row` (one metric of one cell) as a row of a table of verdicts.
+pub fn line(row: &Row) -> Value {
     let verdict = &row.verdict;
     let means = row.baseline.iter().chain(&row.candidate).map(|summary| summary.mean);
     let scale = Scale::fit(row.unit, means.fold(0.0, f64::max));
-    let detectable = |pct: f64| format!("{} %", format::half_width(pct));
-    DiffRow {
-        scenario: outside::name(&verdict.cell.scenario),
-        metric: row.title.clone(),
-        unit: scale.unit.to_owned(),
-        baseline: mean(row.baseline.as_ref(), scale),
-        candidate: mean(row.candidate.as_ref(), scale),
-        effect: percent(verdict.effect_pct),
-        interval: interval(verdict.interval_pct),
-        delta: verdict.cliffs_delta.map_or_else(|| "-".to_owned(), format::signed_share),
-        pairs: verdict.pairs,
-        floor: format!("{} %", verdict.floor_pct),
-        detectable: verdict.mde_pct.map_or_else(|| "-".to_owned(), detectable),
-        verdict: if is_untested(row) { "informs" } else { words::verdict(verdict.verdict) },
-        direction: direction(verdict.verdict),
-        stage: match verdict.stage {
+    let (effect, interval, word) = shown(row);
+    context! {
+        scenario => outside::name(&verdict.cell.scenario),
+        metric => &row.title,
+        unit => scale.unit,
+        baseline => mean(row.baseline.as_ref(), scale),
+        candidate => mean(row.candidate.as_ref(), scale),
+        effect,
+        interval,
+        // Cliff's delta over the runs of both releases, with its sign.
+        delta => or_dash(verdict.cliffs_delta, format::signed_share),
+        pairs => verdict.pairs,
+        floor => format!("{} %", verdict.floor_pct),
+        // Minimum detectable effect of the row's pairs.
+        detectable => or_dash(verdict.mde_pct, |pct| format!("{} %", format::half_width(pct))),
+        verdict => word,
+        // Direction of the change, `better` or `worse`; empty where the verdict claims none.
+        direction => direction(verdict.verdict),
+        stage => match verdict.stage {
             Stage::Estimate => "estimate",
             Stage::Screen => "screen",
             Stage::Confirm => "confirmed",
         },
-        tone: tone(verdict.verdict),
-        waiver: outside::message(verdict.waiver.as_deref().unwrap_or_default()),
+        tone => tone(verdict.verdict),
+        waiver => outside::message(verdict.waiver.as_deref().unwrap_or_default()),
     }
 }
 
@@ -253,7 +204,7 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
             series: outside::name(release),
             value: summary.map(|summary| summary.mean),
             range: summary.filter(|summary| summary.n > 1).map(|s| (s.min, s.max)),
-            text: mean(summary, Scale { unit: "/s", divisor: 1.0 }).text,
+            text: mean(summary, Scale::PER_SECOND).text,
             mark,
         };
         let bars = vec![
@@ -280,8 +231,8 @@ fn forest_plot(gating: &[&Row]) -> Option<Chart> {
     for row in gating {
         let verdict = &row.verdict;
         let Some(effect_pct) = verdict.effect_pct else { continue };
-        let DiffRow { scenario, metric, effect, interval, verdict: word, .. } = line(row);
-        let label = format!("{metric} {scenario}");
+        let (effect, interval, word) = shown(row);
+        let label = format!("{} {}", row.title, outside::name(&verdict.cell.scenario));
         let text = format!("{effect} {word}");
         table.push(vec![label.clone(), effect, interval, word.to_owned()]);
         rows.push(ForestRow {
@@ -352,14 +303,18 @@ mod tests {
         judge::diff::diff(&registry, "v0.9.1", "v0.9.2", &filter).unwrap()
     }
 
-    fn models_of(diff: &Diff) -> Vec<DiffModel> {
+    fn models_of(diff: &Diff) -> Vec<Value> {
         let pair = Pair {
             engine: "redline".into(),
             hardware: Sample::default().hardware,
             baseline: "v0.9.1".into(),
             candidate: "v0.9.2".into(),
         };
-        models(&pair, diff)
+        models(&pair, diff).into_iter().map(|(view, _)| view).collect()
+    }
+
+    fn attribute(view: &Value, key: &str) -> Value {
+        view.get_attr(key).unwrap()
     }
 
     #[test]
@@ -368,11 +323,14 @@ mod tests {
             compared(&["sharegpt-lite", "balanced-lite", "thinking-lite"], &Changed::default());
         let output = diff.broad.iter().find(|found| found.title == "Output tokens").unwrap();
         assert_eq!(output.cells, 3);
-        assert!(percent(Some(output.effect_pct)).starts_with("\u{2212}10."), "{output:?}");
-        assert!(interval(output.interval_pct).contains(" to "), "{output:?}");
+        assert!(format::change(output.effect_pct).starts_with("\u{2212}10."), "{output:?}");
+        assert!(or_dash(output.interval_pct, format::interval).contains(" to "), "{output:?}");
         let models = models_of(&diff);
-        let row = models[0].gating.iter().find(|row| row.metric == "Output tokens").unwrap();
-        assert_eq!(row.delta, "\u{2212}1.00", "no launch of one is as fast as any of the other");
+        let mut rows = attribute(&models[0], "gating").try_iter().unwrap();
+        let output = Value::from("Output tokens");
+        let row = rows.find(|row| attribute(row, "metric") == output).unwrap();
+        let delta = attribute(&row, "delta").to_string();
+        assert_eq!(delta, "\u{2212}1.00", "no launch of one is as fast as any of the other");
         assert!(compared(&["sharegpt-lite"], &Changed::default()).broad.is_empty());
     }
 
@@ -380,11 +338,13 @@ mod tests {
     fn a_default_that_moved_stands_apart_from_a_flag_that_was_asked_for() {
         let flags = BTreeMap::from([("max-batch-size".to_owned(), Json::from(256))]);
         let moved = compared(&["balanced-lite"], &Changed { flags: flags.clone(), argv: vec![] });
-        let names =
-            |flags: &[ChangedFlag]| flags.iter().map(|f| f.flag.clone()).collect::<Vec<_>>();
+        let names = |model: &Value, kind: &str| -> Vec<String> {
+            let flags = attribute(model, kind).try_iter().unwrap();
+            flags.map(|flag| attribute(&flag, "flag").to_string()).collect()
+        };
         let model = &models_of(&moved)[0];
         assert_eq!(
-            (names(&model.moved), names(&model.changed)),
+            (names(model, "moved"), names(model, "changed")),
             (vec!["max-batch-size".into()], vec![])
         );
         let conclusion = conclusion(&moved);
@@ -392,7 +352,7 @@ mod tests {
         let asked = Changed { flags, argv: vec!["--max-batch-size".into()] };
         let model = &models_of(&compared(&["balanced-lite"], &asked))[0];
         assert_eq!(
-            (names(&model.moved), names(&model.changed)),
+            (names(model, "moved"), names(model, "changed")),
             (vec![], vec!["max-batch-size".into()])
         );
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::figure::absent;
 use super::words;
-use crate::catalog::Run;
+use crate::catalog::{Run, distinct};
 use crate::{format, outside};
 
 /// Largest number of distinct values that a fact lists; where there are more, the rest is counted.
@@ -46,14 +46,8 @@ pub type Read = fn(&RunRecord) -> Option<String>;
 /// Collects the distinct values that `read` returns over `runs`. `path` is the value's dotted path
 /// in the record, under which older records state the reason for a missing value.
 pub fn fact(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
-    let mut values = Vec::new();
-    for run in runs {
-        if let Some(value) = read(run.record).map(|value| outside::name(&value))
-            && !values.contains(&value)
-        {
-            values.push(value);
-        }
-    }
+    let read = runs.iter().filter_map(|run| read(run.record));
+    let mut values = distinct(read.map(|value| outside::name(&value)));
     if values.len() > VALUES_MAX {
         let more = values.len() - VALUES_MAX + 1;
         values.truncate(VALUES_MAX - 1);
@@ -78,16 +72,7 @@ pub fn group(title: &str, facts: Vec<Fact>) -> FactGroup {
 /// Returns the facts about machine, engine and load generator, without which no figure can be
 /// interpreted.
 pub fn environment(runs: &[&Run]) -> Vec<FactGroup> {
-    vec![
-        group("Machine", machine(runs)),
-        group("Engine", engine(runs)),
-        group("Load generator", client(runs)),
-    ]
-}
-
-/// Returns the group of facts about the machines of `runs`; a fact lists the distinct values.
-pub fn machine_group(runs: &[&Run]) -> FactGroup {
-    group("Machine", machine(runs))
+    vec![machine(runs), group("Engine", engine(runs)), group("Load generator", client(runs))]
 }
 
 /// Collects the distinct hashes that `read` returns over `runs`, abbreviated to twelve digits.
@@ -102,7 +87,8 @@ pub fn hash(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
     fact
 }
 
-fn machine(runs: &[&Run]) -> Vec<Fact> {
+/// Returns the group of facts about the machine of `runs`.
+pub fn machine(runs: &[&Run]) -> FactGroup {
     let mut facts = vec![
         fact("Hardware id", runs, "hardware.id", |r| Some(r.hardware.id.clone())).code(),
         fact("GPU", runs, "hardware.gpu", |r| r.hardware.gpu.as_deref().map(gpus)),
@@ -126,7 +112,7 @@ fn machine(runs: &[&Run]) -> Vec<Fact> {
             r.hardware.evidence.clone().filter(|_| r.hardware.claimed)
         }));
     }
-    facts
+    group("Machine", facts)
 }
 
 fn engine(runs: &[&Run]) -> Vec<Fact> {

@@ -13,22 +13,10 @@ use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::link::Link;
 use crate::outside;
 
-/// Rows of the page about failures, over all runs that this suite made.
-#[derive(Debug)]
-pub struct Health {
-    /// Rows about the latest release of each engine on each hardware, one per model: how many runs
-    /// succeeded and failed.
-    pub latest: Vec<Value>,
-    /// Rows of the reasons for which runs are DEGRADED or INVALID, such as a clock that was set
-    /// during the run.
-    pub doubts: Vec<Value>,
-    /// Rows of the cells in which runs failed or lost requests, newest release first.
-    pub failures: Vec<Value>,
-}
-
-/// Builds the rows of the page about failures: the latest releases, the reasons for doubt about
-/// their runs, and every cell with failures (newest release first).
-pub fn of(catalog: &Catalog) -> Health {
+/// Builds the view of the page about failures over all runs that this suite made, without the
+/// failures, and separately the rows of every cell in which runs failed or lost requests (newest
+/// release first), because they are split into pages.
+pub fn view(catalog: &Catalog) -> (Value, Vec<Value>) {
     // A published report does not show which of its runs failed.
     let runs = catalog.runs_where(|record| record.kind != Kind::Imported);
     let (mut latest, mut doubts) = (Vec::new(), Vec::new());
@@ -47,7 +35,15 @@ pub fn of(catalog: &Catalog) -> Health {
     for (key, runs) in &releases {
         failures.extend(failures_of(key, runs));
     }
-    Health { latest, doubts, failures }
+    let view = context! {
+        // Rows about the latest release of each engine on each hardware, one per model: how many
+        // runs succeeded and failed.
+        latest,
+        // Rows of the reasons for which runs are DEGRADED or INVALID, such as a clock that was set
+        // during the run.
+        doubts,
+    };
+    (view, failures)
 }
 
 /// Collects the reasons for which a release's runs are DEGRADED or INVALID, by id. Reasons of

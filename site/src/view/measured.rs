@@ -17,8 +17,9 @@ use super::fact;
 use super::figure::{self, Column};
 use super::release::{dates, day};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
+use crate::format::{self, or_dash};
 use crate::link::{Link, Target};
-use crate::{format, outside};
+use crate::outside;
 
 /// Name of the engine that others are compared with.
 const OWN: &str = "redline";
@@ -140,16 +141,12 @@ fn rows(found: &Shown) -> Vec<Value> {
             theirs,
             // Ratio of Redline's figure to the other engine's; `-` where they were not run
             // interleaved.
-            ratio => text(ratio, |ratio| format!("{}x", shown(ratio.mean))),
-            interval => text(interval, |(low, high)| format!("{} to {}", shown(low), shown(high))),
-            pairs => text(ratio, |ratio| ratio.pairs.to_string()),
+            ratio => or_dash(ratio, |ratio| format!("{}x", shown(ratio.mean))),
+            interval => or_dash(interval, |(low, high)| format!("{} to {}", shown(low), shown(high))),
+            pairs => or_dash(ratio, |ratio| ratio.pairs.to_string()),
         })
     };
     METRICS.iter().filter_map(row).collect()
-}
-
-fn text<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
-    value.map_or_else(|| "-".to_owned(), show)
 }
 
 /// Returns the commands of the campaigns that ran both engines interleaved, or, if there is none,
@@ -160,10 +157,8 @@ fn commands(
     ours: &ReleaseKey,
     theirs: &ReleaseKey,
 ) -> Vec<String> {
-    let campaigns: BTreeSet<&str> = matches
-        .iter()
-        .filter_map(|found| Some(found.in_turns.as_ref()?.campaign.as_str()))
-        .collect();
+    let in_turns = matches.iter().filter_map(|found| found.in_turns.as_ref());
+    let campaigns: BTreeSet<&str> = in_turns.map(|turns| turns.campaign.as_str()).collect();
     let known = catalog.registry.campaigns.iter().map(|stored| &stored.record);
     let mut commands: Vec<String> = known
         .filter(|record| campaigns.contains(record.id.as_str()) && !record.command.is_empty())
@@ -253,7 +248,7 @@ fn steps(bench: &ModelBench) -> Vec<Value> {
             batch => format!("each of {batch} sequences"),
         };
         let what = format!("a token for {sequences}, after {}", format::whole(row.context));
-        let share = row.limit_share.map_or_else(|| "-".to_owned(), share);
+        let share = or_dash(row.limit_share, share);
         step(what, tokens_per_s(row.tokens_per_s), share, "reading memory")
     });
     let matmul = bench.products.iter().map(|row| {

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use judge::Rule;
 use judge::best::LEVELS;
-use judge::finding::STORAGE_RULES;
+use judge::finding::{STORAGE_RULES, StorageRule};
 use judge::groups::{GROUP_RULES, GroupRule};
 use minijinja::{Value, context};
 use schema::metric::{Better, Gates, METRICS, Metric, Unit};
@@ -68,14 +68,12 @@ pub fn view() -> Value {
     let verdict = |Meaning { verdict, meaning }: &Meaning| {
         context! { verdict => words::verdict(*verdict), meaning }
     };
+    let storage = |rule: &StorageRule| context! { id => rule.id, title => rule.title };
     context! {
         metrics => WORDS.families.iter().map(family).collect::<Value>(),
         rules => rules.into_values().collect::<Value>(),
         checks_rev => judge::CHECKS_REV,
-        storage => STORAGE_RULES
-            .iter()
-            .map(|rule| context! { id => rule.id, title => rule.title })
-            .collect::<Value>(),
+        storage => STORAGE_RULES.iter().map(storage).collect::<Value>(),
         verdicts => WORDS.verdicts.iter().map(verdict).collect::<Value>(),
         // Name and meaning of each service level.
         levels => LEVELS.map(|level| (level.name, level.meaning)),

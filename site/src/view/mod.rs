@@ -6,9 +6,7 @@ use minijinja::value::{Serde, Value};
 use crate::chart::Chart;
 use crate::link::{Link, Target};
 
-pub mod across;
 pub mod charts;
-pub mod claims;
 pub mod corrections;
 pub mod diff;
 pub mod explore;
@@ -23,7 +21,6 @@ pub mod measured;
 pub mod method;
 pub mod model;
 pub mod overview;
-pub mod pager;
 pub mod pareto_frontier;
 pub mod release;
 pub mod run;
@@ -49,9 +46,6 @@ readable![
     Chart,
     Link,
     Target,
-    diff::ChangedFlag,
-    diff::DiffModel,
-    diff::DiffRow,
     fact::Fact,
     fact::FactGroup,
     figure::Figure,
@@ -61,5 +55,4 @@ readable![
     finding::Tone,
     lab::Place,
     model::ModelView,
-    pager::PartLink,
 ];

@@ -9,8 +9,9 @@ use super::fact::{self, Fact};
 use super::figure::{self, Column, Figure, Head, failed, launches};
 use super::finding::{self, RuleFindings};
 use super::{charts, words};
-use crate::catalog::{Cell, ReleaseKey, Run};
+use crate::catalog::{Cell, ReleaseKey, Run, distinct};
 use crate::chart::Chart;
+use crate::format::or_dash;
 use crate::link::{self, Link, Target};
 use crate::{outside, questions};
 
@@ -132,13 +133,9 @@ impl Detail {
 /// Returns the commands that produced the figures of `runs`, which are those of `cells`, and the
 /// commands that reproduce them.
 pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
-    let mut serve: Vec<String> = Vec::new();
-    for run in runs {
-        let Some(line) = run.record.server.as_ref().and_then(serve_line) else { continue };
-        if !serve.contains(&line) && serve.len() < 4 {
-            serve.push(line);
-        }
-    }
+    let lines = runs.iter().filter_map(|run| serve_line(run.record.server.as_ref()?));
+    let mut serve = distinct(lines);
+    serve.truncate(4);
     let first = runs.first().map(|run| &run.record.engine);
     let (engine, release) =
         first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
@@ -146,13 +143,8 @@ pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     // The requests behind published figures are not known one by one; a scenario of the same name
     // is the nearest that can be sent.
     let sent = |cell: &&Cell| !published || questions::is_known(&cell.key.scenario);
-    let mut bench: Vec<String> = Vec::new();
-    for cell in cells.iter().filter(sent) {
-        let command = bench_command(&engine, &cell.key.scenario);
-        if !bench.contains(&command) {
-            bench.push(command);
-        }
-    }
+    let cells = cells.iter().filter(sent);
+    let bench = distinct(cells.map(|cell| bench_command(&engine, &cell.key.scenario)));
     let again =
         ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
     context! {
@@ -182,24 +174,12 @@ pub fn serve_line(server: &ServerFacts) -> Option<String> {
 /// Returns the command of the load generator for a scenario, against a running server.
 fn bench_command(engine: &str, scenario: &str) -> String {
     let id = scenario.split('@').next().unwrap_or(scenario);
-    let (engine, file) =
-        (format!("suite/engines/{engine}.toml"), format!("suite/scenarios/{id}.toml"));
-    outside::command(&[
-        "redline-bench",
-        "run",
-        "--url",
-        "http://127.0.0.1:{port}",
-        "--engine",
-        &engine,
-        "--scenario",
-        &file,
-        "--dataset",
-        "{dataset}",
-        "--tokenizer",
-        "{tokenizer}",
-        "--out",
-        "{measurement}",
-    ])
+    let files = [format!("suite/engines/{engine}.toml"), format!("suite/scenarios/{id}.toml")];
+    let [engine, scenario] = files.map(|file| outside::command(&[file]));
+    format!(
+        "redline-bench run --url http://127.0.0.1:{{port}} --engine {engine} --scenario {scenario} \
+         --dataset {{dataset}} --tokenizer {{tokenizer}} --out {{measurement}}"
+    )
 }
 
 fn run_rows(cell: &Cell) -> Vec<RunRow> {
@@ -212,7 +192,7 @@ fn run_rows(cell: &Cell) -> Vec<RunRow> {
             target: Link::run(run).target,
             record: Target::Record { path: run.path.to_owned() },
             scenario: outside::name(&cell.key.scenario),
-            started: started.map_or_else(|| "-".to_owned(), outside::name),
+            started: or_dash(started, outside::name),
             state: state(run),
             note: note(run),
             output: Column::new(figure::output(), [&alone]).figure(&alone),

@@ -13,7 +13,7 @@ use super::lab::{self, Lab};
 use super::release::{day, extent};
 use super::{diff, fact, table};
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
-use crate::format::Scale;
+use crate::format::{Scale, or_dash};
 use crate::judged::{self, Judged, Pair, Ranked};
 use crate::link::{Link, Target};
 use crate::outside;
@@ -75,18 +75,15 @@ fn best(catalog: &Catalog) -> Value {
 /// engine with the highest throughput among those that meet its limits. `None` where there are no
 /// figures.
 fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> Option<Value> {
-    let levels: Vec<Option<&Candidate>> = ranked
-        .iter()
-        .filter(|ranked| ranked.published == published)
-        .map(|ranked| ranked.answer.foremost())
-        .collect();
+    let ranked = ranked.iter().filter(|ranked| ranked.published == published);
+    let levels: Vec<Option<&Candidate>> = ranked.map(|of| of.answer.foremost()).collect();
     let measured = levels.iter().flatten().filter_map(|found| found.measured_at.as_deref()).max();
     let at = |found: &Candidate| {
         let key = ReleaseKey::new(&found.cell.engine, &found.release, hardware);
         context! {
             engine => Link::release(&key),
             scenario => outside::name(&found.cell.scenario),
-            figure => Figure::median(&found.figure, Scale { unit: "/s", divisor: 1.0 }),
+            figure => Figure::median(&found.figure, Scale::PER_SECOND),
         }
     };
     levels.iter().any(Option::is_some).then(|| {
@@ -94,7 +91,7 @@ fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> 
             model => Link::model(model),
             hardware => Link::hardware(hardware),
             claimed => published,
-            measured => measured.map_or_else(|| "-".to_owned(), day),
+            measured => or_dash(measured, day),
             levels => levels.iter().map(|found| found.map(at)).collect::<Value>(),
         }
     })

@@ -203,7 +203,6 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
 /// Builds the row of a Pareto table: one engine in one configuration under one load.
 fn row(placed: &Placed, shared: &Shared) -> Value {
     let Placed { key, cell, tradeoff: Tradeoff { speed, throughput, hours }, is_best } = placed;
-    let per_s = Scale { unit: "/s", divisor: 1.0 };
     let column = Column::new(figure::metric("ttft_us_p50"), [*cell]);
     let mut ttft = column.figure(cell);
     if !ttft.missing {
@@ -216,8 +215,8 @@ fn row(placed: &Placed, shared: &Shared) -> Value {
         config => shared.rest_of(cell),
         claimed => cell.runs.iter().any(|run| run.record.kind == Kind::Imported),
         n => launches(cell),
-        speed => Figure::median(speed, per_s),
-        throughput => Figure::median(throughput, per_s),
+        speed => Figure::median(speed, Scale::PER_SECOND),
+        throughput => Figure::median(throughput, Scale::PER_SECOND),
         // Speed and throughput as plain numbers, for scripts.
         speed_plain => speed.median.to_string(),
         throughput_plain => throughput.median.to_string(),

@@ -1,14 +1,23 @@
-//! View of a release on a hardware: environment, summary table, and each model.
+//! Views of a release. On one hardware: environment, summary table, and each model. On all
+//! hardware: its figures, changes since the release before, failures, and the cost of its
+//! campaigns.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use judge::diff::words::{claims, conclusion, plural};
+use judge::diff::{CellDiff, Diff, Row};
+use judge::order;
 use minijinja::{Value, context};
+use schema::campaign::CampaignRecord;
 use schema::run::{Kind, RunRecord, Status};
+use schema::verdict::VerdictKind;
 
-use super::figure::{Column, failed, launches};
+use super::figure::{self, Column, failed, launches};
 use super::finding::{self, Finding};
-use super::{fact, model};
-use crate::catalog::{self, Cell, CellKey, ReleaseKey, Run};
+use super::{diff, fact, health, model, subjects, table, words};
+use crate::catalog::{self, Catalog, Cell, CellKey, ReleaseKey, Run, distinct};
+use crate::chart::{Chart, HeatCell, HeatRow, heat};
+use crate::judged::{Judged, Pair};
 use crate::link::{self, Link, Target};
 use crate::outside;
 
@@ -35,7 +44,7 @@ pub fn view(key: &ReleaseKey, runs: &[&Run], related: Vec<Link>) -> Value {
         // Sentences that a reader must see before any figure.
         notices => notices(runs),
         environment => fact::environment(runs),
-        table => table(&cells, key),
+        table => summary(&cells, key),
         // True where the page has room for its models; otherwise each has a page of its own.
         inline => is_inline(&cells),
         models => model::all(&cells),
@@ -56,7 +65,7 @@ pub fn is_inline(cells: &[Cell]) -> bool {
 }
 
 /// Builds the summary table of a release: one row per model and scenario.
-fn table(cells: &[Cell], key: &ReleaseKey) -> Value {
+fn summary(cells: &[Cell], key: &ReleaseKey) -> Value {
     let columns = Column::all(&SUMMARY, cells);
     let mut findings: Vec<Vec<Finding>> = cells.iter().map(finding::of_cell).collect();
     let common = finding::take_common(&mut findings);
@@ -94,9 +103,9 @@ pub fn extent(runs: &[&Run], cells: &[Cell]) -> String {
     let scenarios: BTreeSet<&str> = cells.iter().map(|cell| cell.key.scenario.as_str()).collect();
     let text = format!(
         "{} of {} in {}",
-        counted(runs.len(), "run"),
-        counted(models.len(), "model"),
-        counted(scenarios.len(), "scenario")
+        plural(runs.len(), "run"),
+        plural(models.len(), "model"),
+        plural(scenarios.len(), "scenario")
     );
     dates(runs).into_iter().fold(text, |text, dates| format!("{text}, {dates}"))
 }
@@ -114,12 +123,6 @@ pub fn dates(runs: &[&Run]) -> Option<String> {
     days.sort();
     let (first, last) = (days.first()?, days.last()?);
     Some(if first == last { first.clone() } else { format!("{first} to {last}") })
-}
-
-/// Formats a count with its noun: `1 run`, `2 runs`.
-pub fn counted(count: usize, word: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{count} {word}{plural}")
 }
 
 /// Returns the sentences that a reader must see before any figure of `runs`.
@@ -146,8 +149,143 @@ pub fn notices(runs: &[&Run]) -> Vec<String> {
     if failed > 0 {
         notices.push(format!(
             "{failed} of {} failed: listed with the reason, in no figure.",
-            counted(runs.len(), "run")
+            plural(runs.len(), "run")
         ));
     }
     notices
+}
+
+/// Largest number of failing cells that the page of a release on all hardware lists.
+const FAILURES_MAX: usize = 60;
+/// Largest number of rows in a release page's table of verdicts; the comparison's own page has all.
+const ROWS_MAX: usize = 60;
+
+/// Builds the view of `engine` at `release` on all hardware.
+pub fn across(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -> Value {
+    let releases = catalog.releases().into_iter();
+    let mut keys: Vec<(ReleaseKey, Vec<&Run>)> =
+        releases.filter(|(key, _)| key.engine == engine && key.release == release).collect();
+    keys.sort_by(|(a, _), (b, _)| order::natural(&a.hardware, &b.hardware));
+    let runs: Vec<&Run> = keys.iter().flat_map(|(_, runs)| runs).copied().collect();
+    let mut failures: Vec<Value> =
+        keys.iter().flat_map(|(key, runs)| health::failures_of(key, runs)).collect();
+    let more_failures = failures.len().saturating_sub(FAILURES_MAX);
+    failures.truncate(FAILURES_MAX);
+    let campaigns = catalog.registry.campaigns.iter();
+    let campaigns = campaigns.filter(|stored| measures(&stored.record, engine, release));
+    let mut again = vec!["cargo", "xtask", "release-bench", release];
+    if engine != "redline" {
+        again.extend(["--engine", engine]);
+    }
+    let on_hardware = |(key, runs): &(ReleaseKey, Vec<&Run>)| on_hardware(judged, key, runs);
+    let is_measured = runs.iter().any(|run| run.record.kind != Kind::Imported);
+    context! {
+        engine => outside::name(engine),
+        release => outside::name(release),
+        extent => extent(&runs, &catalog::cells(&runs)),
+        notices => notices(&runs),
+        hardware => keys.iter().map(on_hardware).collect::<Value>(),
+        failures,
+        // Number of failing cells beyond those listed; the health page lists all.
+        more_failures,
+        campaigns => campaigns.map(subjects::campaign).collect::<Value>(),
+        // Command that measures the release again; none where all its figures were published
+        // elsewhere.
+        again => is_measured.then(|| outside::command(&again)),
+    }
+}
+
+/// True when `campaign` planned runs of this release of this engine.
+pub fn measures(campaign: &CampaignRecord, engine: &str, release: &str) -> bool {
+    campaign.plan.iter().any(|run| run.engine == engine && run.release == release)
+}
+
+fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> Value {
+    let cells = catalog::cells(runs);
+    context! {
+        hardware => outside::name(&key.hardware),
+        device => fact::device(runs),
+        target => Target::ReleaseOn(key.clone()),
+        extent => extent(runs, &cells),
+        matrix => table::matrix(&cells),
+        since => judged.leading_to(key).map(|(pair, diff)| since(pair, diff)),
+    }
+}
+
+/// Builds the view of the changes since the release before, on one hardware.
+fn since(pair: &Pair, found: &Diff) -> Value {
+    let flags = |cell: &CellDiff| {
+        let model = outside::name(&cell.cell.model);
+        let flags = cell.changed.iter().chain(&cell.moved);
+        flags.map(|flag| (model.clone(), diff::changed_flag(flag))).collect::<Vec<_>>()
+    };
+    let mut changed = distinct(found.cells.iter().flat_map(flags));
+    changed.truncate(ROWS_MAX);
+    context! {
+        baseline => outside::name(&pair.baseline),
+        target => pair.target(),
+        conclusion => conclusion(found),
+        counts => diff::counts(found),
+        heat => heat_table(pair, found),
+        // Rows whose verdict claims a change, worst first.
+        rows => claims(found).into_iter().take(ROWS_MAX).map(diff::line).collect::<Value>(),
+        // Models, each with a flag whose effective value differs.
+        changed,
+        noise => words::noise(found.noise_pct.values().flatten()),
+    }
+}
+
+/// Smallest number of cells for which a heat table is drawn; fewer cells are read faster in the
+/// table of verdicts.
+const CELLS_MIN: usize = 3;
+
+/// Draws the output throughput of each model and scenario relative to the release before, as
+/// `found` compares the releases of `pair`; `None` where there are too few cells.
+fn heat_table(pair: &Pair, found: &Diff) -> Option<Chart> {
+    let mut rows: BTreeMap<(&str, &str), BTreeMap<&str, &Row>> = BTreeMap::new();
+    for row in found.rows().filter(|row| row.verdict.metric == figure::output().name) {
+        let cell = &row.verdict.cell;
+        rows.entry((&cell.model, &cell.config)).or_default().insert(&cell.scenario, row);
+    }
+    let mut scenarios: Vec<&str> = rows.values().flat_map(BTreeMap::keys).copied().collect();
+    if scenarios.len() < CELLS_MIN {
+        return None;
+    }
+    scenarios.sort_by(|a, b| order::scenarios(a, b));
+    scenarios.dedup();
+    let mut rows: Vec<_> = rows.into_iter().collect();
+    rows.sort_by(|(a, _), (b, _)| order::natural(a.0, b.0).then_with(|| a.1.cmp(b.1)));
+    let heads: Vec<String> = scenarios.iter().map(|name| outside::name(name)).collect();
+    let mut table = Vec::new();
+    let mut drawn = Vec::new();
+    for ((model, config), found) in &rows {
+        let label = outside::name(&format!("{model} {config}"));
+        let cells: Vec<HeatCell> =
+            scenarios.iter().map(|name| heat_cell(found.get(name))).collect();
+        let texts = cells.iter().map(|cell| cell.text.clone());
+        table.push(std::iter::once(label.clone()).chain(texts).collect());
+        drawn.push(HeatRow { label, cells });
+    }
+    let title = format!("Output tokens per second since {}", outside::name(&pair.baseline));
+    let caption = "Shaded where a verdict claims a change: the deeper, the larger. Bare: nothing is \
+                   claimed, and the figure is an estimate.";
+    let columns = std::iter::once("Model".to_owned()).chain(heads.clone());
+    Some(Chart::new(&title, caption, heat(&heads, &drawn), columns, table))
+}
+
+fn heat_cell(row: Option<&&Row>) -> HeatCell {
+    let Some(row) = row else {
+        return HeatCell { text: "-".into(), title: "not compared".into(), better_pct: None };
+    };
+    let (effect, interval, verdict) = diff::shown(row);
+    let claims = matches!(
+        row.verdict.verdict,
+        VerdictKind::Regressed | VerdictKind::Improved | VerdictKind::Unchanged
+    );
+    HeatCell {
+        title: format!("{verdict}: {effect}, from {interval}"),
+        text: effect,
+        // An estimate without a claim gets no shade, which would look like a verdict.
+        better_pct: row.verdict.effect_pct.filter(|_| claims),
+    }
 }

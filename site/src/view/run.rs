@@ -27,6 +27,7 @@ pub fn view(run: &Run) -> Value {
     groups.extend(fact::telemetry(&runs));
     let (plain, bibtex) = citation(run);
     let absent = record.absent.iter().take(MAP_MAX);
+    let absent = absent.map(|(path, reason)| (outside::name(path), outside::message(reason)));
     context! {
         id => outside::name(&record.id),
         state => state(run),
@@ -49,9 +50,7 @@ pub fn view(run: &Run) -> Value {
         commands => commands(&record.model.id, &cells, &runs),
         configuration => fact::configuration(&runs),
         // Fields that the record does not know, with the reasons.
-        absent => absent
-            .map(|(path, reason)| (outside::name(path), outside::message(reason)))
-            .collect::<Value>(),
+        absent => absent.collect::<Value>(),
         record_sha256 => outside::name(&record.record_sha256),
         citation => context! { plain, bibtex },
         published => published(run),
@@ -80,13 +79,9 @@ fn metrics(run: &Run) -> Value {
     let line = |metric: &'static Metric| {
         let value = metric.value(run.record).filter(|value| value.is_finite());
         let scale = Scale::fit(metric.unit, value.unwrap_or(0.0));
-        let figure = match value {
-            Some(value) => Figure::single(value, scale),
-            None => {
-                let path = figure::path_of(metric);
-                Figure::missing(figure::absent(run.record, &path).unwrap_or("not recorded"))
-            }
-        };
+        let reason = figure::absent(run.record, &figure::path_of(metric)).unwrap_or("not recorded");
+        let missing = || Figure::missing(reason);
+        let figure = value.map_or_else(missing, |value| Figure::single(value, scale));
         context! {
             head => Column { metric, scale }.head(),
             figure,

@@ -54,17 +54,12 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
 
 /// Returns links to the imported reports that contain any of `runs`.
 fn reports(runs: &[&Run]) -> Vec<Link> {
-    let mut found: Vec<(String, String)> = runs
-        .iter()
-        .filter(|run| run.record.kind == Kind::Imported)
-        .filter_map(|run| super::imports::report_of(run.path))
-        .collect();
+    let imported = runs.iter().filter(|run| run.record.kind == Kind::Imported);
+    let mut found: Vec<(String, String)> =
+        imported.filter_map(|run| super::imports::report_of(run.path)).collect();
     found.sort();
     found.dedup();
-    let link = |(source, file): (String, String)| {
-        Link::new(&format!("{source} {file}"), Target::Report { source, file })
-    };
-    found.into_iter().map(link).collect()
+    found.into_iter().map(Link::report).collect()
 }
 
 /// Returns the runs of each engine's latest release, for comparing engines with `model` on
@@ -134,7 +129,7 @@ fn fastest(catalog: &Catalog, (model, hardware): (&str, &str), shared: &Shared) 
                 scenario => &scenario,
                 engine => Link::release(&key),
                 config => run.map(|run| shared.rest(run)).unwrap_or_default(),
-                figure => Figure::median(&first.figure, Scale { unit: "/s", divisor: 1.0 }),
+                figure => Figure::median(&first.figure, Scale::PER_SECOND),
                 launches => first.figure.n,
                 measured => first.measured_at.as_deref().map_or("day unknown".to_owned(), day),
                 claimed => ranked.published,

@@ -1,7 +1,7 @@
 //! Views of the subjects of measurements: a model with its engines side by side, a hardware with
 //! its campaigns, a scenario with the figures of each engine's latest release.
 
-use judge::order;
+use judge::{Stored, order};
 use minijinja::{Value, context};
 use schema::campaign::CampaignRecord;
 use schema::event::EventKind;
@@ -14,8 +14,9 @@ use super::release::{SUMMARY, extent};
 use super::trends::LINES_MAX;
 use super::{side_by_side, words};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
+use crate::format::{self, or_dash};
 use crate::link::{Link, Target};
-use crate::{format, outside, questions};
+use crate::{outside, questions};
 
 /// Builds the view of a model's page: on each hardware, the engines that serve the model side by
 /// side. `labs` are links to the labs about the model.
@@ -26,14 +27,12 @@ pub fn model(catalog: &Catalog, model: &str, trends: &[Value], labs: Vec<Link>) 
         Target::Frontier { model: model.to_owned() },
     );
     let hardware = catalog::names(&runs, |record| &record.hardware.id);
+    let engines_on = |hardware| side_by_side::view(catalog, model, hardware);
     context! {
         model => outside::name(model),
         extent => extent(&runs, &catalog::cells(&runs)),
         facts => fact::model(&runs),
-        hardware => hardware
-            .into_iter()
-            .map(|hardware| side_by_side::view(catalog, model, hardware))
-            .collect::<Value>(),
+        hardware => hardware.into_iter().map(engines_on).collect::<Value>(),
         related => [vec![frontier], labs].concat(),
         trends => trends.iter().take(LINES_MAX).cloned().collect::<Value>(),
         more_trends => trends.len().saturating_sub(LINES_MAX),
@@ -74,17 +73,14 @@ pub fn hardware(
     context! {
         hardware => outside::name(hardware),
         latest => overview::latest_on(catalog, hardware),
-        environment => vec![fact::machine_group(&runs)],
+        environment => vec![fact::machine(&runs)],
         models => models.into_iter().map(Link::model).collect::<Value>(),
         releases => releases(catalog, hardware),
         kernels,
         labs,
         trends => trends.iter().take(LINES_MAX).cloned().collect::<Value>(),
         more_trends => trends.len().saturating_sub(LINES_MAX),
-        campaigns => campaigns
-            .take(CAMPAIGNS_MAX)
-            .map(|stored| campaign(&stored.path, &stored.record))
-            .collect::<Value>(),
+        campaigns => campaigns.take(CAMPAIGNS_MAX).map(campaign).collect::<Value>(),
         epochs => epochs.map(epoch).collect::<Value>(),
     }
 }
@@ -98,17 +94,17 @@ fn releases(catalog: &Catalog, hardware: &str) -> Vec<Link> {
     keys.iter().map(Link::release).collect()
 }
 
-/// Builds the line about a campaign, whose record has the path `path`: its cost, and the noise of
-/// its machine.
-pub fn campaign(path: &str, campaign: &CampaignRecord) -> Value {
+/// Builds the line about a campaign: its cost, and the noise of its machine.
+pub fn campaign(stored: &Stored<CampaignRecord>) -> Value {
+    let campaign = &stored.record;
     let spent = |name: &str| {
         let us = campaign.budget.get(name).and_then(serde_json::Value::as_u64);
-        us.map_or_else(|| "-".to_owned(), format::seconds)
+        or_dash(us, format::seconds)
     };
     let command = [vec!["cargo".to_owned(), "xtask".to_owned()], campaign.command.clone()].concat();
     context! {
         id => outside::name(&campaign.id),
-        record => Target::Record { path: path.to_owned() },
+        record => Target::Record { path: stored.path.clone() },
         releases => outside::name(&campaign.releases.join(", ")),
         command => outside::command(&command),
         runs => format::whole(u64::try_from(campaign.plan.len()).unwrap_or(u64::MAX)),

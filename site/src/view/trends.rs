@@ -99,37 +99,28 @@ fn cell_view(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Value {
                 metric => outside::name(&trend.title),
                 release => outside::name(&change.release),
                 after => outside::name(&change.after),
-                step => format!("{} %", format::percent(change.step_pct)),
+                step => format::change(change.step_pct),
                 floor => format!("{} %", trend.floor_pct),
                 worse => change.worse,
             }
         })
     });
+    let line = |point: &&Point| point_line(catalog, &cell, &series, point);
     context! {
         anchor => anchor(&cell),
         scenario => outside::name(&cell.scenario),
         config => outside::name(&cell.config),
         chart => chart(catalog, &cell, &series, &points, depth),
         heads => series.iter().map(Series::head).collect::<Value>(),
-        points => points
-            .iter()
-            .map(|point| point_line(catalog, &cell, &series, point))
-            .collect::<Value>(),
+        points => points.iter().map(line).collect::<Value>(),
         changes => changes.collect::<Value>(),
     }
 }
 
 impl<'a> Series<'a> {
     fn new(trend: &'a Trend, runs: &[&RunRecord]) -> Self {
-        Self {
-            trend,
-            scale: scale(trend),
-            launches: trend
-                .points
-                .iter()
-                .map(|point| trend::launches(trend, point, runs))
-                .collect(),
-        }
+        let launches = trend.points.iter().map(|point| trend::launches(trend, point, runs));
+        Self { trend, scale: scale(trend), launches: launches.collect() }
     }
 
     fn head(&self) -> Head {
@@ -269,8 +260,8 @@ fn breaks(trend: &Trend) -> Vec<Break> {
         epoch: false,
         worse: change.worse,
         text: outside::name(&format!(
-            "{} %, {} after {}",
-            format::percent(change.step_pct),
+            "{}, {} after {}",
+            format::change(change.step_pct),
             change.release,
             change.after
         )),

@@ -30,7 +30,7 @@ fn samples(measurement: &Measurement, name: &str) -> Option<u64> {
     let histograms = measurement.histograms.as_ref().expect("histograms");
     let named = histograms.named();
     let found = named.iter().find(|(other, _)| *other == name).expect("a name");
-    found.1.map(|histogram| Bins::decode(histogram).expect("readable").samples())
+    found.1.map(|histogram| Bins::decode(histogram).expect("readable").samples)
 }
 
 fn percentile_us(measurement: &Measurement, name: &str, share: f64) -> f64 {

@@ -46,7 +46,7 @@ fn a_whole_run_is_written_counted_and_explained() {
     let samples = |name: &str| {
         let named = histograms.named();
         let found = named.iter().find(|(other, _)| *other == name).expect("a name");
-        found.1.map(|histogram| Bins::decode(histogram).expect("readable").samples())
+        found.1.map(|histogram| Bins::decode(histogram).expect("readable").samples)
     };
     assert_eq!(
         [samples("ttft_us"), samples("itl_token_us"), samples("queue_us")],

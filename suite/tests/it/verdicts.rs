@@ -187,7 +187,7 @@ fn the_source_of_every_count_is_kept() {
             (_, Some(12)) => 2,
             _ => 1,
         };
-        let gaps = Bins::decode(&gaps.expect("known")).expect("readable").samples();
+        let gaps = Bins::decode(&gaps.expect("known")).expect("readable").samples;
         assert_eq!(gaps, (5 - first) * REQUESTS, "{claim}: a gap a token after the first chunk's");
     }
 }

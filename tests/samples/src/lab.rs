@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use judge::diff::policy;
-use judge::lab::{Next, next};
+use judge::lab::{Next, replay};
 use judge::{Registry, Stored};
 use schema::campaign::{CampaignLab, CampaignRecord, PlannedRun, SCHEMA};
 use schema::canonical::{record_sha256, sha256_hex};
@@ -35,7 +35,7 @@ const SERIAL: u64 = 60;
 pub fn lab(file: &LabFile, runs_max: u32, fate: impl Fn(&Candidate) -> Fate) -> Registry {
     let policy = policy::standard();
     let mut records: Vec<RunRecord> = Vec::new();
-    while let Next::Round(round) = next(file, &policy.file, runs_max, &records) {
+    while let Next::Round(round) = replay(file, &policy.file, runs_max, &records).next {
         let launched = launched(file, &round, records.len(), &fate);
         records.extend(launched);
     }

@@ -9,6 +9,7 @@ mod words;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+pub use conclusion::view as conclusion;
 use judge::lab::{Conclusion, Launches, Next, Replay, text};
 use judge::summary;
 use minijinja::{Value, context};
@@ -32,7 +33,7 @@ use crate::outside;
 pub struct Lab<'a> {
     path: &'a str,
     /// Index of the results folder that the campaign was read from; 0 is the registry.
-    root: usize,
+    pub root: usize,
     pub campaign: &'a CampaignRecord,
     pub asked: &'a CampaignLab,
     replay: &'a Replay,
@@ -99,11 +100,6 @@ impl<'a> Lab<'a> {
         outside::name(&format!("Lab {}", self.asked.id))
     }
 
-    /// True when the lab's campaign was read from an overlay, not from the registry.
-    pub fn is_fresh(&self) -> bool {
-        self.root != 0
-    }
-
     fn file(&self) -> &'a LabFile {
         &self.asked.file
     }
@@ -167,9 +163,9 @@ pub struct Place {
     pub page: Option<Target>,
 }
 
-/// Builds the view of the page of `lab` without its sections, and separately the sections, page by
-/// page. `related` are links to other pages about the same model.
-pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
+/// Builds the view of the page of `lab` without conclusion and sections, and separately the
+/// sections, page by page. `related` are links to other pages about the same model.
+pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
     let ran = |test: &dyn Fn(&RunRecord) -> bool| lab.runs.iter().any(|run| test(run.record));
     let place =
         |Link { text, target }: Link, exists: bool| Place { text, page: exists.then_some(target) };
@@ -182,7 +178,6 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
             place(Link::hardware(hardware), ran(&|record| record.hardware.id == *hardware)),
         // Sentences that a reader must see before the conclusion, or that say why there is none.
         notices => words::notices(lab),
-        conclusion => conclusion::view(lab),
         related,
         method => words::method(lab),
         unexplored => words::unexplored(lab),
@@ -191,7 +186,7 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Vec<Value>>) {
         // Command that runs the lab again.
         repeat => outside::command(&["cargo", "xtask", "lab", &lab.asked.id]),
     };
-    (view, section::paged(section::all(lab)))
+    (view, section::paged(section::all(lab)).into_iter().map(Value::from).collect())
 }
 
 /// Returns the facts about the lab, followed by those about machine, engines and load generator.
@@ -204,29 +199,20 @@ fn environment(lab: &Lab) -> Vec<FactGroup> {
     };
     let file = lab.file();
     let engines = file.engines.iter();
+    let engines = engines.map(|engine| outside::name(&format!("{} {}", engine.id, engine.version)));
     let launches =
         format!("{} of at most {}", lab.runs.len(), format::whole(u64::from(lab.asked.runs_max)));
     let spent = lab.campaign.budget.get("wall_us").and_then(serde_json::Value::as_u64);
-    let policy = lab.campaign.policy.iter();
+    let policy = lab.campaign.policy.iter().map(|policy| format!("{}@{}", policy.id, policy.rev));
     let facts = vec![
         known("File", vec![outside::name(&format!("suite/labs/{}.toml", lab.asked.id))], true),
         known("Revision", vec![file.rev.to_string()], false),
         known("SHA-256", vec![outside::short_hash(&lab.asked.sha256, 12)], true),
         known("Target", vec![outside::name(&file.target)], true),
-        known(
-            "Engines",
-            engines
-                .map(|engine| outside::name(&format!("{} {}", engine.id, engine.version)))
-                .collect(),
-            false,
-        ),
+        known("Engines", engines.collect(), false),
         known("Launches", vec![launches], false),
         known("Took", spent.map(format::seconds).into_iter().collect(), false),
-        known(
-            "Policy",
-            policy.map(|policy| outside::name(&format!("{}@{}", policy.id, policy.rev))).collect(),
-            true,
-        ),
+        known("Policy", policy.map(|quoted| outside::name(&quoted)).collect(), true),
     ];
     [vec![fact::group("Lab", facts)], fact::environment(&lab.runs)].concat()
 }

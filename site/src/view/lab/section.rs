@@ -209,13 +209,9 @@ fn charts(lab: &Lab, entries: &[&Entry]) -> Vec<Chart> {
         format!("With its interval. {reading} Filled: called a gain."),
         format!("With its interval, to inform: no profile decides. {reading}"),
     ];
-    [
-        chart("Gain over all profiles", &captions[0], overall),
-        chart("Gain under each profile", &captions[1], each),
-    ]
-    .into_iter()
-    .flatten()
-    .collect()
+    let overall = chart("Gain over all profiles", &captions[0], overall);
+    let each = chart("Gain under each profile", &captions[1], each);
+    overall.into_iter().chain(each).collect()
 }
 
 /// Line of a gain chart, and the row of the chart's data table.

@@ -6,8 +6,9 @@ use schema::lab::{Combine, LabStage};
 use schema::metric::{Better, by_name};
 
 use super::Lab;
+use crate::format::{self, or_dash};
+use crate::outside;
 use crate::view::finding::Tone;
-use crate::{format, outside};
 
 /// Returns the name of a lab stage on pages.
 pub fn stage(stage: LabStage) -> &'static str {
@@ -21,16 +22,12 @@ pub fn stage(stage: LabStage) -> &'static str {
 
 /// Formats the gain of a lab candidate in percent: `+3.2 %`; `-` without an effect.
 pub fn gain(effect: Option<&Effect>) -> String {
-    effect
-        .map_or_else(|| "-".to_owned(), |effect| format!("{} %", format::percent(effect.gain_pct)))
+    or_dash(effect, |effect| format::change(effect.gain_pct))
 }
 
 /// Formats the interval of a gain: `+1.0 to +5.4 %`; `-` without an effect.
 pub fn interval(effect: Option<&Effect>) -> String {
-    let of = |Effect { interval_pct: (low, high), .. }: &Effect| {
-        format!("{} to {} %", format::percent(*low), format::percent(*high))
-    };
-    effect.map_or_else(|| "-".to_owned(), of)
+    or_dash(effect, |effect| format::interval(effect.interval_pct))
 }
 
 /// Formats a p-value with three decimals; a value below 0.001 only as an upper bound.
