@@ -239,7 +239,7 @@ pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
         run.campaign.as_ref().map(|campaign| &campaign.id) == given.campaign.as_ref()
     };
     let runs = loaded.standing().map(|run| &run.record).filter(of_lab);
-    let next = labs::next(&lab, &policy, runs_max, runs);
+    let next = labs::replay(&lab, &policy, runs_max, runs).next;
     let text = labs::text::text(&lab, &next);
     answer(given.format, &Answer { next: &next, text: text.clone() }, || text)
 }
