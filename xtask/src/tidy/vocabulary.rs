@@ -205,9 +205,9 @@ mod tests {
                      | prefix caching | prefix cache | `e/c.rs` |\n";
         let files = [
             file("ARCHITECTURE.md", table),
-            file("e/a.rs", "//! Paged attention over KV pages.\n"),
+            file("e/a.rs", "//! Kernels of paged attention.\n"),
             file("e/b.rs", "//! x\nfn f() {} // top-p\n"),
-            file("e/c.rs", "//! x\nstruct Cache;\n"),
+            file("e/c.rs", "//! Prefix cache.\nstruct Cache;\n"),
         ];
         assert_eq!(
             messages(&check(&files)),
