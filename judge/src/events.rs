@@ -51,8 +51,9 @@ pub fn retractions(
         let earlier = earlier.map(|other| (other.record.id.as_str(), other.path.as_str()));
         let found = named.iter().copied().chain(earlier).filter(|(id, path)| event.names(id, path));
         for (id, _) in found {
-            let Event { id: by, reason, replaced_by, .. } = event.clone();
-            retracted.insert(id.to_owned(), Retraction { event: by, reason, replaced_by });
+            let (reason, replaced_by) = (event.reason.clone(), event.replaced_by.clone());
+            let retraction = Retraction { event: event.id.clone(), reason, replaced_by };
+            retracted.insert(id.to_owned(), retraction);
         }
     }
     retracted
@@ -107,19 +108,10 @@ mod tests {
 
     fn event(serial: u64, kind: EventKind, targets: &[&str]) -> Event {
         Event {
-            schema: schema::event::SCHEMA.into(),
             id: campaign_id(serial),
-            kind,
             at: "2026-01-02T00:00:00Z".into(),
             targets: targets.iter().map(|&target| target.to_owned()).collect(),
-            reason: format!("Reason {serial}."),
-            evidence: Vec::new(),
-            replaced_by: None,
-            expires: None,
-            cell: None,
-            metric: None,
-            release: None,
-            since: None,
+            ..Event::draft(kind, &format!("Reason {serial}."), &[])
         }
     }
 

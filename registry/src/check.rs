@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::history;
 use crate::repository::{RESULTS, WorkTree};
 use crate::survey::{Place, Survey, Surveyed, Trust};
+use judge::diff::words::plural;
 use judge::finding::{Finding, ID};
 use judge::groups::{self, Badge, GROUP_RULES, Known};
 use judge::table::plain;
@@ -59,8 +60,7 @@ impl Report {
             let over_several = GROUP_RULES.iter().find(|known| known.id == rule);
             let title = judge::rule(rule).map(|rule| rule.title);
             let title = title.or(over_several.map(|rule| rule.title)).unwrap_or_default();
-            let runs = if badges.len() == 1 { "run" } else { "runs" };
-            writeln!(f, "  {rule} {} {runs}: not \"{title}\"", badges.len())?;
+            writeln!(f, "  {rule} {}: not \"{title}\"", plural(badges.len(), "run"))?;
             for badge in badges {
                 let mut line = format!("    {}", badge.run);
                 if let Some(detail) = &badge.detail {

@@ -2,31 +2,12 @@
 //! refuses names that match nothing. Pure: no files, no clock.
 
 use anyhow::{Context, Result, bail, ensure};
-use schema::event::{self, Event, EventKind, unix_s_of};
+use schema::event::{self, Event, unix_s_of};
 use schema::metric::{self, Gates, METRICS};
 use schema::verdict::is_cell_pattern;
 
 use judge::Registry;
 use judge::diff::cells::cell_of;
-
-/// Returns an event of which only kind, reason and evidence are known.
-pub fn draft(kind: EventKind, reason: &str, evidence: &[String]) -> Event {
-    Event {
-        schema: event::SCHEMA.to_owned(),
-        id: String::new(),
-        kind,
-        at: String::new(),
-        targets: Vec::new(),
-        reason: reason.to_owned(),
-        evidence: evidence.to_vec(),
-        replaced_by: None,
-        expires: None,
-        cell: None,
-        metric: None,
-        release: None,
-        since: None,
-    }
-}
 
 /// Composes an event from `draft`, in which ids may be abbreviated to their beginnings and times be
 /// days; `id` is its id, and `unix_s` its time (seconds since 1970).

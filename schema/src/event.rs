@@ -73,6 +73,25 @@ pub enum EventKind {
 }
 
 impl Event {
+    /// Returns an event with kind, reason and evidence; its id, time and subject are still empty.
+    pub fn draft(kind: EventKind, reason: &str, evidence: &[String]) -> Self {
+        Self {
+            schema: SCHEMA.to_owned(),
+            id: String::new(),
+            kind,
+            at: String::new(),
+            targets: Vec::new(),
+            reason: reason.to_owned(),
+            evidence: evidence.to_vec(),
+            replaced_by: None,
+            expires: None,
+            cell: None,
+            metric: None,
+            release: None,
+            since: None,
+        }
+    }
+
     /// True when the event is about the record `id` stored at `path` below `results/`. A folder
     /// target covers only records planned before the event: a later measurement in the same folder
     /// is not meant.

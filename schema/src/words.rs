@@ -16,6 +16,12 @@ macro_rules! names {
                 }
             }
         })*
+
+        #[cfg(test)]
+        #[test]
+        fn a_name_is_what_a_record_holds() {
+            $($(assert_eq!(serde_json::json!($type::$variant), $name);)*)*
+        }
     };
 }
 
@@ -34,35 +40,5 @@ names! {
         ChangedConfig "changed-config"
         NewFailure "new-failure"
         FixedFailure "fixed-failure"
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_what_a_record_holds() {
-        for kind in [Kind::Measured, Kind::Imported, Kind::Simulated] {
-            assert_eq!(serde_json::json!(kind), kind.name());
-        }
-        for status in [Status::Ok, Status::Partial, Status::Failed, Status::Skipped] {
-            assert_eq!(serde_json::json!(status), status.name());
-        }
-        for verdict in [ValidityVerdict::Valid, ValidityVerdict::Degraded, ValidityVerdict::Invalid]
-        {
-            assert_eq!(serde_json::json!(verdict), verdict.name());
-        }
-        for verdict in [
-            VerdictKind::Regressed,
-            VerdictKind::Improved,
-            VerdictKind::Unchanged,
-            VerdictKind::Inconclusive,
-            VerdictKind::ChangedConfig,
-            VerdictKind::NewFailure,
-            VerdictKind::FixedFailure,
-        ] {
-            assert_eq!(serde_json::json!(verdict), verdict.name());
-        }
     }
 }

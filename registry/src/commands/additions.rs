@@ -7,7 +7,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use judge::Registry;
-use registry::events::{compose, draft};
+use judge::diff::words::plural;
+use registry::events::compose;
 use registry::import::{Claim, import, source_of};
 use registry::record::{self, Recorded, render};
 use registry::repository::{RESULTS, WorkTree};
@@ -94,7 +95,11 @@ pub fn about(world: &World, kind: EventKind, given: &TargetArguments) -> anyhow:
     event(
         world,
         &given.event,
-        Event { targets, replaced_by, ..draft(kind, &given.event.reason, &given.event.evidence) },
+        Event {
+            targets,
+            replaced_by,
+            ..Event::draft(kind, &given.event.reason, &given.event.evidence)
+        },
     )
 }
 
@@ -102,7 +107,7 @@ pub fn about(world: &World, kind: EventKind, given: &TargetArguments) -> anyhow:
 pub fn waive(world: &World, given: &WaiveArguments) -> anyhow::Result<Exit> {
     let (cell, metric) = (Some(given.cell.clone()), Some(given.metric.clone()));
     let (expires, release) = (Some(given.until.clone()), given.release.clone());
-    let draft = draft(EventKind::Waive, &given.event.reason, &given.event.evidence);
+    let draft = Event::draft(EventKind::Waive, &given.event.reason, &given.event.evidence);
     event(world, &given.event, Event { cell, metric, expires, release, ..draft })
 }
 
@@ -115,7 +120,7 @@ pub fn epoch(world: &World, given: &EpochArguments) -> anyhow::Result<Exit> {
         Event {
             cell,
             since,
-            ..draft(EventKind::Epoch, &given.event.reason, &given.event.evidence)
+            ..Event::draft(EventKind::Epoch, &given.event.reason, &given.event.evidence)
         },
     )
 }
@@ -205,15 +210,14 @@ pub fn synchronize(world: &World, given: &SyncArguments) -> anyhow::Result<Exit>
         print_json(&synced)?;
         return Ok(Exit::Well);
     }
-    let count = |n: usize, one: &str| format!("{n} {one}{}", if n == 1 { "" } else { "s" });
     print(&format!(
         "{} and `{}` are at {}: {} in, {} moved behind, {} rendered again, {}",
         synced.branch,
         given.remote,
         synced.commit.as_deref().unwrap_or("none"),
-        count(synced.records_in, "record"),
-        count(synced.commits_moved, "commit"),
-        count(synced.pages_rendered, "page"),
+        plural(synced.records_in, "record"),
+        plural(synced.commits_moved, "commit"),
+        plural(synced.pages_rendered, "page"),
         if synced.pushed { "pushed" } else { "nothing to push" }
     ))?;
     Ok(Exit::Well)
