@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use serde_json::Value;
 
-use super::delta::{Chunk, Event, Usage, parse, words_of};
+use super::delta::{Chunk, Event, PromptDetails, Usage, parse, words_of};
 
 /// Answer received before the current event, for API formats whose events repeat the answer so far.
 #[derive(Clone, Copy, Debug)]
@@ -90,10 +90,21 @@ struct GenerateMeta {
     prompt_tokens: u64,
     completion_tokens: Option<u64>,
     cached_tokens: Option<u64>,
-    /// Finish reason, an object with its kind; older servers send only a word, and null means that
-    /// the answer goes on.
-    #[serde(default)]
-    finish_reason: Value,
+    /// Finish reason; `None` while the answer goes on.
+    finish_reason: Option<GenerateFinish>,
+}
+
+/// Finish reason of an answer of SGLang's `/generate`, an object with its kind; older servers send
+/// only a word.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum GenerateFinish {
+    Object {
+        #[serde(rename = "type")]
+        kind: String,
+        message: Option<String>,
+    },
+    Word(String),
 }
 
 /// Parses the data of an event of SGLang's `/generate`; `so_far` is the answer before the event.
@@ -103,14 +114,18 @@ fn read_generate<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, ser
         return Ok(Event::Error(words_of(error)));
     }
     let meta = wire.meta_info.unwrap_or_default();
-    let finish = &meta.finish_reason;
-    let kind = finish["type"].as_str().or_else(|| finish.as_str());
-    // SGLang reports an aborted request as a finish reason.
-    if finish["type"] == "abort" {
-        let message = finish["message"].as_str().unwrap_or("the answer was aborted");
-        return Ok(Event::Error(message.to_owned()));
-    }
-    let finish_reason = kind.map(|kind| Cow::Owned(kind.to_owned()));
+    let finish_reason = match meta.finish_reason {
+        // SGLang reports an aborted request as a finish reason.
+        Some(GenerateFinish::Object { kind, message }) if kind == "abort" => {
+            return Ok(Event::Error(
+                message.unwrap_or_else(|| "the answer was aborted".to_owned()),
+            ));
+        }
+        Some(GenerateFinish::Object { kind, .. } | GenerateFinish::Word(kind)) => {
+            Some(Cow::Owned(kind))
+        }
+        None => None,
+    };
     let usage = meta.completion_tokens.map(|completion_tokens| Usage {
         prompt_tokens: meta.prompt_tokens,
         completion_tokens,
@@ -161,12 +176,39 @@ struct ResponsesEvent<'a> {
     delta: Option<Cow<'a, str>>,
     #[serde(borrow)]
     message: Option<Cow<'a, str>>,
-    #[serde(default)]
-    response: Value,
-    /// Output item that an event of OpenAI's Responses announces: a message or a function call.
-    #[serde(default)]
-    item: Value,
+    response: Option<Response>,
+    item: Option<OutputItem>,
     error: Option<Value>,
+}
+
+/// State of an answer in OpenAI's Responses format. Its last event repeats the whole output, which
+/// is skipped: reading it would take time from the measurement.
+#[derive(Default, Deserialize)]
+struct Response {
+    status: Option<String>,
+    usage: Option<ResponsesUsage>,
+    error: Option<Value>,
+    incomplete_details: Option<Incomplete>,
+}
+
+#[derive(Deserialize)]
+struct Incomplete {
+    reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ResponsesUsage {
+    input_tokens: u64,
+    output_tokens: u64,
+    input_tokens_details: Option<PromptDetails>,
+}
+
+/// Output item that an event of OpenAI's Responses announces: a message or a function call.
+#[derive(Deserialize)]
+struct OutputItem {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    name: Option<String>,
 }
 
 fn read_responses(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
@@ -175,6 +217,7 @@ fn read_responses(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
         let error = wire.error.as_ref().ok_or_else(missing_type)?;
         return Ok(Event::Error(words_of(error)));
     };
+    let response = wire.response.unwrap_or_default();
     let piece = Chunk { has_choice: true, ..Chunk::default() };
     Ok(match kind {
         "response.output_text.delta" | "response.refusal.delta" => {
@@ -187,16 +230,14 @@ fn read_responses(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
             Event::Chunk(Chunk { tool_call: wire.delta.map(Cow::into_owned), ..piece })
         }
         "response.output_item.added" => {
-            let is_call = wire.item["type"] == "function_call";
+            let call = wire.item.filter(|item| item.kind.as_deref() == Some("function_call"));
             // The name of the function consists of tokens too.
-            let tool_call =
-                is_call.then(|| wire.item["name"].as_str().unwrap_or_default().to_owned());
+            let tool_call = call.map(|call| call.name.unwrap_or_default());
             Event::Chunk(Chunk { tool_call, ..piece })
         }
-        "response.completed" | "response.incomplete" => Event::Last(responses_end(&wire.response)),
+        "response.completed" | "response.incomplete" => Event::Last(responses_end(response)),
         "response.failed" => {
-            let error = Some(&wire.response["error"]).filter(|error| !error.is_null());
-            let message = error.map(words_of);
+            let message = response.error.as_ref().map(words_of);
             Event::Error(message.unwrap_or_else(|| "the answer failed, no reason given".to_owned()))
         }
         "error" => {
@@ -211,18 +252,14 @@ fn read_responses(data: &[u8]) -> Result<Event<'_>, serde_json::Error> {
 
 /// Returns the final chunk of an answer in OpenAI's Responses format: its usage, and as finish
 /// reason the reason why the answer is incomplete, else its status.
-fn responses_end(response: &Value) -> Chunk<'static> {
-    let usage = &response["usage"];
-    let counts = usage["input_tokens"].as_u64().zip(usage["output_tokens"].as_u64());
-    let usage = counts.map(|(prompt_tokens, completion_tokens)| Usage {
-        prompt_tokens,
-        completion_tokens,
-        cached_tokens: usage["input_tokens_details"]["cached_tokens"].as_u64(),
+fn responses_end(response: Response) -> Chunk<'static> {
+    let usage = response.usage.map(|usage| Usage {
+        prompt_tokens: usage.input_tokens,
+        completion_tokens: usage.output_tokens,
+        cached_tokens: usage.input_tokens_details.and_then(|details| details.cached_tokens),
     });
-    let reason = response["incomplete_details"]["reason"].as_str();
-    let reason = reason.or_else(|| response["status"].as_str());
-    let finish_reason = reason.map(|reason| Cow::Owned(reason.to_owned()));
-    Chunk { finish_reason, usage, ..Chunk::default() }
+    let reason = response.incomplete_details.and_then(|details| details.reason);
+    Chunk { finish_reason: reason.or(response.status).map(Cow::Owned), usage, ..Chunk::default() }
 }
 
 fn missing_type() -> serde_json::Error {

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -53,6 +54,13 @@ pub trait Session: fmt::Debug {
 }
 
 /// Blocking byte stream to a server, plain or with TLS.
-pub trait Channel: Read + Write + Send + fmt::Debug {}
+pub trait Channel: Read + Write + Send + fmt::Debug {
+    /// Returns the stream's TCP socket, on which read timeouts are set.
+    fn socket(&self) -> &TcpStream;
+}
 
-impl<T: Read + Write + Send + fmt::Debug> Channel for T {}
+impl Channel for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}

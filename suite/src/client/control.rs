@@ -280,7 +280,7 @@ pub(crate) enum CallError {
 #[derive(Debug)]
 pub(crate) struct Caller<'a> {
     server: &'a Server,
-    wire: Option<Wire>,
+    wire: Option<Box<dyn Channel>>,
 }
 
 impl<'a> Caller<'a> {
@@ -312,24 +312,24 @@ impl<'a> Caller<'a> {
     }
 
     fn ask_afresh(&mut self, question: &[u8], deadline: Instant) -> Result<Reply, CallError> {
-        let wire = Wire::open(self.server, deadline)?;
+        let wire = connect(self.server, deadline)?;
         self.exchange(wire, question, deadline)
     }
 
     fn exchange(
         &mut self,
-        mut wire: Wire,
+        mut wire: Box<dyn Channel>,
         question: &[u8],
         deadline: Instant,
     ) -> Result<Reply, CallError> {
-        wire.channel.write_all(question)?;
+        wire.write_all(question)?;
         let mut decoder = ResponseDecoder::default();
         let mut body = Vec::new();
         let mut first_byte_ns = None;
         let mut buffer = [0; 8 << 10];
         while !decoder.is_done() {
-            wire.socket.set_read_timeout(Some(left(deadline)?))?;
-            let count = wire.channel.read(&mut buffer)?;
+            wire.socket().set_read_timeout(Some(left(deadline)?))?;
+            let count = wire.read(&mut buffer)?;
             let now_ns = monotonic_ns();
             // A body without length and chunks ends with the connection.
             if count == 0 && decoder.ends_with_connection() {
@@ -368,27 +368,15 @@ fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
-/// Connection of a blocking HTTP call to a server.
-#[derive(Debug)]
-struct Wire {
-    /// TCP socket under the plain or TLS channel, on which read timeouts are set.
-    socket: TcpStream,
-    channel: Box<dyn Channel>,
-}
-
-impl Wire {
-    fn open(server: &Server, deadline: Instant) -> io::Result<Self> {
-        let socket =
-            TcpStream::connect_timeout(&server.address, left(deadline)?.min(CONNECT_LIMIT))?;
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(left(deadline)?))?;
-        socket.set_write_timeout(Some(left(deadline)?))?;
-        let own = socket.try_clone()?;
-        let channel = match &server.tls {
-            Some(tls) => tls.blocking(own)?,
-            None => Box::new(own),
-        };
-        Ok(Self { socket, channel })
+/// Connects to a server for blocking HTTP calls, by `deadline`.
+fn connect(server: &Server, deadline: Instant) -> io::Result<Box<dyn Channel>> {
+    let socket = TcpStream::connect_timeout(&server.address, left(deadline)?.min(CONNECT_LIMIT))?;
+    socket.set_nodelay(true)?;
+    socket.set_read_timeout(Some(left(deadline)?))?;
+    socket.set_write_timeout(Some(left(deadline)?))?;
+    match &server.tls {
+        Some(tls) => tls.blocking(socket),
+        None => Ok(Box::new(socket)),
     }
 }
 

@@ -131,7 +131,14 @@ struct WireUsage {
     prompt_tokens: u64,
     #[serde(default)]
     completion_tokens: Option<u64>,
-    prompt_tokens_details: Option<Value>,
+    prompt_tokens_details: Option<PromptDetails>,
+}
+
+/// Details of a request's prompt tokens, as servers report them beside the usage.
+#[derive(Deserialize)]
+pub(super) struct PromptDetails {
+    /// Number of prompt tokens that the server found in its prefix cache; `None` if not reported.
+    pub cached_tokens: Option<u64>,
 }
 
 /// Returns the message of a server's error, which is an object with a `message`, or any other JSON
@@ -154,9 +161,7 @@ impl<'a> Wire<'a> {
         let usage = self.usage.map(|usage| Usage {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens.unwrap_or(0),
-            cached_tokens: usage
-                .prompt_tokens_details
-                .and_then(|details| details["cached_tokens"].as_u64()),
+            cached_tokens: usage.prompt_tokens_details.and_then(|details| details.cached_tokens),
         });
         let mut chunk = Chunk { usage, ..Chunk::default() };
         // Each request asks for one answer (`n` = 1), so other choices are ignored.

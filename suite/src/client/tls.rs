@@ -22,6 +22,12 @@ use schema::run::TlsFacts;
 
 use super::channel::{Broken, Channel, Session, Trust};
 
+impl Channel for StreamOwned<ClientConnection, TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref()
+    }
+}
+
 /// Size of the read buffer during a TLS handshake, in bytes.
 const HANDSHAKE_BYTES: usize = 8 << 10;
 /// Error message for a server that closed the connection during the TLS handshake.
