@@ -66,7 +66,7 @@ Each row is a point: answered requests, requests and output tokens per second, T
 pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench)?;
     files::make_folder(&flags.out)?;
-    println!("{}", row(HEADING.split('|')));
+    println!("{}", row(HEADING));
     let mut worst = Exit::Well;
     for (name, arrival) in points(flags, &bench.file.scenario.arrival) {
         let point = bench.point_at(arrival, &name)?;
@@ -90,7 +90,18 @@ fn points(flags: &SweepFlags, arrival: &Arrival) -> Vec<(String, Arrival)> {
     rates.chain(closed).collect()
 }
 
-const HEADING: &str = "point|verdict|ok|requests/s|tokens/s|TTFT p50|p99 ms|TPOT p50 ms|good/s";
+/// Column titles of the table of points.
+const HEADING: [&str; 9] = [
+    "point",
+    "verdict",
+    "ok",
+    "requests/s",
+    "tokens/s",
+    "TTFT p50",
+    "p99 ms",
+    "TPOT p50 ms",
+    "good/s",
+];
 
 fn line(name: &str, measurement: &Measurement) -> String {
     let metrics = measurement.metrics.clone().unwrap_or_default();
@@ -112,13 +123,13 @@ fn line(name: &str, measurement: &Measurement) -> String {
         ms(&metrics.tpot_us, |summary| summary.p50),
         rate(good),
     ];
-    row(cells.iter().map(String::as_str))
+    row(cells.each_ref().map(String::as_str))
 }
 
-fn row<'a>(mut cells: impl Iterator<Item = &'a str>) -> String {
-    let mut next = || cells.next().unwrap_or_default();
-    let begin = format!("{:<14} {:<9}", next(), next());
-    cells.fold(begin, |row, cell| format!("{row} {cell:>11}"))
+/// Formats the cells of one row of the table of points.
+fn row(cells: [&str; 9]) -> String {
+    let [name, verdict, rest @ ..] = cells;
+    rest.iter().fold(format!("{name:<14} {verdict:<9}"), |row, cell| format!("{row} {cell:>11}"))
 }
 
 /// Search for the highest request rate at which a server meets latency limits.

@@ -11,11 +11,10 @@
 //! llm-d's benchmark report 0.2.1: its schema forbids additional keys, so values without a key of
 //! their own, such as the verdict, are under `load.native.config`, which is free-form.
 
+use schema::event::unix_s_of;
 use schema::run::Status;
 use schema::scenario::{Pack, Workload};
 use serde_json::{Map, Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::figures::{Figures, Request, Requests, SHARES, Spread};
 use crate::measure::summary::float;
@@ -142,8 +141,7 @@ fn benchmark(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
 }
 
 fn unix_seconds(rfc3339: &str) -> Option<f64> {
-    let at = OffsetDateTime::parse(rfc3339, &Rfc3339).ok()?;
-    u64::try_from(at.unix_timestamp()).ok().map(float)
+    u64::try_from(unix_s_of(rfc3339)?).ok().map(float)
 }
 
 fn totals(figures: &Figures<'_>) -> Value {

@@ -161,7 +161,7 @@ fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
 mod tests {
     use super::*;
     use crate::client::sample::{ChunkStamp, Sample};
-    use crate::measure::tally::credit;
+    use crate::measure::tally::untokenized;
 
     fn sample(chunks: &[(u64, u32)]) -> Sample {
         let stamp = |(at_ns, tokens): &(u64, u32)| ChunkStamp {
@@ -185,14 +185,7 @@ mod tests {
     }
 
     fn of(samples: &[Sample]) -> Distributions {
-        let answered = |sample| Answered {
-            sample,
-            credit: credit(sample, None),
-            prompt_tokens: 1,
-            requested: 1,
-            retokenized: None,
-        };
-        Distributions::of(&samples.iter().map(answered).collect::<Vec<_>>())
+        Distributions::of(&untokenized(samples))
     }
 
     #[test]

@@ -306,7 +306,7 @@ pub fn lengths(answered: &[Answered<'_>], wall: Wall) -> Time {
 mod window_tests {
     use super::*;
     use crate::client::sample::{ChunkStamp, Sample};
-    use crate::measure::tally::credit;
+    use crate::measure::tally::untokenized;
 
     fn samples(spans_s: &[(u64, u64)]) -> Vec<Sample> {
         let sample = |(sent, end): &(u64, u64)| Sample {
@@ -323,20 +323,9 @@ mod window_tests {
         spans_s.iter().map(sample).collect()
     }
 
-    fn answered(samples: &[Sample]) -> Vec<Answered<'_>> {
-        let answered = |sample| Answered {
-            sample,
-            credit: credit(sample, None),
-            prompt_tokens: 1,
-            requested: 1,
-            retokenized: None,
-        };
-        samples.iter().map(answered).collect()
-    }
-
     fn steady_s(spans_s: &[(u64, u64)]) -> Option<(u64, u64)> {
         let samples = samples(spans_s);
-        let window = steady(&answered(&samples))?;
+        let window = steady(&untokenized(&samples))?;
         Some((window.start_ns / SECOND_NS, window.end_ns / SECOND_NS))
     }
 
@@ -353,7 +342,7 @@ mod window_tests {
     #[test]
     fn the_wall_runs_from_first_schedule_to_last_token() {
         let samples = samples(&[(3, 5), (2, 9), (4, 6)]);
-        let wall = Wall::of(&answered(&samples)).unwrap();
+        let wall = Wall::of(&untokenized(&samples)).unwrap();
         assert_eq!((wall.start_ns / SECOND_NS, wall.end_ns / SECOND_NS), (2, 9));
         assert_eq!(Wall::of(&[]), None);
     }
@@ -361,7 +350,7 @@ mod window_tests {
     #[test]
     fn slices_cover_the_run_and_hold_all_of_it() {
         let samples = samples(&[(0, 1), (1, 3), (1, 5)]);
-        let answered = answered(&samples);
+        let answered = untokenized(&samples);
         let wall = Wall::of(&answered).unwrap();
         let found = slices(&answered, &token_times(&answered), wall);
         let columns = |read: fn(&Slice) -> u64| found.iter().map(read).collect::<Vec<_>>();
@@ -407,7 +396,7 @@ mod stall_tests {
 mod slo_tests {
     use super::*;
     use crate::client::sample::{ChunkStamp, Sample};
-    use crate::measure::tally::credit;
+    use crate::measure::tally::untokenized;
 
     const MS: u64 = 1_000_000;
 
@@ -426,16 +415,7 @@ mod slo_tests {
     #[test]
     fn limits_count_from_the_schedule_and_hold_at_their_value() {
         let samples = [sample(&[150, 170, 190]), sample(&[300])];
-        let answered: Vec<Answered<'_>> = samples
-            .iter()
-            .map(|sample| Answered {
-                sample,
-                credit: credit(sample, None),
-                prompt_tokens: 1,
-                requested: 1,
-                retokenized: None,
-            })
-            .collect();
+        let answered = untokenized(&samples);
         let met = |limits: &[&str]| {
             let slos: Vec<Slo> = limits.iter().map(|limit| limit.parse().unwrap()).collect();
             met(&slos, &answered)

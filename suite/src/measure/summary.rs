@@ -61,7 +61,7 @@ pub fn mean(samples: &[u64]) -> f64 {
     sum / float(samples.len().max(1) as u64)
 }
 
-/// Converts a count or a time to a float; all are far below 2^53, so none is rounded.
+/// Converts a count or a time to a float; all are far below 2^53, so the conversion is exact.
 #[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
 pub fn float(value: u64) -> f64 {
     value as f64

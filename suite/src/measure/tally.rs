@@ -141,6 +141,20 @@ pub fn answered<'a>(
     .collect()
 }
 
+/// Returns samples as answered requests of one prompt token and one requested token, which the
+/// suite's own tokenizer has not counted.
+#[cfg(test)]
+pub fn untokenized(samples: &[Sample]) -> Vec<Answered<'_>> {
+    let answered = |sample| Answered {
+        sample,
+        credit: credit(sample, None),
+        prompt_tokens: 1,
+        requested: 1,
+        retokenized: None,
+    };
+    samples.iter().map(answered).collect()
+}
+
 /// Counts the tokens of an answer's text by the suite's own tokenizer, also for each chunk where a
 /// chunk does not show its number of tokens; `None` if the text cannot be tokenized.
 fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {

@@ -347,8 +347,8 @@ pub(super) enum Fired {
 }
 
 impl Stream {
-    /// Returns the answer with number `number` to a request with the given body, of which nothing
-    /// has been written.
+    /// Returns the answer with number `number` to a request with the given body, before its first
+    /// byte is written.
     pub(super) fn begin(body: &[u8], number: usize) -> Self {
         let asked = GenerateRequest::read(body);
         let asks = |key: &str| memchr::memmem::find(body, key.as_bytes()).is_some();
@@ -501,7 +501,6 @@ mod stream_tests {
         while stream.fire(&mut socket, saturate).unwrap() != Fired::Ended {
             socket.room = room;
         }
-        assert_eq!(stream.number, 1);
         (String::from_utf8(socket.taken).unwrap(), stream.emitted)
     }
 
@@ -525,6 +524,5 @@ mod stream_tests {
         let mut socket = Vec::new();
         assert_eq!(stream.fire(&mut socket, false).unwrap(), Fired::Ended);
         assert!(socket.ends_with(b"0\r\n\r\n"), "its client need not wait for more");
-        assert_eq!(stream.number, 3);
     }
 }

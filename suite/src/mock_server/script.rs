@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 #[serde(deny_unknown_fields, default)]
 pub struct Script {
     /// Name, version and source files of the real server that the script imitates, for readers
-    /// only; empty if none is named.
+    /// only; empty if the script names no server.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub source: String,
     /// Answers to requests, in order of precedence: a request gets the first answer that matches

@@ -26,7 +26,7 @@ const PROMPTS: [&str; 4] = [
 /// Number of output tokens requested for each fixed prompt of the correctness check.
 const TOKENS: usize = 32;
 /// Number of requests in flight in the teacher-forced comparison with reference outputs. Each asks
-/// for one token, and none is timed.
+/// for one token, and is not timed.
 const FORCED_CONCURRENCY: u64 = 8;
 
 /// Greedy outputs of a reference program for given prompts, to compare the server's outputs with.

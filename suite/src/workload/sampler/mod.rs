@@ -25,8 +25,8 @@ use super::generators::{NumpyRandom, PythonRandom};
 use super::tokenizer::Tokenizer;
 use crate::measure::summary::{float, whole};
 
-/// Number of leading tokens of which a warm-up prompt may not share all with a measured one: the
-/// smallest page size of prefix caches in use.
+/// Length in tokens of the shortest beginning that a warm-up prompt must not share with a measured
+/// one: the smallest page size of prefix caches in use.
 const SHARED_MAX: usize = 16;
 
 /// Plan of a run: the measured requests and the warm-up requests that will be sent.
@@ -117,7 +117,12 @@ impl<'a> Draw<'a> {
             Pack::PrefixGroupsSglang => self.made_up(synthetic::prefix_groups_sglang),
             Pack::PrefixRepetitionVllm => self.made_up(synthetic::prefix_repetition_vllm),
             Pack::TraceMooncake => self.made_up(datasets::traced),
-            _ => self.of_rows(),
+            Pack::SharegptLmdeploy
+            | Pack::SharegptVllm
+            | Pack::SharegptSglang
+            | Pack::SharegptSglangOld
+            | Pack::RandomLmdeploy
+            | Pack::RandomSglang => self.of_rows(),
         }
     }
 
@@ -170,8 +175,7 @@ impl<'a> Draw<'a> {
     }
 
     /// Draws synthetic requests, or takes the first ones of a trace and fails where it has too few;
-    /// warm-up
-    /// requests are drawn with the next seed.
+    /// warm-up requests are drawn with the next seed.
     fn made_up(
         &self,
         sampler: impl Fn(&Draw<'_>) -> anyhow::Result<Requests>,
