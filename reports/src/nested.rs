@@ -28,12 +28,14 @@ struct Layout {
     /// Latencies, each with its quantity such as `ttft`, the factor to milliseconds (`None` where
     /// the report states the unit), and its JSON pointer in a result.
     latencies: &'static [(&'static str, Option<f64>, &'static str)],
-    /// Statistics of a latency, separated by spaces, each as `NAME=POINTER`: name such as `p50`,
-    /// and JSON pointer that begins at the latency.
-    statistics: &'static str,
+    /// Statistics of a latency, each with its name such as `p50`, and its JSON pointer, which begins
+    /// at the latency.
+    statistics: &'static [(&'static str, &'static str)],
     /// Function that adds the figures that no single pointer gives, from the whole report and one
     /// result in it.
     derived: fn(&Value, &Value, &mut Figures) -> Result<(), String>,
+    /// Function that reads from the whole report which server was measured.
+    served: fn(&Value) -> Served,
 }
 
 const EMPTY: Layout = Layout {
@@ -43,8 +45,9 @@ const EMPTY: Layout = Layout {
     figures: &[],
     totals: &[],
     latencies: &[],
-    statistics: "",
+    statistics: &[],
     derived: |_, _, _| Ok(()),
+    served: |_| Served::default(),
 };
 
 const LAYOUTS: [Layout; 7] = [
@@ -67,8 +70,14 @@ const LAYOUTS: [Layout; 7] = [
             ("ttft", Some(1.0), "/metrics/time_to_first_token_ms/successful"),
             ("itl", Some(1.0), "/metrics/inter_token_latency_ms/successful"),
         ],
-        statistics: "mean=/mean std=/std_dev p50=/percentiles/p50 p95=/percentiles/p95 \
-                     p99=/percentiles/p99 max=/max",
+        statistics: &[
+            ("mean", "/mean"),
+            ("std", "/std_dev"),
+            ("p50", "/percentiles/p50"),
+            ("p95", "/percentiles/p95"),
+            ("p99", "/percentiles/p99"),
+            ("max", "/max"),
+        ],
         ..EMPTY
     },
     Layout {
@@ -90,7 +99,14 @@ const LAYOUTS: [Layout; 7] = [
             ("tpot", Some(1.0), "/inter_token_latency"),
             ("itl", Some(1.0), "/inter_chunk_latency"),
         ],
-        statistics: "mean=/avg std=/std p50=/p50 p95=/p95 p99=/p99 max=/max",
+        statistics: &[
+            ("mean", "/avg"),
+            ("std", "/std"),
+            ("p50", "/p50"),
+            ("p95", "/p95"),
+            ("p99", "/p99"),
+            ("max", "/max"),
+        ],
         ..EMPTY
     },
     Layout {
@@ -107,7 +123,14 @@ const LAYOUTS: [Layout; 7] = [
             ("tpot", None, "/latency/time_per_output_token"),
             ("itl", None, "/latency/inter_token_latency"),
         ],
-        statistics: "mean=/mean std=/stddev p50=/p50 p95=/p95 p99=/p99 max=/max",
+        statistics: &[
+            ("mean", "/mean"),
+            ("std", "/stddev"),
+            ("p50", "/p50"),
+            ("p95", "/p95"),
+            ("p99", "/p99"),
+            ("max", "/max"),
+        ],
         derived: llm_d,
         ..EMPTY
     },
@@ -129,7 +152,14 @@ const LAYOUTS: [Layout; 7] = [
             ("tpot", Some(1e3), "/successes/latency/time_per_output_token"),
             ("itl", Some(1e3), "/successes/latency/inter_token_latency"),
         ],
-        statistics: "mean=/mean p50=/median p90=/p90 p95=/p95 p99=/p99 max=/max",
+        statistics: &[
+            ("mean", "/mean"),
+            ("p50", "/median"),
+            ("p90", "/p90"),
+            ("p95", "/p95"),
+            ("p99", "/p99"),
+            ("max", "/max"),
+        ],
         derived: inference_perf,
         ..EMPTY
     },
@@ -152,7 +182,13 @@ const LAYOUTS: [Layout; 7] = [
             // Its inter-token latency is one mean per request, which is TPOT.
             ("tpot", Some(1.0), "/inter_token_latency_ms"),
         ],
-        statistics: "mean=/avg p50=/p50 p90=/p90 p95=/p95 p99=/p99",
+        statistics: &[
+            ("mean", "/avg"),
+            ("p50", "/p50"),
+            ("p90", "/p90"),
+            ("p95", "/p95"),
+            ("p99", "/p99"),
+        ],
         ..EMPTY
     },
     // It calls the engine without a server and does not count failed requests.
@@ -182,7 +218,15 @@ const LAYOUTS: [Layout; 7] = [
             ("ttft", Some(1.0), "/streaming_metrics/ttft_percentiles"),
             ("tpot", Some(1.0), "/streaming_metrics/tpot_percentiles"),
         ],
-        statistics: "mean=/average p50=/p50 p90=/p90 p95=/p95 p99=/p99 max=/maximum",
+        statistics: &[
+            ("mean", "/average"),
+            ("p50", "/p50"),
+            ("p90", "/p90"),
+            ("p95", "/p95"),
+            ("p99", "/p99"),
+            ("max", "/maximum"),
+        ],
+        served: trtllm_served,
         ..EMPTY
     },
     Layout {
@@ -200,9 +244,18 @@ const LAYOUTS: [Layout; 7] = [
             ("tpot", Some(1e-6), "/tpot"),
         ],
         // Reports write percentiles with or without a fraction.
-        statistics: "mean=/avg std=/std_dev p50=/median p90=/percentiles/90 p90=/percentiles/90.0 \
-                     p95=/percentiles/95 p95=/percentiles/95.0 p99=/percentiles/99 \
-                     p99=/percentiles/99.0 max=/max",
+        statistics: &[
+            ("mean", "/avg"),
+            ("std", "/std_dev"),
+            ("p50", "/median"),
+            ("p90", "/percentiles/90"),
+            ("p90", "/percentiles/90.0"),
+            ("p95", "/percentiles/95"),
+            ("p95", "/percentiles/95.0"),
+            ("p99", "/percentiles/99"),
+            ("p99", "/percentiles/99.0"),
+            ("max", "/max"),
+        ],
         derived: endpoints,
         ..EMPTY
     },
@@ -227,13 +280,12 @@ impl Layout {
         let read = self.figures(report, result);
         let complete = read.and_then(|figures| figures.complete().map(|()| figures));
         let figures = complete.map_err(|why| Unread { line: lines.0, why })?;
-        let trtllm = self.tool == Tool::TrtllmBench;
         Ok(Found {
             tool: self.tool,
             backend: None,
             figures,
             asked: StatedWorkload::default(),
-            served: if trtllm { trtllm_served(report) } else { Served::default() },
+            served: (self.served)(report),
             lines,
         })
     }
@@ -253,8 +305,7 @@ impl Layout {
         for (quantity, scale, pointer) in self.latencies {
             let Some(of) = result.pointer(pointer).filter(|of| of.is_object()) else { continue };
             let scale = scale.map_or_else(|| scale_to_ms(pointer, &of["units"]), Ok)?;
-            for (name, theirs) in self.statistics.split(' ').filter_map(|pair| pair.split_once('='))
-            {
+            for (name, theirs) in self.statistics {
                 take(&mut figures, &format!("{name}_{quantity}_ms"), scale, of, theirs)?;
             }
         }

@@ -19,9 +19,9 @@ const ALIASES: &[(&str, &str)] =
 pub fn read_json(text: &str) -> Vec<Result<Found, Unread>> {
     let lines = 1 + text.trim_end().matches('\n').count() as u64;
     if let Ok(object) = parse(text) {
-        let lines = (1, lines);
-        let nested = nested::read(&Value::Object(object.clone()), lines);
-        return nested.unwrap_or_else(|| vec![found_in_object(&object, lines)]);
+        let (lines, report) = ((1, lines), Value::Object(object));
+        return nested::read(&report, lines)
+            .unwrap_or_else(|| vec![found_in_object(&report, lines)]);
     }
     // A text that is not one object has an object on each line.
     (1..)
@@ -29,7 +29,7 @@ pub fn read_json(text: &str) -> Vec<Result<Found, Unread>> {
         .filter(|(_, line)| !line.trim().is_empty())
         .map(|(number, line)| {
             let object = parse(line).map_err(|why| Unread { line: number, why })?;
-            found_in_object(&object, (number, number))
+            found_in_object(&Value::Object(object), (number, number))
         })
         .collect()
 }
@@ -64,10 +64,10 @@ fn strict(text: &str) -> String {
     strict
 }
 
-fn found_in_object(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Found, Unread> {
+fn found_in_object(object: &Value, lines: (u64, u64)) -> Result<Found, Unread> {
     let unread = |why: String| Unread { line: lines.0, why };
     let mut figures = Figures::default();
-    for (key, value) in object {
+    for (key, value) in object.as_object().into_iter().flatten() {
         take(&mut figures, key, value).map_err(|why| unread(format!("`{key}`: {why}")))?;
     }
     figures.complete().map_err(unread)?;
@@ -77,7 +77,7 @@ fn found_in_object(object: &Map<String, Value>, lines: (u64, u64)) -> Result<Fou
         _ => None,
     };
     Ok(Found {
-        tool: if object.contains_key("num_prompts") { Tool::Vllm } else { Tool::Sglang },
+        tool: if object.get("num_prompts").is_some() { Tool::Vllm } else { Tool::Sglang },
         backend: text("backend"),
         figures,
         served: Served::default(),

@@ -48,14 +48,27 @@ impl Tool {
         }
     }
 
-    /// Returns the benchmark tool's row in [`TOOLS`].
-    fn row(self) -> &'static Row {
-        TOOLS.iter().find(|row| row.0 == self).expect("the table has a row for every tool")
+    /// Returns the tool's name in records, what its inter-token latency is a sample of, what weights
+    /// its mean TPOT, and its definition of a percentile.
+    fn words(self) -> [&'static str; 4] {
+        match self {
+            Self::Lmdeploy => ["lmdeploy", "chunk", "request", "linear"],
+            Self::Sglang => ["sglang", "chunk", "request", "linear"],
+            Self::Vllm => ["vllm", "chunk", "request", "linear"],
+            Self::Guidellm => ["guidellm", "request-mean", "token", "cdf"],
+            Self::Aiperf => ["aiperf", "chunk", "request", "linear"],
+            Self::LlmD => ["llm-d", "unknown", "unknown", "unknown"],
+            Self::InferencePerf => ["inference-perf", "token", "request", "linear"],
+            Self::InferenceBenchmarker => ["inference-benchmarker", "none", "request", "linear"],
+            // Its percentile is the sample at rank n * p, rounded down.
+            Self::TrtllmBench => ["trtllm-bench", "none", "request", "floor"],
+            Self::Endpoints => ["mlcommons-endpoints", "none", "request", "histogram"],
+        }
     }
 
     /// Returns the benchmark tool's name in records and messages.
     pub fn name(self) -> &'static str {
-        self.row().1
+        self.words()[0]
     }
 
     /// Returns the source of the tool's output token counts; `None` where its report does not show
@@ -66,7 +79,14 @@ impl Tool {
             Self::Vllm => Some(TokenSource::Usage),
             // Usage if the server reports it, else the requested length, the number of chunks or the
             // count of a tokenizer, as configured, or whatever client or engine count.
-            _ => None,
+            Self::Sglang
+            | Self::Guidellm
+            | Self::Aiperf
+            | Self::LlmD
+            | Self::InferencePerf
+            | Self::InferenceBenchmarker
+            | Self::TrtllmBench
+            | Self::Endpoints => None,
         }
     }
 
@@ -79,7 +99,7 @@ impl Tool {
 
     /// Returns the definitions of the tool's figures, stored in the record for comparisons.
     pub fn definitions(self) -> BTreeMap<String, Value> {
-        let Row(_, _, itl, weight, percentiles) = *self.row();
+        let [_, itl, weight, percentiles] = self.words();
         BTreeMap::from([
             ("itl".to_owned(), itl.into()),
             (TPOT_WEIGHT.to_owned(), weight.into()),
@@ -88,21 +108,3 @@ impl Tool {
         ])
     }
 }
-
-/// Benchmark tool, its name in records, what an inter-token latency is a sample of, what weights a
-/// mean TPOT, and the definition of a percentile.
-struct Row(Tool, &'static str, &'static str, &'static str, &'static str);
-
-const TOOLS: [Row; 10] = [
-    Row(Tool::Lmdeploy, "lmdeploy", "chunk", "request", "linear"),
-    Row(Tool::Sglang, "sglang", "chunk", "request", "linear"),
-    Row(Tool::Vllm, "vllm", "chunk", "request", "linear"),
-    Row(Tool::Guidellm, "guidellm", "request-mean", "token", "cdf"),
-    Row(Tool::Aiperf, "aiperf", "chunk", "request", "linear"),
-    Row(Tool::LlmD, "llm-d", "unknown", "unknown", "unknown"),
-    Row(Tool::InferencePerf, "inference-perf", "token", "request", "linear"),
-    Row(Tool::InferenceBenchmarker, "inference-benchmarker", "none", "request", "linear"),
-    // Its percentile is the sample at rank n * p, rounded down.
-    Row(Tool::TrtllmBench, "trtllm-bench", "none", "request", "floor"),
-    Row(Tool::Endpoints, "mlcommons-endpoints", "none", "request", "histogram"),
-];
