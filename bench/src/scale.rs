@@ -104,7 +104,7 @@ fn remove(folder: &Path) -> Result<(), FileError> {
 }
 
 /// Command of the registry's tools or the site that the scale benchmark times.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 pub struct Work {
     pub title: &'static str,
     /// Limit, in seconds, on the command's median wall time, for the default number of records.
@@ -112,24 +112,32 @@ pub struct Work {
     /// Command line: subcommand of `redline-results`, or of `redline-site` for the site, and its
     /// arguments.
     words: &'static [&'static str],
+    /// True for the command that builds the site.
+    is_site: bool,
+    /// True for a command that finds no index of the registry's records.
+    is_without_index: bool,
     /// Exit codes of the command that do not count as a failure.
     codes: &'static [i32],
 }
 
-/// Timed commands, in an order in which each finds the files that it needs. The first one checks
-/// the registry without an index of its records.
+impl Work {
+    /// Returns a command that reads the registry through its index, and must end with exit code 0.
+    const fn new(title: &'static str, wanted_s: f64, words: &'static [&'static str]) -> Self {
+        Self { title, wanted_s, words, is_site: false, is_without_index: false, codes: &[0] }
+    }
+}
+
+/// Timed commands, in an order in which each finds the files that it needs.
 const WORKS: [Work; 5] = [
-    Work { title: "check, without an index", wanted_s: 20.0, words: &["check"], codes: &[0] },
-    Work { title: "check, again", wanted_s: 20.0, words: &["check"], codes: &[0] },
-    Work { title: "list", wanted_s: 1.0, words: &["list"], codes: &[0] },
+    Work { is_without_index: true, ..Work::new("check, without an index", 20.0, &["check"]) },
+    Work::new("check, again", 20.0, &["check"]),
+    Work::new("list", 1.0, &["list"]),
+    // A comparison of simulated releases may have any verdict.
     Work {
-        title: "diff of two releases",
-        wanted_s: 3.0,
-        words: &["diff", PAIR[0], PAIR[1]],
-        // A comparison of simulated releases may have any verdict.
         codes: &[0, 1, 3],
+        ..Work::new("diff of two releases", 3.0, &["diff", PAIR[0], PAIR[1]])
     },
-    Work { title: "the site", wanted_s: 10.0, words: &["build"], codes: &[0] },
+    Work { is_site: true, ..Work::new("the site", 10.0, &["build"]) },
 ];
 
 /// Wall and CPU time that one timed command took.
@@ -179,13 +187,13 @@ impl Registries<'_> {
     /// would speed it up.
     fn command(&self, work: &Work) -> Result<Command, Stop> {
         let (verb, arguments) = (work.words[0], &work.words[1..]);
-        if verb == "build" {
+        if work.is_site {
             remove(&self.site)?;
             let mut build = self.world.tools.site(verb);
             build.arg("--registry").arg(&self.site_registry).arg("--out").arg(&self.site);
             return Ok(build);
         }
-        if *work == WORKS[0] {
+        if work.is_without_index {
             // The folder contains only the index.
             remove(&self.registry.join("target"))?;
         }

@@ -50,25 +50,32 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// Figures in the order of the comparison's table, each with its id, whose unit is last, and
-    /// its name in the table.
-    pub const ALL: [(Self, &'static str, &'static str); 8] = [
-        (Self::Prefill, "prefill_512_tokens_per_s", "prefill 512 tokens, tok/s"),
-        (Self::Decode, "decode_batch_1_tokens_per_s", "decode one stream, tok/s"),
-        (Self::DecodeBatch, "decode_batch_32_tokens_per_s", "decode batch 32, tok/s"),
-        (
-            Self::Served,
-            "sharegpt_lite_output_tokens_per_s",
-            "sharegpt-lite over HTTP, output tok/s",
-        ),
-        (Self::FirstAnswer, "first_answer_s", "start to first answer, s"),
-        (Self::Memory, "resident_beyond_kv_files", "resident beyond KV, x file"),
-        (Self::Perplexity, "perplexity", "perplexity"),
-        (Self::PerplexityF32, "perplexity_f32", "perplexity, redline in f32"),
+    /// Figures in the order of the comparison's table.
+    pub const ALL: [Self; 8] = [
+        Self::Prefill,
+        Self::Decode,
+        Self::DecodeBatch,
+        Self::Served,
+        Self::FirstAnswer,
+        Self::Memory,
+        Self::Perplexity,
+        Self::PerplexityF32,
     ];
 
-    pub fn id(self) -> &'static str {
-        Self::ALL.iter().find(|(figure, ..)| *figure == self).map_or("", |(_, id, _)| id)
+    /// Returns the figure's id, whose unit is last, and its name in the comparison's table.
+    pub fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Prefill => ("prefill_512_tokens_per_s", "prefill 512 tokens, tok/s"),
+            Self::Decode => ("decode_batch_1_tokens_per_s", "decode one stream, tok/s"),
+            Self::DecodeBatch => ("decode_batch_32_tokens_per_s", "decode batch 32, tok/s"),
+            Self::Served => {
+                ("sharegpt_lite_output_tokens_per_s", "sharegpt-lite over HTTP, output tok/s")
+            }
+            Self::FirstAnswer => ("first_answer_s", "start to first answer, s"),
+            Self::Memory => ("resident_beyond_kv_files", "resident beyond KV, x file"),
+            Self::Perplexity => ("perplexity", "perplexity"),
+            Self::PerplexityF32 => ("perplexity_f32", "perplexity, redline in f32"),
+        }
     }
 
     pub fn more_is_better(self) -> bool {
@@ -78,7 +85,7 @@ impl Figure {
 
 impl Serialize for Figure {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.id())
+        serializer.serialize_str(self.names().0)
     }
 }
 

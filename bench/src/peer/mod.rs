@@ -162,7 +162,11 @@ impl Comparison<'_> {
             let before = measured.samples.len();
             self.measure(work, slot, &mut measured)?;
             for sample in &measured.samples[before..] {
-                self.world.console.note(&format!("{:.3} {}", sample.value, sample.figure.id()));
+                self.world.console.note(&format!(
+                    "{:.3} {}",
+                    sample.value,
+                    sample.figure.names().0
+                ));
             }
         }
         Ok(measured)
@@ -327,7 +331,7 @@ pub fn first_answer_s(
 }
 
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
-const MIB: f64 = 1024.0 * 1024.0;
+pub(super) const MIB: f64 = 1024.0 * 1024.0;
 
 /// Memory of one server at the end of its served run, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

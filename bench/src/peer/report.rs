@@ -171,7 +171,7 @@ fn engine_report(variant: &ServerSpec, threads: u32, build: Option<BuildFacts>) 
 }
 
 fn memory_line(resident: &Resident) -> String {
-    let mib = |bytes: u64| format!("{:.0}", float(bytes) / (1024.0 * 1024.0));
+    let mib = |bytes: u64| format!("{:.0}", float(bytes) / super::MIB);
     let part = |bytes: Option<u64>| bytes.map_or("?".to_owned(), mib);
     format!(
         "{} memory, MiB: {} resident (anonymous {}, of files {}), {} of it KV cache: {}",
@@ -188,8 +188,6 @@ fn memory_line(resident: &Resident) -> String {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     pub figure: Figure,
-    #[serde(skip)]
-    pub title: &'static str,
     pub more_is_better: bool,
     pub redline: Repeats,
     pub peer: Repeats,
@@ -214,7 +212,7 @@ impl Repeats {
 
 /// Builds a report row for every figure that both engines have.
 pub fn rows(samples: &[Sample]) -> Vec<Row> {
-    let row = |(figure, _, title): (Figure, &str, &'static str)| {
+    let row = |figure: Figure| {
         let of = |variant: usize| -> Vec<f64> {
             let here = samples.iter().filter(|s| s.figure == figure && s.variant == variant);
             here.map(|sample| sample.value).collect()
@@ -222,7 +220,6 @@ pub fn rows(samples: &[Sample]) -> Vec<Row> {
         let (redline, peer) = (of(0), of(1));
         Some(Row {
             figure,
-            title,
             more_is_better: figure.more_is_better(),
             ratio: ratio_of_pairs(&redline, &peer, &standard().file)?,
             redline: Repeats::of(redline)?,
@@ -242,7 +239,7 @@ pub fn render(rows: &[Row], peer: &str) -> String {
         let interval = interval.unwrap_or_else(|| "one pair".to_owned());
         text += &format!(
             "{:<38} {:>10} {:>10} {:>7.2}x   {interval}{better}\n",
-            row.title,
+            row.figure.names().1,
             shown(row.redline.summary.median),
             shown(row.peer.summary.median),
             row.ratio.mean,
