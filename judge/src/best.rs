@@ -134,9 +134,9 @@ pub struct Candidate {
     pub measured_at: Option<String>,
     /// Ids of the runs that are the candidate's repeats.
     pub runs: Vec<String>,
-    /// Concurrency sweep that the candidate's scenario is a level of; `None` for other scenarios.
+    /// True when the candidate's scenario is a level of a concurrency sweep.
     #[serde(skip)]
-    pub sweep: Option<String>,
+    pub is_in_sweep: bool,
 }
 
 /// Result of a ranking query: candidates by scenario, best first.
@@ -156,7 +156,7 @@ impl Answer {
     /// Otherwise it is the best of the scenario that most engines ran (the first in page order if
     /// several), because an engine that ran alone is best among nobody.
     pub fn foremost(&self) -> Option<&Candidate> {
-        let in_sweep = self.candidates.iter().filter(|found| found.sweep.is_some());
+        let in_sweep = self.candidates.iter().filter(|found| found.is_in_sweep);
         let best_of_sweep = in_sweep.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
         let widest = || {
             let mut engines: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
@@ -230,7 +230,7 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryErr
             figure,
             measured_at: runs.iter().filter_map(started).max(),
             runs: runs.iter().map(|run| run.id.clone()).collect(),
-            sweep: runs.first().and_then(|run| facts::sweep(&run.scenario)),
+            is_in_sweep: runs.first().is_some_and(|run| facts::sweep(&run.scenario).is_some()),
         });
     }
     answer.candidates.sort_by(|a, b| {
@@ -295,25 +295,25 @@ mod tests {
 
     #[test]
     fn a_sweep_stands_for_a_ranking_and_else_the_scenario_of_most_engines() {
-        let candidate = |engine: &str, scenario: &str, rate: f64, sweep: Option<&str>| Candidate {
+        let candidate = |engine: &str, scenario: &str, rate: f64, is_in_sweep: bool| Candidate {
             cell: Cell { engine: engine.into(), scenario: scenario.into(), ..Cell::default() },
             release: "v1".into(),
             metric: "output_tokens_per_s",
             figure: summary::of(&[rate]).unwrap(),
             measured_at: None,
             runs: Vec::new(),
-            sweep: sweep.map(str::to_owned),
+            is_in_sweep,
         };
         let wide = [
-            candidate("a", "balanced@1", 9.0, None),
-            candidate("b", "sharegpt@1", 3.0, None),
-            candidate("a", "sharegpt@1", 2.0, None),
+            candidate("a", "balanced@1", 9.0, false),
+            candidate("b", "sharegpt@1", 3.0, false),
+            candidate("a", "sharegpt@1", 2.0, false),
         ];
         let mut answer = Answer { candidates: wide.to_vec(), ..Answer::default() };
         assert_eq!(answer.foremost(), Some(&wide[1]));
         assert_eq!(answer.first(), Some(&wide[1]));
-        answer.candidates.push(candidate("a", "x-c1@1", 1.0, Some("x@1")));
-        answer.candidates.push(candidate("a", "x-c4@1", 1.5, Some("x@1")));
+        answer.candidates.push(candidate("a", "x-c1@1", 1.0, true));
+        answer.candidates.push(candidate("a", "x-c4@1", 1.5, true));
         assert_eq!(answer.foremost(), answer.candidates.last());
     }
 

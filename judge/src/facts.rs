@@ -86,7 +86,7 @@ pub fn is_believed(record: &RunRecord) -> bool {
     record.status == Status::Ok && record.validity.verdict != ValidityVerdict::Invalid
 }
 
-/// True for a run whose status is `failed` or `partial`, or of which a request failed.
+/// True for a run whose status is `failed` or `partial`, or in which a request failed.
 pub fn is_failed(record: &RunRecord) -> bool {
     matches!(record.status, Status::Failed | Status::Partial) || requests_failed(record) > 0
 }
@@ -157,7 +157,9 @@ pub fn sweep(scenario: &ScenarioFacts) -> Option<String> {
 /// id.
 pub(crate) fn concurrency_level(id: &str) -> Option<(&str, u64)> {
     let (sweep, users) = id.rsplit_once("-c")?;
-    Some((sweep, users.bytes().all(|b| b.is_ascii_digit()).then(|| users.parse().ok())??))
+    // `parse` alone would take a sign too.
+    let is_number = users.bytes().all(|byte| byte.is_ascii_digit());
+    if is_number { Some((sweep, users.parse().ok()?)) } else { None }
 }
 
 #[cfg(test)]

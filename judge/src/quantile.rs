@@ -61,9 +61,13 @@ impl Bins {
     ///
     /// The text is not an encoded histogram.
     pub fn decode(histogram: &HdrHistogram) -> Result<Self, HistogramError> {
-        let bins = histogram.bins()?;
+        Ok(Self::of(histogram.bins()?))
+    }
+
+    /// Counts the samples in `bins`. Counts come from a file, so their sum may exceed 64 bits.
+    fn of(bins: Vec<Bin>) -> Self {
         let samples = bins.iter().fold(0, |sum: u64, bin| sum.saturating_add(bin.count));
-        Ok(Self { bins, samples })
+        Self { bins, samples }
     }
 
     /// Pools histograms of one distribution; `None` where they have no samples. A histogram that
@@ -71,12 +75,11 @@ impl Bins {
     pub fn pooled<'a>(histograms: impl Iterator<Item = &'a HdrHistogram>) -> Option<Self> {
         let mut pooled: BTreeMap<(u64, u64), u64> = BTreeMap::new();
         for bin in histograms.filter_map(|histogram| histogram.bins().ok()).flatten() {
-            *pooled.entry((bin.low, bin.high)).or_default() += bin.count;
+            let count = pooled.entry((bin.low, bin.high)).or_default();
+            *count = count.saturating_add(bin.count);
         }
-        let bins: Vec<Bin> =
-            pooled.into_iter().map(|((low, high), count)| Bin { low, high, count }).collect();
-        let samples = bins.iter().map(|bin| bin.count).sum();
-        (samples > 0).then_some(Self { bins, samples })
+        let bins = pooled.into_iter().map(|((low, high), count)| Bin { low, high, count });
+        Some(Self::of(bins.collect())).filter(|pooled| pooled.samples > 0)
     }
 
     /// Returns for each of `shares` the upper end, in microseconds, of the bin up to which that
@@ -85,11 +88,12 @@ impl Bins {
     #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 samples")]
     pub fn reached(&self, shares: &[f64]) -> Vec<f64> {
         let mut bins = self.bins.iter().peekable();
-        let mut below = 0;
+        let mut below: u64 = 0;
         let mut reached = |share: &f64| {
             let wanted = share * self.samples as f64;
-            while let Some(bin) = bins.next_if(|bin| ((below + bin.count) as f64) < wanted) {
-                below += bin.count;
+            let until = |bin: &Bin, below: u64| below.saturating_add(bin.count);
+            while let Some(bin) = bins.next_if(|bin| (until(bin, below) as f64) < wanted) {
+                below = until(bin, below);
             }
             bins.peek().or(self.bins.last().as_ref()).map_or(0.0, |bin| bin.high as f64)
         };

@@ -10,10 +10,10 @@ use schema::run::{PromptForm, RunRecord};
 use schema::verdict::Cell;
 use serde::Serialize;
 
+use crate::diff::campaigns::log_ratios;
 use crate::diff::cells::{Block, CellRuns, Side, blocks, cell_of, workloads};
 use crate::diff::estimate::{log_ratio, paired};
 use crate::order::{self, ReleaseKey};
-use crate::summary::values;
 
 /// Interleaved blocks of one campaign in which both engines answered every request of the same
 /// workload.
@@ -59,11 +59,7 @@ impl<'a> InTurns<'a> {
     /// Returns the ratio of `metric` of the first engine to that of the second; `None` where no
     /// block has the metric for both.
     pub fn ratio(&self, metric: &Metric, policy: &PolicyFile) -> Option<Ratio> {
-        let values = |runs: &[&RunRecord]| values(metric, runs.iter().copied());
-        let of_block =
-            |block: &Block| log_ratio(&values(&block.baseline), &values(&block.candidate));
-        let ratios: Vec<f64> = self.blocks.iter().filter_map(of_block).collect();
-        of_logs(&ratios, policy)
+        of_logs(&log_ratios(metric, &self.blocks), policy)
     }
 }
 

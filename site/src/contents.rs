@@ -347,13 +347,12 @@ impl<'a> Contents<'a> {
             let text = format!("{title} on {}", pair.hardware);
             let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
             let models = diff::models(pair, diff);
-            let rows: usize = models.iter().map(|(_, rows)| rows).sum();
-            let most = if rows > DIFF_ROWS { 1 } else { models.len().max(1) };
+            let most = if diff.rows().count() > DIFF_ROWS { 1 } else { models.len().max(1) };
             let list = List {
                 view: diff::view(pair, diff),
                 first: context! {},
                 key: "models",
-                rows: models.into_iter().map(|(view, _)| view).collect(),
+                rows: models,
                 most,
             };
             self.parts(("diff", pair.target()), &text, crumbs, sources, list)

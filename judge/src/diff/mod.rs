@@ -333,13 +333,12 @@ fn figure(
     let unjudged = Judged { judgement: estimated(kind), noise: None };
     let Judged { judgement, noise } = judged.unwrap_or(unjudged);
     let used = cell.used(judgement.stage);
-    let spread = |runs: &[&RunRecord]| summary::of_metric(metric, runs.iter().copied());
-    let sides = (spread(&used.0), spread(&used.1));
+    let values = |runs: &[&RunRecord]| summary::values(metric, runs.iter().copied());
+    let values = (values(&used.0), values(&used.1));
+    let sides = (summary::of(&values.0), summary::of(&values.1));
     if sides.0.is_none() && sides.1.is_none() {
         return None;
     }
-    let values = |runs: &[&RunRecord]| summary::values(metric, runs.iter().copied());
-    let values = (values(&used.0), values(&used.1));
     let estimate = match &cell.pairs {
         _ if !cell.same_workload => None,
         Some(pairs) => {

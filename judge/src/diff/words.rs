@@ -141,9 +141,10 @@ pub fn facts(cell: &CellDiff) -> Vec<String> {
     facts
 }
 
-/// Formats a count with its noun: `1 pair`, `5 pairs`.
+/// Formats a count with its noun: `1 pair`, `5 pairs`, `2 launches`.
 pub fn plural(count: usize, word: &str) -> String {
-    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+    let ending = if word.ends_with("ch") { "es" } else { "s" };
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}{ending}") }
 }
 
 /// Returns sentences about what could not be compared: cells that only one release has, and

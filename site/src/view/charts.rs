@@ -170,7 +170,7 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     let caption = format!(
         "Share of samples up to each latency, {} pooled.",
         // `plural` only appends an `s`.
-        plural(launches, "launch").replace("launchs", "launches")
+        plural(launches, "launch")
     );
     let heads = ["ms", "p10", "p50", "p90", "p95", "p99", "max"];
     Some(Chart::new(&title, &caption, cdf(&curves), heads, rows))

@@ -68,9 +68,8 @@ pub fn changed_flag(found: &FlagChange) -> Value {
     }
 }
 
-/// Returns the parts of a comparison, one for each model in one configuration, each with its number
-/// of rows.
-pub fn models(pair: &Pair, diff: &Diff) -> Vec<(Value, usize)> {
+/// Returns the parts of a comparison, one for each model in one configuration.
+pub fn models(pair: &Pair, diff: &Diff) -> Vec<Value> {
     let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
     for cell in &diff.cells {
         models.entry((&cell.cell.model, &cell.cell.config)).or_default().push(cell);
@@ -89,9 +88,8 @@ pub fn counts(diff: &Diff) -> Value {
     WORST_FIRST.iter().filter_map(count).collect()
 }
 
-/// Builds the part of a comparison about `cells`, which share model and configuration, and returns
-/// it with its number of rows.
-fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> (Value, usize) {
+/// Builds the part of a comparison about `cells`, which share model and configuration.
+fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> Value {
     cells.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
     let first = cells.first().map(|cell| cell.cell.clone()).unwrap_or_default();
     let mut gating = Vec::new();
@@ -105,9 +103,8 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> (Value, usize) {
         let remark = |remark: &String| (scenario.clone(), outside::message(remark));
         remarks.extend(cell.remarks.iter().map(remark));
     }
-    let rows = gating.len() + informing.len();
     let charts = [throughput(pair, &cells), forest_plot(&gating)];
-    let view = context! {
+    context! {
         model => outside::name(&first.model),
         config => outside::name(&first.config),
         charts => charts.into_iter().flatten().collect::<Value>(),
@@ -121,8 +118,7 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> (Value, usize) {
         // Rows of release-blocking metrics; `informing` has those of other metrics.
         gating => gating.into_iter().map(line).collect::<Value>(),
         informing => informing.into_iter().map(line).collect::<Value>(),
-    };
-    (view, rows)
+    }
 }
 
 /// Returns effect, interval and verdict of a row in words.
@@ -310,7 +306,7 @@ mod tests {
             baseline: "v0.9.1".into(),
             candidate: "v0.9.2".into(),
         };
-        models(&pair, diff).into_iter().map(|(view, _)| view).collect()
+        models(&pair, diff)
     }
 
     fn attribute(view: &Value, key: &str) -> Value {

@@ -79,8 +79,10 @@ fn metrics(run: &Run) -> Value {
     let line = |metric: &'static Metric| {
         let value = metric.value(run.record).filter(|value| value.is_finite());
         let scale = Scale::fit(metric.unit, value.unwrap_or(0.0));
-        let reason = figure::absent(run.record, &figure::path_of(metric)).unwrap_or("not recorded");
-        let missing = || Figure::missing(reason);
+        let missing = || {
+            let reason = figure::absent(run.record, &figure::path_of(metric));
+            Figure::missing(reason.unwrap_or("not recorded"))
+        };
         let figure = value.map_or_else(missing, |value| Figure::single(value, scale));
         context! {
             head => Column { metric, scale }.head(),
