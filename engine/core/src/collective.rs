@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use crate::DeviceError;
 
 /// Error message of a rank that stops because another rank of its tensor-parallel group has ended.
-/// That other rank reports the cause.
+/// The rank that ended first reports the cause.
 pub const ANOTHER_ENDED: &str = "another rank has ended";
 
 /// Position of a rank in its tensor-parallel group: its index and the number of ranks.

@@ -53,8 +53,8 @@ pub struct Tensors<'a, D: Device> {
     norm_offset: f32,
     /// Number of the model's weights counted so far, those of other ranks included.
     pub parameters: u64,
-    /// Shape of the largest matrix loaded on the device since this field was last taken; none if
-    /// none was loaded.
+    /// Shape of the largest matrix loaded on the device since this field was last taken; `None`
+    /// before the first.
     pub largest: Option<MatrixShape>,
 }
 

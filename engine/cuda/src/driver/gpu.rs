@@ -266,7 +266,7 @@ impl Driver for Gpu {
         let mut pointers: Vec<*mut c_void> =
             arguments.pointers().into_iter().map(|at| at.cast_mut().cast()).collect();
         // SAFETY: the function is loaded, and the arguments are copied before this call returns.
-        // That they match the kernel's parameters is tested with the emulated driver.
+        // Tests with the emulated driver show that the arguments match the kernel's parameters.
         self.with("launch", || unsafe {
             result::launch_kernel(*function, grid, block, shared, stream, &mut pointers)
         })
