@@ -52,9 +52,6 @@ const STAGES: &[Stage] = &[
 /// Stages of `cargo xtask ci --extra`: the slower ones.
 const EXTRA: &[Stage] = &[
     ("cuda kernels", cuda::run),
-    ("without TLS", |shell| {
-        shell.cargo_code("test --locked --release -p suite --no-default-features --lib tls")
-    }),
     ("parquet", |shell| {
         shell.cargo_code("test --locked --release -p registry --features parquet parquet")
     }),

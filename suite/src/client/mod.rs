@@ -17,8 +17,4 @@ pub mod sample;
 mod schedule;
 mod sse;
 pub mod stream;
-#[cfg(feature = "tls")]
-pub mod tls;
-#[cfg(not(feature = "tls"))]
-#[path = "without_tls.rs"]
 pub mod tls;

@@ -15,7 +15,6 @@ mod paced;
 mod samplers;
 mod serving;
 mod telemetry;
-#[cfg(feature = "tls")]
 mod tls;
 mod verdicts;
 mod workspace;
