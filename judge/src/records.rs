@@ -10,7 +10,8 @@ use schema::run::RunRecord;
 pub use crate::events::Retraction;
 use crate::finding::Finding;
 
-/// Error of a query that names something unknown, with a hint at the names that exist.
+/// Error of a query that cannot be answered, such as one that names something unknown: a message,
+/// mostly with a hint at what would be accepted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct QueryError(pub String);
@@ -33,7 +34,7 @@ pub struct Stored<T> {
 pub struct Registry {
     /// Run records, both measured and imported.
     pub runs: Vec<Stored<RunRecord>>,
-    /// Kernel records, which measure a machine's kernels.
+    /// Kernel records: benchmarks of an engine's kernels on a machine.
     pub kernels: Vec<Stored<KernelRecord>>,
     /// Campaign records: plans, budgets, verdicts and labs.
     pub campaigns: Vec<Stored<CampaignRecord>>,
