@@ -15,8 +15,8 @@ use crate::summary::{self, Summary};
 pub struct Tradeoff {
     /// Output tokens per second that one user sees: 1 / median TPOT, over the repeats.
     pub speed: Summary,
-    /// Output tokens per second, divided by the tensor-parallel size (1 if unknown) on a machine
-    /// with GPUs, over the repeats.
+    /// Output tokens per second, divided by the tensor-parallel size (1 if unknown) unless the
+    /// machine is known to have no GPU, over the repeats.
     pub throughput: Summary,
     /// GPU hours (machine hours without a GPU) for a million output tokens, computed from the
     /// throughput of each repeat.
