@@ -70,8 +70,8 @@ impl StagedResults {
         Ok(fs::write(path, text)?)
     }
 
-    /// Renders the pages that show the staged files, and commits both: one commit never contains
-    /// records without their pages.
+    /// Renders the pages that show the staged files, commits both, and prints the notes of the
+    /// commit: one commit never contains records without their pages.
     fn commit(&self, world: &World, to: &Renders, message: &str) -> anyhow::Result<Recorded> {
         let (registry, staged) = (&to.place.registry, self.0.path());
         let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
@@ -140,7 +140,8 @@ fn event(world: &World, given: &EventArguments, draft: Event) -> anyhow::Result<
 }
 
 /// Imports results published elsewhere from every given file, and commits all results in one
-/// commit. With `dry_run`, only prints them.
+/// commit; with `dry_run`, only prints them. Where there is no result, the exit code is that of
+/// unsound data.
 pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
     let claim = given.hardware.clone().zip(given.hardware_evidence.clone());
     let claim = claim.map(|(hardware, evidence)| Claim { hardware, evidence });

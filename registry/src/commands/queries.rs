@@ -152,8 +152,8 @@ pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
     Ok(diff.exit())
 }
 
-/// Loads only the runs of `releases`. Loads everything where a release has no run, so that the
-/// error can list the releases that exist.
+/// Loads only the runs of `releases`; loads everything where fewer releases than asked for are
+/// found, so that the error can list the releases that exist.
 fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let loaded = store::load_releases(&paths(&roots), releases)?;
@@ -211,7 +211,7 @@ pub fn trend(given: &TrendArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// JSON answer of the command `lab`: the lab's next round or conclusion, together with its text for
+/// JSON output of the command `lab`: the lab's next round or conclusion, together with its text for
 /// people, so that a caller needs only one request.
 #[derive(Serialize)]
 struct Answer<'a> {
