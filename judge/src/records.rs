@@ -46,8 +46,8 @@ pub struct Registry {
     /// Retractions in force, by id of the retracted run, kernel record or event.
     /// [`Registry::apply_events`] computes them.
     pub retracted: BTreeMap<String, Retraction>,
-    /// Storage findings from reading the results folder: unreadable files, files that do not belong
-    /// there, and leftovers.
+    /// Storage findings from reading the results folders: unreadable files, files that do not
+    /// belong there, leftovers, and records that two folders have with different content.
     pub findings: Vec<Finding>,
 }
 

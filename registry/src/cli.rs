@@ -217,7 +217,7 @@ pub struct BestArguments {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("form").required(true).args(["csv", "parquet"])))]
 pub struct ExportArguments {
-    /// Write comma-separated values (RFC 4180); column names end in their units
+    /// Write comma-separated values (RFC 4180); names of columns with a unit contain it
     #[arg(long)]
     pub csv: bool,
     /// Write Apache Parquet into this file; only if the program was built with `--features
@@ -309,7 +309,8 @@ pub struct LabArguments {
     /// Print how many runs and rounds the lab may take, without regard to records
     #[arg(long, conflicts_with = "campaign")]
     pub outline: bool,
-    /// Number of runs that the lab may make; default: the budget in its file
+    /// Number of runs that the lab may make; default: the budget in its file, or no limit where
+    /// that names only hours
     #[arg(long)]
     pub runs_max: Option<u32>,
     #[command(flatten)]

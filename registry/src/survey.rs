@@ -26,8 +26,9 @@ const FOLDER: &str = "target/redline-results";
 const FILE: &str = "index.jsonl";
 /// Version of the index file's format; an index of another version is ignored.
 const FORMAT: u32 = 1;
-/// Age below which a file's stamp is not trusted: a file that changed so shortly before the index
-/// was written may have changed again within the same tick of the clock.
+/// Age, in nanoseconds before the time at which the index was written, below which a file's stamp
+/// is not trusted: a file that changed so shortly before may have changed again within the same
+/// tick of the clock.
 const TICK_NS: i64 = 1_000_000_000;
 
 /// Criterion by which a file counts as unchanged since it was indexed.
@@ -76,8 +77,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Surveys `results`. The index at `place`, if given, is used, and then written again where the
-    /// sound files have changed.
+    /// Surveys `results`. The index at `place`, if given, is used, and then written again where it
+    /// does not match the sound files.
     ///
     /// # Errors
     ///
@@ -159,8 +160,8 @@ impl Index {
         Some(Self { known: known.collect::<Option<_>>()?, written_ns })
     }
 
-    /// Returns what is known of the file at `path`, if its stamp is still the one that was
-    /// indexed.
+    /// Returns what is known of the file at `path`, if its stamp is still the one that was indexed
+    /// and is old enough to be trusted.
     fn by_stamp(&self, path: &str, stamp: &Stamp) -> Option<&Surveyed> {
         let settled = stamp.changed_ns.max(stamp.modified_ns) < self.written_ns - TICK_NS;
         self.known.get(path).filter(|known| settled && known.stamp == *stamp)

@@ -17,7 +17,7 @@ pub enum FileKind {
     Page,
     /// `README.md` of the registry, rendered from the records.
     Readme,
-    /// Temporary file that a stopped writer left behind; never read.
+    /// Temporary file that a stopped writer left behind; it is reported and never parsed.
     Leftover,
     /// File whose path is not part of the layout of `results/`.
     Stray,
@@ -81,7 +81,7 @@ pub struct RunParts {
 
 impl RunParts {
     /// Returns true when `path`, below `results/`, is a run that passes the filter, or a folder
-    /// above one.
+    /// that may contain one.
     pub fn admit(&self, path: &str) -> bool {
         let parts: Vec<&str> = path.split('/').collect();
         let is = |wanted: &Option<String>, index: usize| {
