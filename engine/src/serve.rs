@@ -32,8 +32,8 @@ pub struct Start {
     pub config: Config,
     /// Folder, .gguf file or hub id of the model.
     pub model: String,
-    /// Folder of the local hub cache, in which hub ids are looked up, as environment variables set
-    /// it; `None` if they set none.
+    /// Folder of the local hub cache, in which hub ids are looked up, as environment variables
+    /// (such as `HF_HUB_CACHE`, else `HOME`) give it; `None` if none of them is set.
     pub hub_cache: Option<PathBuf>,
     /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,
@@ -171,8 +171,8 @@ pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     Ok((loaded.model, ready))
 }
 
-/// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory
-/// that is left.
+/// Runs the largest step as a warm-up (profile run) on a GPU, allocates the KV cache and slots for
+/// recurrent state from the memory that is left, and returns the scheduler's limits.
 fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> Result<Limits> {
     let (tokens, sequences) = (config.max_prefill_token_num, config.max_batch_size);
     let profiled = loaded.model.profile_run(tokens, sequences);

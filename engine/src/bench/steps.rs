@@ -47,7 +47,7 @@ pub(super) struct Speeds {
     /// Measured memory bandwidth of the machine in bytes per second.
     pub read_bytes_per_s: f64,
     /// Size in bytes of the weights that a step reads, whatever its number of rows; `None` where
-    /// that is not known, as for experts.
+    /// that is not known, as for a model with experts on a GPU.
     pub weight_bytes: Option<f64>,
 }
 
