@@ -59,7 +59,8 @@ pub struct Surveyed {
     pub stamp: Stamp,
     /// Id of the file's git blob, in hex.
     pub blob: String,
-    /// Facts about the file; `None` for a file that is neither a readable record nor a page.
+    /// Facts about the file; `None` for a file that is neither a readable record nor a page or
+    /// `README.md`.
     pub facts: Option<Facts>,
     /// Findings of the storage rules about the file.
     #[serde(skip)]

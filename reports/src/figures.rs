@@ -190,7 +190,8 @@ fn whole(value: f64) -> u64 {
 
 impl Found {
     /// Builds the run record of this published result, without verdict and without the record's
-    /// SHA-256. The importer fills in its id, release and hardware.
+    /// SHA-256. The importer fills in its id, an unknown release, and the hardware if the user
+    /// states it.
     ///
     /// # Errors
     ///

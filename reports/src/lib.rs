@@ -33,7 +33,8 @@ pub struct Reading {
 /// Place in a report that cannot be read, and why. Its figures are left out, not guessed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unread {
-    /// Number of the line in the report that cannot be read, counted from 1.
+    /// Number of the line, counted from 1, that cannot be read; of the result's first line where
+    /// that is not one line, as for a missing figure.
     pub line: u64,
     /// Reason why the result cannot be read: what is wrong with the text, or what is missing in it.
     pub why: String,
