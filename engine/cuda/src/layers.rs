@@ -43,7 +43,7 @@ impl Layers {
     /// Packs the constants of an attention layer on the device, as its kernels read them.
     ///
     /// # Errors
-    /// The device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn add_attention(
         &mut self,
         stream: &Stream,
@@ -77,7 +77,7 @@ impl Layers {
     /// Packs the constants of a gated-delta-net layer on the device, as its kernels read them.
     ///
     /// # Errors
-    /// The device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn add_delta_net(&mut self, stream: &Stream, layer: &DeltaNetLayer<Vector>) -> Result<()> {
         let all = [&layer.conv, &layer.rate, &layer.bias, &layer.norm];
         self.delta_net.insert(layer.index, side_by_side(stream, &all)?);

@@ -175,9 +175,10 @@ impl AttentionPlan {
         HEAD_WORDS + (whole + 2 * blocks) * item_words + whole.min(blocks) * merge_words
     }
 
-    /// Writes the attention plan to `out` as the kernels read it: the numbers of items and merges,
-    /// then both. The page tables of all sequences follow one another from word `tables` on,
-    /// counted from the start of `out`.
+    /// Writes the attention plan to `out` as the kernels read it: the numbers of items and of
+    /// merges and the index of the word at which the merges begin, then items and merges. The page
+    /// tables of all sequences follow one another from word `tables` on, counted from the start of
+    /// `out`.
     pub fn write(&self, tables: usize, out: &mut [u32]) {
         let merges_at = HEAD_WORDS + words(&self.items).len();
         out[..HEAD_WORDS].fill(0);

@@ -71,7 +71,9 @@ pub struct SequenceArguments {
     pub rows: u32,
     /// Position of the sequence's first row in the step, counted from the start of the sequence.
     pub position: u32,
-    /// Number of the sequence's state slot, read before the first row and written after the last.
+    /// Number of the sequence's state slot: written after its last row in the step, and read before
+    /// the first unless that is at position 0, where the state is zeros, or `load` names another
+    /// slot.
     pub slot: u32,
     /// Number of another state slot to read instead of the sequence's own, or
     /// [`SequenceArguments::NOWHERE`].

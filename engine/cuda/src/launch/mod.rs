@@ -123,7 +123,7 @@ impl Launch {
         Self::new([experts, 1, 1], BLOCK)
     }
 
-    /// Returns the launch shape of `argmax_part`: each thread reads sixteen logits. The first
+    /// Returns the launch shape of `argmax_part`: each thread reads up to sixteen logits. The first
     /// dimension of the grid is the number of parts of a row.
     pub fn argmax_part(rows: usize, vocab: usize) -> Self {
         Self::new([vocab.div_ceil(16 * BLOCK), rows, 1], BLOCK)
