@@ -112,7 +112,8 @@ impl Saved {
     /// Returns the measurement as text in the tool format `format`.
     ///
     /// # Errors
-    /// No request was answered, or the format needs samples and there are none.
+    /// The measurement has no figures, as when no request was answered, or the format needs samples
+    /// and there are none.
     pub fn export(&self, format: Format, asked: &ReportFacts) -> anyhow::Result<String> {
         export(format, &self.measurement, &self.samples, asked)
     }

@@ -29,8 +29,8 @@ pub struct Wall {
 }
 
 impl Wall {
-    /// Returns the time window of the whole run, from the first scheduled send to the last token;
-    /// `None` if no request was answered.
+    /// Returns the time window of the whole run, from the first scheduled send of an answered
+    /// request to the last token; `None` if no request was answered.
     pub fn of(answered: &[Answered<'_>]) -> Option<Self> {
         let start_ns = answered.iter().map(|request| request.sample.scheduled_ns).min()?;
         let end_ns = answered
@@ -49,7 +49,8 @@ impl Wall {
 
 /// Returns the steady part of a run: from the first to the last moment at which at least 90 % of
 /// the largest number of requests are running. A closed loop dips between two requests of a
-/// connection and remains in its steady state. `None` if that part is shorter than ten seconds.
+/// connection and remains in its steady state. `None` if that part is shorter than ten seconds or
+/// no request was answered.
 pub fn steady(answered: &[Answered<'_>]) -> Option<Wall> {
     // At the same moment ends precede starts: a request that follows another adds no concurrency.
     let mut changes: Vec<(u64, i64)> = Vec::new();
@@ -148,8 +149,8 @@ pub fn peak_per_second(times: &[(u64, u64)]) -> u64 {
 /// for every run, so that figures of two runs are comparable whatever limits they have.
 const STALL_NS: u64 = 200_000_000;
 
-/// Returns the number of stalls and their share of the time, among `gaps`, the gaps between chunks
-/// in nanoseconds; `None` without gaps.
+/// Returns the number of stalls among `gaps`, the gaps between chunks in nanoseconds, and the share
+/// of the sum of all gaps that they take; `None` without gaps.
 pub fn stalls(gaps: &[u64]) -> Option<Stalls> {
     let long: Vec<u64> = gaps.iter().copied().filter(|gap| *gap > STALL_NS).collect();
     let (within, all): (u64, u64) = (long.iter().sum(), gaps.iter().sum());

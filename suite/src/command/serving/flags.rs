@@ -247,7 +247,7 @@ pub struct WorkloadFlags {
     /// Variation of `random` lengths: 0 fixes them with vLLM's tool, 1 with the others.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub random_range_ratio: f64,
-    /// Tokens that all `random` prompts begin with (vLLM's tool only).
+    /// Number of tokens that all `random` prompts begin with (vLLM's tool only).
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub random_prefix_len: u64,
     /// Number of output tokens of each request of the dataset `custom`.
@@ -257,10 +257,12 @@ pub struct WorkloadFlags {
     /// `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS")]
     pub output_len: Option<u64>,
-    /// Use the prompts of the dataset `custom` in the order of their file.
+    /// Use the prompts of the dataset `custom` in the order of their file; required for that
+    /// dataset.
     #[arg(long)]
     pub disable_shuffle: bool,
-    /// Send the prompts of the dataset `custom` unchanged, without a chat template.
+    /// Send the prompts of the dataset `custom` unchanged, without a chat template; required for
+    /// that dataset.
     #[arg(long)]
     pub skip_chat_template: bool,
     /// Number of tokens of each shared prefix in the dataset `prefix_repetition`.
@@ -315,7 +317,8 @@ pub struct SendingFlags {
     /// Maximum number of requests in flight at a time; by default no limit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_concurrency: Option<u64>,
-    /// Warm-up requests, with prompts that are not measured; by default 0 with vLLM's tool, else 1.
+    /// Number of warm-up requests, whose prompts are not measured; by default 0 with vLLM's tool,
+    /// else 1.
     #[arg(long, value_name = "N", visible_alias = "warmup-requests")]
     pub num_warmups: Option<u64>,
     /// Send no warm-up requests.
@@ -440,7 +443,7 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
 }
 
-/// Parses a latency limit in the form of vLLM's tool, `ttft:MS`.
+/// Parses a latency limit in the form of vLLM's tool: `ttft:MS`, `tpot:MS` or `e2el:MS`.
 fn goodput(text: &str) -> Result<Slo, String> {
     let limit = match text.split_once(':') {
         Some(("e2el", limit)) => format!("e2e_ms={limit}"),
