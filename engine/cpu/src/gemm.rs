@@ -420,8 +420,8 @@ struct ThreadSplit {
 
 impl ThreadSplit {
     /// Divides a GEMM of `rows` rows, each `row_bytes` long, by `tiles` tiles of columns. A chunk
-    /// of rows has as many rows as stay in the L2 cache, and for many rows at most a thread's
-    /// share, so that each thread keeps the rows that it has.
+    /// of rows has as many rows as stay in the L2 cache and, where a thread's share of the rows is
+    /// at least [`BLOCK_ROWS`], at most that share.
     fn new(rows: usize, row_bytes: usize, unit: usize, tiles: usize, threads: usize) -> Self {
         let cached = (CHUNK_BYTES / row_bytes / unit).max(1) * unit;
         let share = rows.div_ceil(threads).next_multiple_of(unit);

@@ -90,8 +90,9 @@ impl Cpu {
         Self::over(isa, Pool::new(threads.max(1)), None)
     }
 
-    /// Creates a CPU device of `threads` threads for one rank of a tensor-parallel group. The ranks
-    /// share the processor, so no thread is pinned.
+    /// Creates a CPU device of `threads` threads, the calling one included and at least that one,
+    /// for one rank of a tensor-parallel group. The ranks share the processor, so no thread is
+    /// pinned.
     pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
         Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
     }

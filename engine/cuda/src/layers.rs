@@ -174,7 +174,8 @@ impl Kv {
         self.memory.address().plus(heads * page_tokens * head_dim * kv_type.bytes())
     }
 
-    /// Returns the element type of keys and values, as the attention kernels name it.
+    /// Returns the element type by which the attention kernels are chosen: FP8 for a KV cache in
+    /// FP8, else bf16.
     pub fn page_type(&self) -> PageType {
         match self.shape.kv_type {
             KvType::Fp8 => PageType::E4m3,
@@ -183,8 +184,9 @@ impl Kv {
     }
 }
 
-/// Recurrent state of all linear-attention layers, in slots of one sequence each. One slot more
-/// than the scheduler's is allocated: padding rows of a CUDA graph write there.
+/// Recurrent state of all linear-attention layers, in slots, each for a running sequence or a
+/// snapshot. One slot more than the scheduler's is allocated: padding rows of a CUDA graph write
+/// there.
 #[derive(Debug)]
 pub struct State {
     pub shape: StateShape,

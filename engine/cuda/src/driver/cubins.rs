@@ -21,7 +21,8 @@ pub const PORTABLE: &str = "REDLINE_PORTABLE_KERNELS";
 pub struct Cubins {
     /// Folder with the machine code of every kernel file as `NAME.GENERATION.cubin`, where
     /// `GENERATION` is such as `sm_80`, as `cargo xtask cuda-check` writes it, so that nothing is
-    /// compiled at start. `REDLINE_CUBINS` names it; `None` compiles.
+    /// compiled at start. `REDLINE_CUBINS` names it; with `None` the machine code comes from the
+    /// cache or is compiled.
     pub prepared: Option<PathBuf>,
     /// Folder, in the user's cache, for the machine code of kernels that are compiled at start,
     /// which the next start reads; `None` stores none.

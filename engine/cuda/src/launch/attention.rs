@@ -165,9 +165,9 @@ impl AttentionPlan {
         HEAD_WORDS + words(&self.items).len() + words(&self.merges).len()
     }
 
-    /// Returns the largest value of [`AttentionPlan::words`] for `rows` decoding sequences, by
-    /// which a CUDA graph's buffer is sized. Splitting adds at most two items per block, and no
-    /// item is merged twice.
+    /// Returns the largest value of [`AttentionPlan::words`] for `rows` decoding sequences, which
+    /// is the space that the plan has in the metadata of a CUDA graph's steps. Splitting adds at
+    /// most two items per block, and no item is merged twice.
     pub fn words_max(rows: usize, shape: &AttentionShape, blocks: usize) -> usize {
         let whole = rows * shape.kv_heads;
         let item_words = size_of::<Item>() / size_of::<u32>();

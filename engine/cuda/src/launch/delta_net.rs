@@ -107,8 +107,8 @@ pub fn has_chunks(shape: &DeltaNetShape) -> bool {
 }
 
 impl Launch {
-    /// Returns the launch shape of `delta_net`: a block for each value head of each sequence, a
-    /// thread for 32 or 8 key elements of one value column.
+    /// Returns the launch shape of `delta_net` or `delta_net_8`, as [`entry`] chooses: a block for
+    /// each value head of each sequence, a thread for 32 or 8 key elements of one value column.
     ///
     /// # Panics
     /// The heads cannot be divided among whole warps, or need more threads than a block has, or the
