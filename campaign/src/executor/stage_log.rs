@@ -118,8 +118,8 @@ impl<'a> StageLog<'a> {
     }
 }
 
-/// Returns the title of a variant: its release, preceded by the engine if the campaign has several
-/// engines.
+/// Returns the title of a variant: its release and, if it has one, its name, preceded by the engine
+/// if the campaign has several engines.
 fn title(ready: &PreparedCampaign, variant: usize) -> String {
     let variants = &ready.plan.variants;
     match variants.iter().all(|other| other.engine == variants[variant].engine) {
