@@ -15,8 +15,8 @@ use crate::stop::{Stop, wrong_use};
 pub struct CommandLine {
     /// Program and arguments that start the server.
     pub argv: Vec<String>,
-    /// Command line for the record, in which the placeholders `{model}` and `{port}` stand for the
-    /// values that differ from run to run.
+    /// Command line for the record: placeholders such as `{model}` and `{port}`, and the engine's
+    /// id as the program's name, stand for values that differ between runs or machines.
     pub recorded: Vec<String>,
 }
 
