@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 /// File name of a job's log, [`CampaignPlaces::node_log`].
 pub const NODE_LOG: &str = "node.log";
 
-/// Paths in one clone. What a campaign writes, apart from the registry and the input cache, lies
-/// below `target/`.
+/// Paths of the folders and files of one clone, most of them below `target/`.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// Root folder of the clone.
@@ -17,7 +16,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Returns the paths of the clone `root`; `cargo_target` overrides cargo's target directory.
+    /// Returns the paths of the clone `root`. `cargo_target` is cargo's target directory, absolute
+    /// or relative to `root`; `None` stands for `target/`.
     pub fn new(root: &Path, cargo_target: Option<&Path>) -> Self {
         // `join` with an absolute path yields that path, so both forms of the variable work.
         let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
