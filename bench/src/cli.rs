@@ -140,8 +140,8 @@ pub struct ClientBench {
 }
 
 /// Time the registry's tools and the site on a large simulated registry. The registry is a
-/// repository under `target/` that is removed afterwards; the site is built from a tenth as many
-/// records.
+/// repository under `target/` that is removed afterwards, unless `--keep` names another folder; the
+/// site is built from a tenth as many records.
 #[derive(Debug, Args)]
 pub struct ScaleBench {
     /// Number of records in the registry. The commands' time limits apply only to the default
@@ -151,7 +151,8 @@ pub struct ScaleBench {
     /// Number of times that each tool command is timed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Create the simulated registry in this folder, which must not exist yet, and keep it.
+    /// Create the simulated registry in this folder, which must be empty or not exist yet, and keep
+    /// it.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Also write the table of measured times into `docs/method/scale.md`.

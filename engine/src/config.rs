@@ -29,7 +29,7 @@ pub const CHUNK_TOKENS: usize = 64;
 /// prompts with the same beginning can continue from them.
 pub const STATE_INTERVAL: usize = 4096;
 
-/// Largest value of `--tp`: no published model has more key heads or experts to divide among ranks.
+/// Largest value of `--tp`: more ranks than one machine has GPUs.
 const TP_MAX: usize = 64;
 /// Largest value of `--threads`, more than any machine has cores. Far beyond it the system refuses
 /// to start threads, and the runtime then aborts the process.

@@ -29,7 +29,7 @@ pub enum Row {
     /// Highest load, in events per second, at which the client reports the gaps between tokens
     /// correctly.
     Limit,
-    /// Standard deviation that the client adds to ITL, with 1,000 streams of 100 events per second.
+    /// Reported minus true standard deviation of ITL, with 1,000 streams of 100 events per second.
     Spread,
     /// Error of the times that Redline records for the tokens of 9,000 streams.
     Stamps,

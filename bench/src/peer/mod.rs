@@ -41,8 +41,8 @@ use crate::peer::figure::{Figure, Sample, ToolFilling, Work};
 use crate::peer::report::{PERPLEXITY_TEXT, Report};
 use crate::{RivalError, float, local_bench, name_of, whole};
 
-/// Name, in an engine's file, of the perplexity of its f32 reference path, for an engine that
-/// serves with another path.
+/// Name, in an engine's file, of the tool that measures the perplexity of the engine's f32
+/// reference path, for an engine that serves with another path.
 const PERPLEXITY_F32: &str = "perplexity-f32";
 
 /// Runs `peer-bench` and prints its report.

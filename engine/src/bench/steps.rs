@@ -61,7 +61,8 @@ pub(super) struct Timed<'a> {
 
 impl<'a> Timed<'a> {
     /// Allocates the model's memory for the longest sequence and the largest batch in `flags`; an
-    /// error if the model does not take such a sequence.
+    /// error if the model does not take such a sequence, or the device fails or does not have
+    /// enough memory.
     pub fn new(model: &'a mut dyn Model, flags: &BenchFlags, clock: Clock) -> Result<Self> {
         let most = |counts: &[NonZeroUsize]| counts.iter().max().map_or(1, |count| count.get());
         let (prompt, context, widest) =

@@ -107,7 +107,7 @@ impl Writing {
     }
 
     /// Builds the JSON of a choice, or of a streamed piece of one. Its `stop_reason` is the stop
-    /// string or stop token that the request named and that ended the output.
+    /// string or stop token that the request named and that ended the output, else `null`.
     fn choice<S: Shape>(&self, shape: &S, piece: &Piece<'_>) -> Value {
         let (finish_reason, stop_reason) = match piece.finish {
             None => (None, Value::Null),
@@ -191,7 +191,7 @@ struct Choice {
 }
 
 /// Waits until all choices of an answer are complete, and writes them as one JSON document; an
-/// error as soon as one choice fails.
+/// error as soon as one choice fails or the engine has ended.
 async fn whole<S: Shape>(shape: &S, writing: &Writing, mut ticket: Ticket) -> Result<Response> {
     let mut choices = vec![Choice::default(); writing.choices()];
     while choices.iter().any(|choice| choice.finish.is_none()) {

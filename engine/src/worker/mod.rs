@@ -181,9 +181,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs one iteration: takes all commands, then submits a step or completes one. Blocks while
-    /// no sequence is open. Returns false once every command sender is dropped and no sequence is
-    /// open.
+    /// Runs one iteration: takes all commands, then submits a step, completes one, or both. While
+    /// no sequence is open, waits for a command first. Returns false once every command sender is
+    /// dropped and no sequence is open.
     ///
     /// # Errors
     /// The device failed; the outputs of running sequences are lost.
