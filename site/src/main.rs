@@ -41,7 +41,8 @@ enum Command {
         #[arg(long, default_value = "target/site")]
         out: PathBuf,
     },
-    /// Serves the HTML site on this machine, and rebuilds it when records or templates change.
+    /// Serves the HTML site on this machine, and rebuilds it when records, templates or static
+    /// files change.
     Preview {
         #[command(flatten)]
         source: Source,
@@ -62,7 +63,7 @@ enum Command {
         #[arg(long)]
         hardware: String,
     },
-    /// Fails when a committed page differs from what its records render.
+    /// Fails when committed pages or the document differ from what the records render.
     Check {
         #[command(flatten)]
         source: Source,
@@ -167,8 +168,8 @@ fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
     roots.iter().map(PathBuf::as_path).collect()
 }
 
-/// Returns the exit code for an error: a faulty template is a bug, an unreadable disk is the
-/// environment, and any other error is unsound data.
+/// Returns the exit code for an error: a faulty template is a bug, an error of input or output is
+/// the environment, and any other error is unsound data.
 fn exit_of(error: &anyhow::Error) -> u8 {
     const BUG: u8 = 101;
     if error.chain().any(|cause| cause.is::<RenderError>()) {
