@@ -192,7 +192,7 @@ fn curve_shares() -> Vec<f64> {
 }
 
 /// Returns the mark of a cell's figures in charts: hollow for published figures, color for repeated
-/// runs, gray for a single run.
+/// runs, gray for at most one run.
 pub fn mark_of(cell: &Cell) -> Mark {
     let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);
     match cell.counted().nth(1) {
