@@ -26,7 +26,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Parses `METRIC=VALUE`.
+    /// Parses a limit from `METRIC=VALUE`, with the value in the metric's unit.
     ///
     /// # Errors
     ///

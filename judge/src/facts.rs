@@ -101,7 +101,8 @@ pub fn requests_failed(record: &RunRecord) -> u64 {
 pub enum Figures {
     /// Whole: the run has figures of all its requests.
     Whole,
-    /// Partial: some requests failed, and the run has figures of those that were answered.
+    /// Partial: some requests failed or the run was interrupted, and it has figures of the requests
+    /// that were answered.
     Partial,
     /// None: the run has no figures for summaries, because it failed, was skipped, is INVALID, was
     /// retracted, or measured nothing.

@@ -51,7 +51,8 @@ pub struct Bins {
     pub samples: u64,
 }
 
-/// Inclusive lower and upper bound, in microseconds, within which the exact value must lie.
+/// Inclusive lower and upper bound, in microseconds, within which the exact quantile or mean of the
+/// samples lies.
 pub type Bounds = (f64, f64);
 
 impl Bins {

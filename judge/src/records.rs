@@ -32,7 +32,7 @@ pub struct Stored<T> {
 /// is in the order of its paths.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Registry {
-    /// Run records, both measured and imported.
+    /// Run records: measured, imported and simulated.
     pub runs: Vec<Stored<RunRecord>>,
     /// Kernel records: benchmarks of an engine's kernels on a machine.
     pub kernels: Vec<Stored<KernelRecord>>,

@@ -34,9 +34,11 @@ const TICK_NS: i64 = 1_000_000_000;
 /// Criterion by which a file counts as unchanged since it was indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Size, times and inode are the same. Fast enough for lists.
+    /// A file is unchanged if its size, times and inode are those that were indexed, and it was not
+    /// changed shortly before. Fast enough for lists.
     Stamps,
-    /// Bytes are the same. Every file is read and hashed, as checks need it.
+    /// A file is unchanged if its bytes are those that were indexed. Every file is read and hashed,
+    /// as checks need it.
     Bytes,
 }
 
@@ -55,7 +57,7 @@ pub struct Place {
 pub struct Surveyed {
     /// Path of the file below the surveyed folder.
     pub path: String,
-    /// Stamp by which a later survey recognizes a change.
+    /// Stamp of the file (size, inode, times), by which a later survey recognizes a change.
     pub stamp: Stamp,
     /// Id of the file's git blob, in hex.
     pub blob: String,

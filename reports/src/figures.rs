@@ -109,7 +109,8 @@ impl Figures {
         Ok(())
     }
 
-    /// Checks that a published result has the figures that a record needs.
+    /// Checks that a published result has the figures that a record needs; the error names the
+    /// first that is missing.
     pub fn complete(&self) -> Result<(), String> {
         let missing = NEEDED.iter().find(|name| !self.0.contains_key(**name));
         missing.map_or(Ok(()), |name| Err(format!("a result without `{name}`")))

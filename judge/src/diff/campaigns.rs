@@ -114,8 +114,8 @@ fn campaigns(cells: &[&Pairs<'_>]) -> BTreeSet<String> {
     cells.iter().map(|pairs| pairs.campaign.clone()).collect()
 }
 
-/// Returns the metrics that are judged by statistics: all except failed requests, which are judged
-/// by policy.
+/// Returns the metrics to which statistics apply: all except failed requests, which are judged by
+/// policy.
 fn judged_metrics() -> impl Iterator<Item = &'static Metric> {
     METRICS.iter().filter(|metric| metric.name != FAILURES)
 }

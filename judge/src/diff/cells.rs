@@ -201,8 +201,8 @@ pub struct Blocks<'a> {
     /// Blocks of the screen, the first stage, in which every cell takes part; also those of a
     /// campaign without stages.
     pub screen: Vec<Block<'a>>,
-    /// Blocks of the confirmation: fresh runs after the screen, which confirm or refute its
-    /// candidates.
+    /// Blocks of the confirmation: fresh runs after the screen, which confirm or refute the changes
+    /// that it suspects.
     pub confirm: Vec<Block<'a>>,
     /// Number of blocks that are not used as pairs, because their runs were made on different
     /// machines.

@@ -34,7 +34,8 @@ impl Fit {
         Self { mean: -self.mean, ..self }
     }
 
-    /// Returns the one-sided p-value of the claim that the true mean log ratio is above `bound`.
+    /// Returns the one-sided p-value of the hypothesis that the true mean log ratio is at most
+    /// `bound`; a small one shows that it is above.
     pub fn p_above(&self, bound: f64) -> f64 {
         let distance = self.mean - bound;
         if self.error > 0.0 {

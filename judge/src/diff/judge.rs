@@ -31,7 +31,8 @@ pub struct Evidence {
 pub struct Judgement {
     /// Kind of the verdict: regressed, improved, unchanged, inconclusive, and so on.
     pub kind: VerdictKind,
-    /// Stage that the comparison of the metric reached: screen or confirmation.
+    /// Stage that the comparison of the metric reached: estimate (no statistics), screen or
+    /// confirmation.
     pub stage: Stage,
     /// True where the screen found an effect that looks like a change and that a confirmation must
     /// test.
@@ -98,7 +99,8 @@ impl Evidence {
     }
 }
 
-/// Judges all release-blocking metrics of one campaign. Judgements are in the order of `evidence`.
+/// Judges the evidence of one campaign together, because Holm's procedure counts all its suspected
+/// changes. Judgements are in the order of `evidence`.
 pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
     let ways: Vec<Option<Way>> =
         evidence.iter().map(|evidence| evidence.candidate(policy)).collect();

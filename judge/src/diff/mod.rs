@@ -170,8 +170,8 @@ struct Compared<'a> {
     cell: Cell,
     runs: CellRuns<'a>,
     campaigns: Vec<String>,
-    /// Pairs of runs that are judged in the cell; `None` where both releases never ran side by
-    /// side.
+    /// Pairs of runs in the cell, which are judged if they are comparable; `None` where both
+    /// releases never ran side by side.
     pairs: Option<Pairs<'a>>,
     /// Number of the cell's blocks whose runs were made on different machines.
     torn: usize,

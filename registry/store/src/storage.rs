@@ -26,9 +26,9 @@ pub const RECORD_BYTES_MAX: usize = 4 << 20;
 /// A parsed file of the registry, by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Parsed {
-    /// Parsed run record, measured or imported.
+    /// Parsed run record, imported or not.
     Run(Box<RunRecord>),
-    /// Parsed kernel record of a machine.
+    /// Parsed kernel record: benchmarks of an engine's kernels on a machine.
     Kernels(Box<KernelRecord>),
     /// Parsed campaign record.
     Campaign(CampaignRecord),
@@ -60,7 +60,7 @@ pub struct Facts {
     pub kind: String,
     /// Id of the record in the file; `None` for a page or `README.md`.
     pub id: Option<String>,
-    /// Facts about the run in the file, measured or imported; `None` for other kinds of files.
+    /// Facts about the run in the file, imported or not; `None` for other kinds of files.
     pub run: Option<RunFacts>,
 }
 
