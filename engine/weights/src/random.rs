@@ -152,8 +152,8 @@ fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
     }
 }
 
-/// Generates `count` random FP8 blocks of scale 1 whose E4M3 floats have magnitudes up to 2^-5, in
-/// steps of 2^-9.
+/// Generates `count` random FP8 blocks of scale 1 whose E4M3 floats have magnitudes up to about
+/// 2^-5, in steps of 2^-9.
 fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(count * WeightType::F8E4M3.block_bytes());
     for _ in 0..count {
