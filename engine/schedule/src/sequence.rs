@@ -103,13 +103,13 @@ impl Sequence {
     }
 
     /// Returns the number of prompt tokens found in the prefix cache at the sequence's first
-    /// admission.
+    /// admission; 0 before it.
     pub fn cached_tokens(&self) -> usize {
         self.cached_tokens.unwrap_or(0)
     }
 
     /// Returns the page table (block table): one KV page per `page_tokens` positions, in position
-    /// order.
+    /// order; empty while the sequence waits.
     pub fn pages(&self) -> &[PageId] {
         &self.pages
     }
