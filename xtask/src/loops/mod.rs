@@ -67,7 +67,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
 }
 
 /// Checks the loops of the server as it was last built; returns exit code 1 if one is not as
-/// expected.
+/// expected. A server for another processor than x86-64 has none to check.
 ///
 /// # Errors
 /// The server is missing, cannot be read, or is not an ELF program with symbols.

@@ -72,7 +72,7 @@ fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
 }
 
 /// Returns true if a word begins with a folder of the tree but is not a path of it, or if it is the
-/// name of a Rust file that does not exist.
+/// name of a Rust file that does not exist. False for code, commands and paths below `results/`.
 fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
     let path = Path::new(word.trim_end_matches('/'));
     // A word with other characters is code or a command, not a path.
