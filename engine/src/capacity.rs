@@ -10,7 +10,8 @@ use crate::config::{CHUNK_TOKENS, Config, PAGE_TOKENS, STATE_INTERVAL};
 use engine_model::ModelInfo;
 use engine_schedule::{Limits, StateLimits};
 
-/// Memory left for KV pages and recurrent state, after weights and the buffers that steps need.
+/// Memory left for KV pages and recurrent state after the weights, and on a GPU also after the
+/// buffers that steps need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FreeMemory {
     pub bytes: u64,

@@ -354,8 +354,8 @@ impl StageRunner<'_> {
     }
 }
 
-/// True for the output of a Rust test program whose filter selected no test. Such a program ends with
-/// success, and would show nothing.
+/// True for the output of a Rust test program whose filter selected no test. Such a program ends
+/// with success, and would show nothing.
 fn ran_no_test(output: &str) -> bool {
     let results = output.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
     let mut passed = results.map(|rest| rest.split(' ').next().unwrap_or_default()).peekable();

@@ -71,8 +71,8 @@ pub(super) struct SequenceOptions {
 
 impl Params {
     /// Builds the guide that keeps the answer within the structure that the request wants, on a
-    /// blocking thread: the grammar of a large schema takes many milliseconds. `None` if the request
-    /// wants no structure. `chat` is the rendered prompt of a chat.
+    /// blocking thread: the grammar of a large schema takes many milliseconds. `None` if the
+    /// request wants no structure. `chat` is the rendered prompt of a chat.
     pub(super) async fn guide(
         &mut self,
         ready: &Ready,
