@@ -34,8 +34,8 @@ const TICK_NS: i64 = 1_000_000_000;
 /// Criterion by which a file counts as unchanged since it was indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// A file is unchanged if its size, times and inode are those that were indexed, and it was not
-    /// changed shortly before. Fast enough for lists.
+    /// A file is unchanged if its size, times and inode are those that were indexed, and its last
+    /// change is more than a second older than the index. Fast enough for lists.
     Stamps,
     /// A file is unchanged if its bytes are those that were indexed. Every file is read and hashed,
     /// as checks need it.

@@ -31,7 +31,7 @@ pub struct Evidence {
 pub struct Judgement {
     /// Kind of the verdict: regressed, improved, unchanged, inconclusive, and so on.
     pub kind: VerdictKind,
-    /// Stage that the comparison of the metric reached: estimate (no statistics), screen or
+    /// Stage that the comparison of the metric reached: estimate (nothing was tested), screen or
     /// confirmation.
     pub stage: Stage,
     /// True where the screen found an effect that looks like a change and that a confirmation must

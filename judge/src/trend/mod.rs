@@ -52,8 +52,8 @@ impl Filter {
 }
 
 /// Returns every series of the registry that `filter` selects, ordered by cell and metric. Imported
-/// records, retracted runs, runs of labs, and runs that failed, have failed requests or are INVALID
-/// are left out, as are series with fewer than two points.
+/// records, retracted runs, runs of labs, and runs that have another status than `ok`, failed
+/// requests or the verdict INVALID are left out, as are series with fewer than two points.
 ///
 /// # Errors
 ///
