@@ -11,8 +11,8 @@ use super::stream::{GrowableBuffer, Stream};
 use crate::{Result, failed};
 use engine_core::StepOutput;
 
-/// Value in place of a token id that the sampling kernel writes for a row from which no token could
-/// be sampled.
+/// Value in place of a token id that the argmax and sampling kernels leave for a row from which no
+/// token could be sampled.
 const NONE: u32 = u32::MAX;
 
 /// Sampled tokens on the device, and the copies of submitted steps' outputs to the host.

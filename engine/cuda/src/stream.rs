@@ -94,7 +94,8 @@ impl Stream {
         Ok(room.address())
     }
 
-    /// Releases all captured CUDA graphs, because memory that they name is about to move.
+    /// Releases all captured CUDA graphs and forgets which buckets ran, as is needed before memory
+    /// that the graphs name moves.
     ///
     /// # Errors
     /// A step is being captured.

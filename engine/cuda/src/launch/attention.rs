@@ -19,7 +19,8 @@ const TILES_MIN: usize = 4;
 /// Number of blocks that a multiprocessor runs at once if its shared memory allows; the attention
 /// kernels are compiled for it.
 const BLOCKS_PER_PROCESSOR: usize = 2;
-/// Bytes of static shared memory that `attention` declares, in addition to the dynamic part.
+/// Bytes of static shared memory of a block of the `attention` kernels, in addition to the dynamic
+/// part; the barriers of their variants for warpgroups are not counted.
 const DECLARED_BYTES: usize = 512;
 /// Number of threads of a block of either attention kernel.
 const THREADS: usize = 128;

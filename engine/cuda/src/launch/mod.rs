@@ -184,7 +184,8 @@ pub struct RopeArguments {
     pub page_tokens: u32,
     /// Distance from one KV page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,
-    /// Constant (epsilon) that the norm of a head adds to the mean square.
+    /// Constant (epsilon) that the norm of a head adds to the mean square; 0 in a layer without
+    /// head norms.
     pub epsilon: f32,
 }
 
