@@ -90,7 +90,8 @@ impl<'a, 'b> Sources<'a, 'b> {
     }
 }
 
-/// View of a list that is split into pages: the page of the list itself, and further parts.
+/// List that is split into pages (the first page and further parts): its rows, and the values for
+/// the templates of its pages.
 struct List {
     /// Values for the templates of all pages of the list.
     view: Value,

@@ -142,8 +142,8 @@ fn latest<'a>(ids: impl Iterator<Item = &'a str>) -> String {
     at.unwrap_or_else(|| NEVER.to_owned())
 }
 
-/// Formats an Atom feed, newest entry first. Addresses are relative, because the site does not know
-/// its own address.
+/// Formats an Atom feed of the newest [`ENTRIES_MAX`] of `entries`, newest first. Addresses are
+/// relative, because the site does not know its own address.
 fn feed(
     renderer: &Renderer,
     name: &str,

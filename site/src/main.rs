@@ -25,7 +25,8 @@ enum Command {
     Pages {
         #[command(flatten)]
         source: Source,
-        /// Folder to write to, laid out like `results/`, such as the registry itself.
+        /// Folder that the pages are written to, laid out like `results/`; may be `results/`
+        /// itself.
         #[arg(long)]
         out: PathBuf,
         /// Writes only pages made from records of the overlay, and pages about the whole registry.
@@ -74,7 +75,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Part {
-    /// Document beside `results/` whose marked part holds what this registry measured.
+    /// Document in a folder beside `results/`, whose marked part holds what this registry measured.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
 }

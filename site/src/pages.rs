@@ -127,8 +127,8 @@ const WHOLE: [(&str, &str); 3] = [
 /// Name of the folder of lab pages, which takes the place of an engine's name.
 pub(crate) const LABS: &str = "labs";
 
-/// Committed pages of a release, for the front page: the one for all hardware, and one per
-/// hardware.
+/// Committed pages of a release, for the front page: the one for all hardware, one per hardware,
+/// and the comparisons that lead to the release.
 #[derive(Debug, Default)]
 struct Pages<'a> {
     all: Option<&'a str>,

@@ -28,7 +28,8 @@ const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
 /// Legend for the color and shape of marks in charts.
 const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: claimed by others.";
 
-/// Returns the charts of one model in one configuration.
+/// Returns the charts of one model in one configuration: output throughput by scenario, repeats
+/// around their median, and the latency distributions of each scenario that has samples.
 pub fn of_model(cells: &[Cell]) -> Vec<Chart> {
     let mut charts = vec![throughput(cells), repeats(cells)];
     charts.extend(cells.iter().filter_map(latencies));

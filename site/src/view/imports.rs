@@ -24,7 +24,7 @@ use crate::{outside, questions};
 /// Names of the metrics that are columns in the list of a report's results.
 const COLUMNS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
-/// Imported report with its results, in the order of the report.
+/// Imported report with its results, ordered by their ids.
 #[derive(Debug)]
 pub struct Report<'a, 'b> {
     pub source: String,
@@ -280,7 +280,8 @@ fn table(catalog: &Catalog, (model, hardware): (&str, &str), runs: &[&Run]) -> V
     }
 }
 
-/// Returns the results of option `of` under `scenario`; `None` where the report has none.
+/// Builds the table cell of option `of` under `scenario`: its figure, the difference from the
+/// baseline, and its results; `None` where the report has none.
 fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Option<Value> {
     let find = |wanted: &Choice| -> Vec<&Run> {
         let is = |run: &&&Run| {
