@@ -293,8 +293,8 @@ fn scenario_id(named: &str) -> &str {
 /// Publishes the records of a campaign whose stages have run, and prints its result.
 ///
 /// # Errors
-/// A record is refused, a tool fails, a file cannot be read or written, or the command is
-/// interrupted.
+/// A record is refused, the releases cannot be compared, a tool fails, a file cannot be read or
+/// written, or the command is interrupted.
 pub fn conclude(
     world: &World,
     mut ready: PreparedCampaign,

@@ -49,8 +49,8 @@ impl Places {
         CampaignPlaces { dir: self.campaigns().join(id) }
     }
 
-    /// Returns the folder below `target/` with the working files of the command `name`, which is no
-    /// campaign.
+    /// Returns the folder `name` below `target/`, in which a command that is no campaign keeps its
+    /// working files.
     pub fn target(&self, name: &str) -> PathBuf {
         self.root.join("target").join(name)
     }
@@ -90,7 +90,7 @@ impl CampaignPlaces {
         self.dir.join("logs").join(format!("{run}.log"))
     }
 
-    /// Returns the path of the file that the load generator writes for a run.
+    /// Returns the path of the file with the measurement that the load generator writes for a run.
     pub fn measurement(&self, run: &str) -> PathBuf {
         self.dir.join("measurements").join(format!("{run}.json"))
     }

@@ -304,7 +304,7 @@ fn source_name(source: &InputSource) -> String {
     named.cloned().unwrap_or_else(|| GIVEN.to_owned())
 }
 
-/// Facts from a checkpoint's configuration files; `None` where the files do not state one.
+/// Facts from a checkpoint's configuration files; each is `None` where the files do not state it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckpointFacts {
     /// Quantization method in `config.json`, such as `fp8` or `mxfp4`.

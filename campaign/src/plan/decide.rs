@@ -185,8 +185,8 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
 /// them.
 ///
 /// # Errors
-/// A file of the suite is missing or invalid, an input cannot be obtained, the cache is not
-/// writable, or the command is interrupted.
+/// A file of the suite is missing or invalid, an input cannot be obtained, a file cannot be read or
+/// written, or the command is interrupted.
 pub fn ready_cells(
     world: &World,
     cells: &[Cell],

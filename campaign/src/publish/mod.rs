@@ -23,7 +23,8 @@ use crate::stop::Stop;
 use crate::tools::{RESULTS, SITE, Tools, ended};
 use crate::world::World;
 
-/// The registry of a campaign, used through `redline-results` and `redline-site`.
+/// The registry of records in a repository: its files are read directly, and changed and rendered
+/// through `redline-results` and `redline-site`.
 #[derive(Debug)]
 pub struct Registry<'a> {
     tools: &'a Tools,
