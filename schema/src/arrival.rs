@@ -76,7 +76,8 @@ fn one() -> f64 {
 }
 
 impl Arrival {
-    /// Returns the maximum number of requests in flight, or `None` where nothing limits it.
+    /// Returns the maximum number of requests in flight, which is the number of users of a closed
+    /// loop, or `None` where nothing limits it.
     pub fn concurrency_max(&self) -> Option<u64> {
         match self {
             Self::AllAtOnce => None,
@@ -136,7 +137,8 @@ impl Arrival {
     }
 }
 
-/// Checks that a rate, shape or speed is within the range that a microsecond clock can follow.
+/// Checks that a rate, shape or speed is from 0.001 to 1,000,000, which send times in microseconds
+/// can follow.
 fn sound(key: &str, value: f64) -> Result<(), InvalidFile> {
     match (1e-3..=1e6).contains(&value) {
         true => Ok(()),

