@@ -48,7 +48,7 @@ pub const LAYOUT: StorageRule =
 pub const PRIVATE: StorageRule =
     StorageRule { id: "S10", title: "it holds no path of the machine and no secret" };
 
-/// Rule S11: an event has the fields that its kind needs.
+/// Rule S11: an event has the fields that its kind needs, readable times and well-formed targets.
 pub const EVENT: StorageRule =
     StorageRule { id: "S11", title: "an event names what its kind needs" };
 /// Rule S12: the schema and the quality rules that a record names are not newer than this program.

@@ -60,7 +60,8 @@ impl Bins {
     ///
     /// # Errors
     ///
-    /// The text is not an encoded histogram.
+    /// The histogram's text is not a complete and consistent encoding within the limits of a
+    /// record.
     pub fn decode(histogram: &HdrHistogram) -> Result<Self, HistogramError> {
         Ok(Self::of(histogram.bins()?))
     }
