@@ -107,10 +107,10 @@ impl Assignment<'_> {
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
 
-    /// Measures the share of reference tokens that the server also outputs when the prompt contains
-    /// all reference tokens before them (teacher forcing), so that one wrong token does not make
-    /// all later ones wrong. `None` without reference outputs, or if the engine does not take and
-    /// return token ids, or a request fails.
+    /// Measures the share of reference tokens, of a few cases, that the server also outputs when
+    /// the prompt contains all reference tokens before them (teacher forcing), so that one wrong
+    /// token does not make all later ones wrong. `None` without reference outputs, or if the engine
+    /// does not take and return token ids, or a request fails.
     fn agreement(&self) -> Result<Option<f64>, DriveError> {
         let Some(reference) = self.reference else {
             return Ok(None);
