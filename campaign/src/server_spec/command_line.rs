@@ -30,8 +30,8 @@ pub struct ServerSettings {
     /// Largest length of a sequence in tokens, prompt and output together, as the target fixes it;
     /// `None` for the engine's default.
     pub context_tokens: Option<u64>,
-    /// Share of the device's memory that the server may use, in percent, as the target fixes it;
-    /// `None` for the engine's default.
+    /// Share of memory that the server may use, in percent and in the engine's own definition, as
+    /// the target fixes it; `None` for the engine's default.
     pub memory_percent: Option<u32>,
 }
 
