@@ -346,7 +346,8 @@ struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     at: usize,
-    /// Number of elements of metadata arrays read so far from the GGUF file, for the limit.
+    /// Number of elements of metadata arrays read so far from the GGUF file, at most
+    /// `ELEMENTS_MAX`.
     elements: u64,
 }
 

@@ -125,7 +125,8 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
     Ok(Some(ModelSource { id: id.to_owned(), revision: Some(revision), files }))
 }
 
-/// Returns the paths of the GGUF files in a folder, sorted; none if the folder cannot be read.
+/// Returns the paths of the GGUF files in a folder, sorted; an empty list if the folder cannot be
+/// read.
 fn gguf_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries
@@ -137,6 +138,9 @@ fn gguf_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Reads and parses a JSON file of a checkpoint.
+///
+/// # Errors
+/// Fails if the file cannot be read or is not JSON.
 pub fn read_json(path: &Path) -> Result<serde_json::Value, CheckpointError> {
     let text =
         fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
