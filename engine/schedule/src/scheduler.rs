@@ -371,7 +371,7 @@ impl Scheduler {
 
     /// Preemption: takes all pages and state from a running sequence and puts it back among the
     /// waiting. Its tokens are kept, and its keys and values are recomputed after its next
-    /// admission.
+    /// admission, as far as the prefix cache does not have them.
     fn preempt(&mut self, id: SeqId) {
         let sequence = self.sequences.get_mut(id).expect("a running sequence lives");
         let (last_step, held) = (sequence.last_step, sequence.rewind());
