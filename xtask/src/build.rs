@@ -32,7 +32,8 @@ fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
     shell.cargo(&format!("build --quiet --release --locked --workspace --bin {names}"))
 }
 
-/// Builds `program` and those that it starts, runs `program VERB REST`, and returns its exit code.
+/// Builds `program` and the measurement programs that it may start, runs `program VERB REST`, and
+/// returns its exit code.
 ///
 /// # Errors
 /// A program does not build, cannot be started, or is killed by a signal.

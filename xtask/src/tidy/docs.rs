@@ -37,8 +37,8 @@ pub fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding for each page of `docs/` that neither the index nor a page that it links to
-/// links to.
+/// Returns a finding for each page of `docs/` that is linked neither from the index,
+/// `docs/README.md`, nor from a page of `docs/` that the index links.
 fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let targets = |file: &File, text: &str| -> Vec<PathBuf> {
         let folder = file.path.parent().unwrap_or(Path::new("")).to_path_buf();
