@@ -124,8 +124,8 @@ pub struct AttentionSpec {
     pub rotated: RowOrder,
 }
 
-/// Names of the tensors of an attention block, without `.weight` and `.bias`; `{layer}` stands for
-/// the layer index.
+/// Names of the tensors of an attention block, without `.weight` and `.bias` except for the sinks,
+/// whose name is full; `{layer}` stands for the layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionNames {
     pub query: &'static str,
@@ -169,8 +169,8 @@ impl DeltaNetSpec {
     }
 }
 
-/// Names of the tensors of a gated DeltaNet block, without `.weight`; `{layer}` stands for the
-/// layer index.
+/// Names of the tensors of a gated DeltaNet block, without `.weight` except for decay rate and
+/// decay bias, whose names are full; `{layer}` stands for the layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaNetNames {
     pub query_key_value: &'static str,
