@@ -71,7 +71,7 @@ pub struct World {
     pub slurm_env: BTreeMap<String, String>,
     /// Folders of the `PATH`, in which programs are looked for.
     pub search_path: Vec<PathBuf>,
-    /// Number of processor cores that this process may use.
+    /// Number of logical processors that this process may use; 1 if unknown.
     pub cores: u32,
     /// Process id of this program, written to lock files.
     pub pid: u32,

@@ -228,7 +228,8 @@ pub enum Line {
     },
     /// The budget of the campaign's lab was reduced to `runs_max` runs.
     Allowed { runs_max: u32 },
-    /// Jobs were planned: all jobs of a stage, or the next attempt at one of them.
+    /// Jobs were planned: those of a stage or of a lab's round, the next attempt at a job, or a job
+    /// that `ingest` has found.
     Planned { stage: Option<Stage>, jobs: Vec<PlannedJob> },
     /// The job with the key `job` was submitted; the executor knows it by `handle`.
     Submitted { job: String, handle: Handle },
@@ -400,10 +401,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the campaign from the journal's first line.
-    ///
-    /// # Panics
-    /// The journal does not have its first line yet.
+    /// Returns the prepared campaign from the journal's first line, with the changes that later
+    /// lines made to it.
     pub fn prepared(&self) -> &PreparedCampaign {
         self.state.ready.as_ref().expect("a campaign is written down before it is carried out")
     }

@@ -42,7 +42,7 @@ use crate::world::World;
 /// counts as set and not just adjusted.
 const CLOCK_STEP_MS_MIN: u64 = 1000;
 
-/// Runs a job, or what an earlier attempt has left of it.
+/// Runs a job, or what an earlier process on it has left to do.
 ///
 /// # Errors
 /// The controller ended before the start, another process runs the job, the job's files cannot be
