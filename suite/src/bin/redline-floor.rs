@@ -14,7 +14,8 @@ use suite::client::orders::allow_files;
 use suite::clock::monotonic_ns;
 use suite::measure::summary::summarize;
 
-/// Bytes with which every event of a completion begins; no other event begins with them.
+/// Bytes with which every event with a token begins; no other event of the answers to this client's
+/// requests begins with them.
 const EVENT: &[u8] = b"data: {\"id\"";
 /// Number of bytes carried over to the next read, so that an event whose beginning was cut in two
 /// is found.

@@ -43,7 +43,7 @@ pub struct Chunk<'a> {
     /// True when the chunk has a choice, a part of the answer; false for chunks such as a trailing
     /// one that has only usage.
     pub has_choice: bool,
-    /// Token usage that the chunk reports, if any.
+    /// Token usage that the chunk reports; `None` if it reports none.
     pub usage: Option<Usage>,
 }
 

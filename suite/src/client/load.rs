@@ -78,7 +78,8 @@ impl ClientLoad {
         }
     }
 
-    /// Closes the current time slice of the CPU share if it is long enough at `now_ns`.
+    /// Closes the current time slice of the CPU share if it has lasted at least 100 ms at `now_ns`,
+    /// in nanoseconds of the monotonic clock.
     pub fn slice(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_NS {
             self.close_slice(now_ns);

@@ -48,7 +48,7 @@ pub struct Orders<'a> {
 /// Progress of a running load test, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of requests that are sent in the run in all.
+    /// Number of requests that the run is to send in all.
     pub planned: u64,
     /// Number of requests of the run that have ended, answered or failed.
     pub done: u64,

@@ -149,7 +149,7 @@ fn flag_name(flag: &str) -> String {
 }
 
 /// Reads the server's flags from its configuration response `answer`, at the JSON pointers in
-/// `info`.
+/// `info`, and the facts that `info` says they state.
 pub(super) fn read_fields(info: &Info, answer: &Value) -> Probed {
     // vLLM before 0.11 reports its configuration as one text.
     let answer = spelled_out(answer);

@@ -20,8 +20,8 @@ use crate::export::{Format, ReportFacts, export, name_of};
 /// counts and how it computes percentiles. Unknown values are null or left out. Formats with
 /// figures of single requests need the samples file beside the measurement.
 ///
-/// Exit codes: 0 written; 2 the measurement cannot be parsed or has no figures; 4 a file cannot be
-/// read or written.
+/// Exit codes: 0 written; 2 wrong use, or the measurement cannot be parsed or has no figures; 4 a
+/// file cannot be read or written.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct ExportFlags {

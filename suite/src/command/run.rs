@@ -54,7 +54,8 @@ pub struct BenchFlags {
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
-    /// Model name that requests carry; by default the first model that the server lists.
+    /// Model name that requests carry; by default the first model that the server lists, else the
+    /// one that its configuration states.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Reference outputs to compare greedy outputs with, as JSON.

@@ -41,7 +41,8 @@ pub struct SweepFlags {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: Vec<u64>,
-    /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`.
+    /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be given
+    /// several times.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
     /// Folder for the measurements of the sweep, one file per rate or concurrency level.

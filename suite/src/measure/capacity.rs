@@ -203,7 +203,7 @@ mod tests {
     }
 
     /// Searches the highest rate of a simulated server that keeps its limits for all requests up to
-    /// a rate, and for `share` of them above.
+    /// the rate `capacity`, and for `share` percent of them above.
     fn searched(capacity: f64, share: u64, range: Range) -> Vec<Trial> {
         let mut run = |rate: f64, _: u32| {
             let met = if rate <= capacity { 200 } else { 2 * share };

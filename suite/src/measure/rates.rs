@@ -22,9 +22,11 @@ const SLICES_MAX: u64 = 60;
 /// Time window of a run, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wall {
-    /// Time of the first scheduled send in the run, or start of its part, in nanoseconds.
+    /// Start of the time window, in nanoseconds: of a whole run, its first scheduled send; of its
+    /// steady part, the moment at which that begins.
     pub start_ns: u64,
-    /// Time at which the last token of the run arrived, or end of its part, in nanoseconds.
+    /// End of the time window, in nanoseconds: of a whole run, the arrival of its last token; of
+    /// its steady part, the moment at which that ends.
     pub end_ns: u64,
 }
 

@@ -55,7 +55,7 @@ pub struct Assignment<'a> {
     pub plan: &'a Plan,
     pub tokenizer: &'a Tokenizer,
     /// Model name that the run's requests carry: the one that a flag gives, else the one that the
-    /// server reports.
+    /// server reports; empty if there is neither.
     pub model: String,
     /// Facts that the server reports about itself, probed before the run.
     pub probed: &'a Probed,

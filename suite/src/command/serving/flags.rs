@@ -209,7 +209,8 @@ pub struct ServerFlags {
     /// Engine file, so that the server's configuration, counters and prefix cache can be read.
     #[arg(long, value_name = "FILE")]
     pub engine: Option<PathBuf>,
-    /// File with the API key that the server requires; by default the value of OPENAI_API_KEY.
+    /// File with the API key that the server requires; by default the key is the value of
+    /// OPENAI_API_KEY.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
     /// Longest time, in seconds, to wait for a server that does not answer yet.
@@ -389,7 +390,8 @@ pub struct ResultFlags {
     /// Write vLLM's result file; the other tools write theirs by default.
     #[arg(long)]
     pub save_result: bool,
-    /// Include lists with the figures of all requests in the tool's result file.
+    /// Include lists with the figures of all requests in the result file of vLLM's or SGLang's
+    /// tool.
     #[arg(long, visible_alias = "output-details")]
     pub save_detailed: bool,
     /// Append to vLLM's result file instead of replacing it, as the other tools do by default.
