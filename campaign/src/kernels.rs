@@ -231,8 +231,8 @@ fn table(record: &KernelRecord) -> String {
 }
 
 /// Reads every benchmark below `home`, sorted by name, from the result files of criterion 0.8:
-/// `<home>/**/new/benchmark.json`, `estimates.json` and `sample.json`. Their form is undocumented and
-/// may change with criterion.
+/// `<home>/**/new/benchmark.json`, `estimates.json` and `sample.json`. Their form is undocumented
+/// and may change with criterion.
 ///
 /// # Errors
 /// A file is missing, cannot be read or has another form.

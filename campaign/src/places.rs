@@ -61,8 +61,8 @@ impl Places {
     }
 }
 
-/// Paths inside the folder of a campaign, or of one of its jobs. A campaign's `results/` is laid out
-/// like the registry, so that the same tools read records that are never committed.
+/// Paths inside the folder of a campaign, or of one of its jobs. A campaign's `results/` is laid
+/// out like the registry, so that the same tools read records that are never committed.
 #[derive(Debug, Clone)]
 pub struct CampaignPlaces {
     pub dir: PathBuf,
