@@ -14,7 +14,8 @@ use crate::scenario::{InvalidFile, out_of_range, positive};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Arrival {
-    /// All requests are sent at the start of the run.
+    /// All at once: all requests are sent at the start of the run, except later turns of
+    /// conversations.
     AllAtOnce,
     /// Closed loop: `concurrency` requests are in flight, and the next one is sent when one ends.
     Closed {

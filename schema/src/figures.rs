@@ -14,7 +14,7 @@ pub struct Histograms {
     /// TTFT (time to first token) of each answered request: actual send to the first chunk with a
     /// token, in microseconds.
     pub ttft_us: Option<HdrHistogram>,
-    /// TTFT of each request from its scheduled send, in microseconds.
+    /// TTFT of each answered request from its scheduled send, in microseconds.
     pub ttft_scheduled_us: Option<HdrHistogram>,
     /// TPOT (time per output token after the first) of each answered request with two output tokens
     /// or more, in microseconds.
@@ -25,9 +25,10 @@ pub struct Histograms {
     /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k. Null
     /// where the number of tokens in some chunk is not known.
     pub itl_token_us: Option<HdrHistogram>,
-    /// E2E latency of each request: actual send to the last chunk with a token, in microseconds.
+    /// E2E latency of each answered request: actual send to the last chunk with a token, in
+    /// microseconds.
     pub e2e_us: Option<HdrHistogram>,
-    /// E2E latency of each request from its scheduled send, in microseconds.
+    /// E2E latency of each answered request from its scheduled send, in microseconds.
     pub e2e_scheduled_us: Option<HdrHistogram>,
     /// Time that each request waited in the client for the concurrency limit, in microseconds; null
     /// without such a limit and in a closed loop.
@@ -87,12 +88,14 @@ pub struct Metrics {
     pub joules_per_output_token: Option<f64>,
     /// TTFT (time to first token): actual send to the first chunk with a token, in microseconds.
     pub ttft_us: Option<Summary>,
-    /// TPOT (time per output token after the first), one sample for each request, in microseconds.
+    /// TPOT (time per output token after the first), one sample for each answered request with two
+    /// output tokens or more, in microseconds.
     pub tpot_us: Option<Summary>,
     /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in
     /// microseconds.
     pub itl_chunk_us: Option<Summary>,
-    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k.
+    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k. Null
+    /// where the number of tokens in some chunk is not known.
     pub itl_token_us: Option<Summary>,
     /// E2E latency: actual send to the last chunk with a token, in microseconds.
     pub e2e_us: Option<Summary>,

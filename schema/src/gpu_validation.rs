@@ -114,8 +114,8 @@ pub enum StageWork {
         /// Name of the program that the machine must have for the command; without it the stage is
         /// skipped. Null where the command needs none.
         needs: Option<String>,
-        /// Id of the model that replaces `{model}` in the command; null for a command that runs
-        /// once and not for each model.
+        /// Id of the model whose path replaces `{model}` in the command; null for a command that
+        /// runs once and not for each model.
         model: Option<String>,
     },
     /// Scenario: the stage measures a scenario on a fresh server.

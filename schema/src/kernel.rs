@@ -159,7 +159,7 @@ pub struct KernelBench {
     /// Data type that the benchmark's name states, such as that of the weights or of the KV cache,
     /// which may follow a model's name.
     pub dtype: String,
-    /// Instruction set that the kernel was built for: `avx512`, `avx2`, `portable`, `sm_90a`.
+    /// Instruction set that the kernel was built for, such as `avx512`, `portable` or `sm_90a`.
     pub isa: String,
     /// Device that computes: `cpu` or `cuda`.
     pub device: String,

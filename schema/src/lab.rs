@@ -124,19 +124,21 @@ pub struct Candidate {
     pub options: BTreeMap<String, String>,
 }
 
-/// Stage of a lab: the question that a round of runs answers.
+/// Stage of a lab, by which its rounds of runs follow each other.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum LabStage {
-    /// Engines: which engine is fastest with its own flags?
+    /// Engines: each engine with its own flags is compared with the first one, to find the best by
+    /// the lab's objective.
     Engines,
-    /// Options: which options of an engine help when tried against its default flags?
+    /// Options: options of the best engine are compared with that engine's own flags, to find those
+    /// that help.
     Options,
-    /// Combinations: which of the helpful options also help together?
+    /// Combinations: options that helped alone are tried together.
     Combinations,
-    /// Confirmation: is the best candidate still better on fresh runs?
+    /// Confirmation: the best candidates are compared with the baseline on fresh runs.
     Confirm,
 }
 
@@ -156,7 +158,8 @@ pub struct Round {
     pub runs: u32,
 }
 
-/// Extent of a lab as far as it is known before the first run.
+/// Numbers of runs and rounds of a lab, at least and at most, as they are known before the first
+/// run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabOutline {
     /// Number of runs of the lab if every decision falls early and no option helps.

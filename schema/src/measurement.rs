@@ -14,9 +14,9 @@ use crate::run::{
 pub struct Measurement {
     /// Name of this schema, always `measurement.v1`.
     pub schema: String,
-    /// Status of the run: complete, partial, failed or skipped.
+    /// Status of the run: ok, partial, failed or skipped.
     pub status: Status,
-    /// Validity of the figures: could the client have distorted them?
+    /// Validity of the run's figures: a verdict with its reasons.
     pub validity: Validity,
     /// Failure that left the run without figures or with only a part of them; null where nothing
     /// failed.
@@ -34,7 +34,7 @@ pub struct Measurement {
     /// Numbers of requests and tokens in the run; null where it ended before its clock started.
     pub counts: Option<Counts>,
     /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays; null where no request was
-    /// answered.
+    /// answered or a time is beyond the largest one of a histogram.
     pub histograms: Option<Histograms>,
     /// Metrics: throughput, goodput and latency percentiles; null where no request was answered.
     pub metrics: Option<Metrics>,

@@ -11,14 +11,17 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFile {
-    /// Sources of the weights, tried in order; the first available one is used.
+    /// Sources of the weights, tried in order, of which the first available one is used; left out
+    /// for random weights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the served weights file, lower-case hex.
+    /// SHA-256 of the served weights file, lower-case hex; left out for a model on the Hugging Face
+    /// hub and for random weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
     /// Content of a published model's `config.json`. The engine serves random weights of that
-    /// shape, so that speed can be measured where the checkpoint is not available.
+    /// shape, so that speed can be measured where the checkpoint is not available. Left out for a
+    /// model with weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
     /// Longest sequence that the model supports, in tokens; left out where `config` states it or it
@@ -108,7 +111,8 @@ pub struct InputSource {
     /// hashed files cannot be read from there yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
-    /// Path of the file inside the package or snapshot; for `sdist`, the file name of the archive.
+    /// Path of the file inside the package; for `sdist`, the file name of the archive; left out for
+    /// a model on the hub.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Path of the wanted file inside the archive of `sdist`; left out for the whole archive.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::InvalidFile;
 
-/// Comparison policy of a campaign: id, revision and hash of its file.
+/// Citation of a comparison policy in a record: id, revision and hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
     /// Id of the policy: stem of its file under `suite/policies/`.

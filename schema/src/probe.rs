@@ -17,11 +17,12 @@ pub struct Probe {
     pub engine: String,
     /// Version that the server reports, without `v`; null where it reports none.
     pub version: Option<String>,
-    /// Commit that the server was built from, as it reports it.
+    /// Commit that the server was built from, as it reports it; null where it does not.
     pub commit: Option<String>,
-    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it.
+    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it; null where the server
+    /// does not report it.
     pub device: Option<String>,
-    /// Name of the device's model, as the server reports it.
+    /// Name of the device's model, as the server reports it; null where it does not.
     pub device_name: Option<String>,
     /// Effective configuration and properties of the server, as far as it reports them.
     pub server: ServerFacts,

@@ -33,9 +33,9 @@ pub struct RunRecord {
     pub record_sha256: String,
     /// Origin of the figures: measured, imported or simulated.
     pub kind: Kind,
-    /// Status of the run: complete, partial, failed or skipped.
+    /// Status of the run: ok, partial, failed or skipped.
     pub status: Status,
-    /// Validity of the figures: could the client have distorted them?
+    /// Validity of the run's figures: a verdict with its reasons.
     pub validity: Validity,
     /// Failure that left the run without figures or with only a part of them; null where nothing
     /// failed.
@@ -216,7 +216,8 @@ pub struct CampaignSlot {
     pub block: u32,
     /// Position of the run within its block, from 0, in the order in which servers are started.
     pub position: u32,
-    /// Number of the run's repeat of its scenario within the campaign, from 1.
+    /// Number of the run's repeat of its model and scenario within its stage or round of the
+    /// campaign, from 1.
     pub repeat: u32,
     /// Executor that put the run on its node: `local` or `slurm`.
     pub executor: String,
@@ -244,8 +245,8 @@ pub struct Time {
     /// Time from the first scheduled send to the steady state, in microseconds; null without a
     /// steady state.
     pub ramp_us: Option<u64>,
-    /// Time from the end of the steady state to the last token, in microseconds; null without a
-    /// steady state.
+    /// Time from the end of the steady state to the last token of the run, in microseconds; null
+    /// without a steady state.
     pub drain_us: Option<u64>,
 }
 
@@ -315,7 +316,7 @@ pub struct ClientFacts {
     pub name: Option<String>,
     /// Version of the load generator that sent the run's requests.
     pub version: Option<String>,
-    /// Commit that the load generator was built from.
+    /// Commit that the load generator was built from. No program writes it yet.
     pub commit: Option<String>,
     /// Share of one core that the client's loop used: 95th percentile over slices of 100 ms.
     pub cpu_share_p95: Option<f64>,

@@ -40,7 +40,7 @@ pub struct EngineFacts {
 pub struct BuildFacts {
     /// Build profile of the engine, such as `release`.
     pub profile: Option<String>,
-    /// CUDA architectures of the build, such as `sm_90a`.
+    /// CUDA architectures of the build, such as `sm_90a`. No program writes it yet.
     pub cuda_architectures: Option<Vec<String>>,
     /// Name of the source as `name==version`, for an engine from a Python package or source
     /// distribution; null for one that was built from a commit.
@@ -79,23 +79,25 @@ pub struct ServerFacts {
     pub config_sha256: Option<String>,
     /// Name of the variant, a configuration other than the default; null for the default.
     pub variant: Option<String>,
-    /// Number of tensor-parallel ranks of the server.
+    /// Number of tensor-parallel ranks of the server, as it reports it, else as the campaign
+    /// planned it.
     pub tp: Option<u32>,
-    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it.
+    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it; null where the server
+    /// does not report it.
     pub device: Option<String>,
-    /// Maximum number of sequences in one step.
+    /// Maximum number of sequences in one step; null where the server does not report it.
     pub max_batch_size: Option<u64>,
-    /// Size of the KV cache, in bytes.
+    /// Size of the KV cache, in bytes; null where the server does not report it.
     pub kv_bytes: Option<u64>,
-    /// Data type of the KV cache.
+    /// Data type of the KV cache; null where the server does not report it.
     pub kv_dtype: Option<String>,
-    /// True when the server's prefix cache is on.
+    /// True when the server's prefix cache is on; null where the server does not report it.
     pub prefix_cache: Option<bool>,
     /// Time from process start to readiness, in microseconds, as the server reports it, else as the
     /// campaign measured it.
     pub startup_us: Option<u64>,
-    /// Part of the start-up time for loading the weights, in microseconds, as the server reports
-    /// it.
+    /// Part of the start-up time for loading the weights, in microseconds; null where the server
+    /// does not report it.
     pub weights_load_us: Option<u64>,
     /// Parallelism of the server other than tensor parallelism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,11 +119,11 @@ pub struct ServerFacts {
 /// program writes the other numbers yet, since no engine file says where a server reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Parallel {
-    /// Number of pipeline-parallel stages of the server.
+    /// Number of pipeline-parallel stages of the server. No program writes it yet.
     pub pp: Option<u32>,
-    /// Number of expert-parallel ranks of the server.
+    /// Number of expert-parallel ranks of the server. No program writes it yet.
     pub ep: Option<u32>,
-    /// Number of data-parallel copies of the model behind one address.
+    /// Number of data-parallel copies of the model behind one address. No program writes it yet.
     pub dp: Option<u32>,
     /// Number of GPUs that worked while the clock ran, by telemetry; 0 on a machine without any.
     /// Null where they were not polled, or the campaign did not start the server.
@@ -131,7 +133,8 @@ pub struct Parallel {
 /// Model that was served, identified by its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelFacts {
-    /// Id of the model: file stem under `suite/models/`, or for an import the name in the report.
+    /// Id of the model: file stem under `suite/models/`, or for an import the name in the report in
+    /// lower case, without organization; `unknown` where it has none.
     pub id: String,
     /// Source of the weights: package and version, Hugging Face id, `path` for a file that the user
     /// gave, or `shape` for random weights.
@@ -206,13 +209,14 @@ pub struct Platform {
     pub numa_nodes: Option<u32>,
     /// Container runtime or image that the server's processes ran in. No program writes it yet.
     pub container: Option<String>,
-    /// CUDA version that the driver supports.
+    /// CUDA version that the driver supports. No program writes it yet.
     pub cuda_driver: Option<String>,
-    /// CUDA version that the engine was built with.
+    /// CUDA version that the engine was built with. No program writes it yet.
     pub cuda_runtime: Option<String>,
-    /// Version of NCCL, the library for communication between GPUs.
+    /// Version of NCCL, the library for communication between GPUs. No program writes it yet.
     pub nccl: Option<String>,
-    /// SHA-256 of the matrix of connections between GPUs and CPUs, lower-case hex.
+    /// SHA-256 of the matrix of connections between GPUs and CPUs, lower-case hex. No program
+    /// writes it yet.
     pub topology_sha256: Option<String>,
     /// Number of processes that computed on the machine's GPUs before the server was started; null
     /// without a GPU or where the driver does not report it.

@@ -61,18 +61,22 @@ pub struct ServerTelemetry {
     pub requests_waiting: Option<Spread>,
     /// Number of KV cache pages in use, at the polls during the run.
     pub kv_pages_used: Option<Spread>,
-    /// Total number of KV cache pages of the server.
+    /// Total number of KV cache pages of the server; null where it is not reported.
     pub kv_pages: Option<u64>,
-    /// Increase of the server's counter of prompt tokens over the run.
+    /// Increase of the server's counter of prompt tokens over the run; null where it is not
+    /// reported or decreased.
     pub prompt_tokens: Option<u64>,
-    /// Increase of the server's counter of output tokens over the run.
+    /// Increase of the server's counter of output tokens over the run; null where it is not
+    /// reported or decreased.
     pub output_tokens: Option<u64>,
     /// Increase of the server's counter of prompt tokens looked up in the prefix cache over the
-    /// run.
+    /// run; null where it is not reported or decreased.
     pub prefix_query_tokens: Option<u64>,
-    /// Increase of the server's counter of prompt tokens found in the prefix cache over the run.
+    /// Increase of the server's counter of prompt tokens found in the prefix cache over the run;
+    /// null where it is not reported or decreased.
     pub prefix_hit_tokens: Option<u64>,
-    /// Increase of the server's counter of preemptions over the run.
+    /// Increase of the server's counter of preemptions over the run; null where it is not reported
+    /// or decreased.
     pub preemptions: Option<u64>,
     /// Time series of the server metrics; left out where there are fewer than three polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -84,14 +88,17 @@ pub struct ServerTelemetry {
 pub struct HostTelemetry {
     /// True when the server's address belongs to the load generator's machine.
     pub has_server: bool,
-    /// Share of the time of all cores in user mode, from 0 to 1. What the user, system, iowait and
-    /// steal shares lack to 1 is idle time.
+    /// Share of the time of all cores in user mode, from 0 to 1; null for a run shorter than a
+    /// kernel tick. What the user, system, iowait and steal shares lack to 1 is idle time.
     pub cpu_user_share: Option<f64>,
-    /// Share of the time of all cores in the kernel including interrupts, from 0 to 1.
+    /// Share of the time of all cores in the kernel including interrupts, from 0 to 1; null for a
+    /// run shorter than a kernel tick.
     pub cpu_system_share: Option<f64>,
-    /// Share of the time of all cores idle while waiting for a disk, from 0 to 1.
+    /// Share of the time of all cores idle while waiting for a disk, from 0 to 1; null for a run
+    /// shorter than a kernel tick.
     pub cpu_iowait_share: Option<f64>,
-    /// Share of the time of all cores that the hypervisor gave to other machines, from 0 to 1.
+    /// Share of the time of all cores that the hypervisor gave to other machines, from 0 to 1; null
+    /// for a run shorter than a kernel tick.
     pub cpu_steal_share: Option<f64>,
     /// Peak memory in use on the machine, in bytes: total memory without what is available before
     /// swapping.
@@ -122,33 +129,41 @@ pub struct Pressure {
 pub struct GpuTelemetry {
     /// True when the GPU was busy at one or more polls.
     pub worked: bool,
-    /// Power draw of the GPU, in milliwatts.
+    /// Power draw of the GPU at the polls during the run, in milliwatts; null where the driver does
+    /// not report it.
     pub power_mw: Option<Spread>,
-    /// Energy of the GPU from just before the clock started to just after it stopped, in
-    /// millijoules.
+    /// Energy that the GPU used from just before the clock started to just after it stopped, in
+    /// millijoules; null where the driver reports neither energy nor power.
     pub energy_mj: Option<u64>,
     /// Source of the value of `energy_mj`; null where the energy is not known.
     pub energy_source: Option<EnergySource>,
-    /// Clock of the GPU's processors, in MHz.
+    /// Clock of the GPU's processors at the polls during the run, in MHz; null where the driver
+    /// does not report it.
     pub sm_mhz: Option<Spread>,
-    /// Clock of the GPU's memory, in MHz.
+    /// Clock of the GPU's memory at the polls during the run, in MHz; null where the driver does
+    /// not report it.
     pub memory_mhz: Option<Spread>,
-    /// Peak temperature of the GPU chip, in degrees Celsius.
+    /// Peak temperature of the GPU chip, in degrees Celsius; null where the driver does not report
+    /// it.
     pub gpu_c_max: Option<u64>,
-    /// Peak temperature of the GPU memory, in degrees Celsius.
+    /// Peak temperature of the GPU memory, in degrees Celsius; null where the driver does not
+    /// report it.
     pub memory_c_max: Option<u64>,
-    /// Share of time in which a kernel ran on the GPU, in percent.
+    /// Share of time in which a kernel ran on the GPU, at the polls during the run, in percent;
+    /// null where the driver does not report it.
     pub util_percent: Option<Spread>,
-    /// Peak memory in use on the GPU by all processes, in bytes.
+    /// Peak memory in use on the GPU by all processes, in bytes; null where the driver does not
+    /// report it.
     pub memory_used_bytes_max: Option<u64>,
-    /// Shares of polls at which the GPU's clocks were throttled, by cause.
+    /// Shares of the polls during the run at which the GPU's clocks were throttled, by cause; null
+    /// where the driver does not report it.
     pub throttled: Option<Throttled>,
-    /// Number of uncorrectable memory errors from just before the clock started to just after it
-    /// stopped.
+    /// Number of uncorrectable memory errors of the GPU from just before the clock started to just
+    /// after it stopped; left out where the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_uncorrected: Option<u64>,
-    /// Number of PCIe packets sent again from just before the clock started to just after it
-    /// stopped.
+    /// Number of PCIe packets that the GPU sent again from just before the clock started to just
+    /// after it stopped; left out where the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_replays: Option<u64>,
 }
@@ -168,13 +183,17 @@ pub enum EnergySource {
 /// to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Throttled {
-    /// Share of polls throttled by the power limit.
+    /// Share of the polls during a run at which the power limit kept the GPU's clocks low, from 0
+    /// to 1.
     pub power_share: f64,
-    /// Share of polls throttled by temperature, in software or hardware.
+    /// Share of the polls during a run at which software or hardware kept the GPU's clocks low
+    /// because of its temperature, from 0 to 1.
     pub thermal_share: f64,
-    /// Share of polls throttled by hardware: an external power brake or an emergency slowdown.
+    /// Share of the polls during a run at which an external power brake or an emergency slowdown of
+    /// the hardware kept the GPU's clocks low, from 0 to 1.
     pub hardware_share: f64,
-    /// Share of polls throttled by another GPU of a group with synchronized clocks.
+    /// Share of the polls during a run at which another GPU of a group with synchronized clocks
+    /// kept the GPU's clocks low, from 0 to 1.
     pub sync_share: f64,
 }
 

@@ -32,7 +32,7 @@ pub struct Trend {
     pub points: Vec<Point>,
     /// Segments of constant level, which together cover all points in order.
     pub segments: Vec<Segment>,
-    /// Changes of level between neighboring segments of the trend, in order.
+    /// Changes of level between neighboring segments of one epoch of the trend, in order.
     pub changes: Vec<Change>,
 }
 
@@ -41,7 +41,7 @@ pub struct Trend {
 pub struct Point {
     /// Release that the point's runs measured.
     pub release: String,
-    /// Id of the campaign; null for runs without a campaign.
+    /// Id of the campaign of the point's runs; null for runs without a campaign.
     pub campaign: Option<String>,
     /// Id of the first run of the point, whose ULID tells when it was planned.
     pub run: String,

@@ -62,8 +62,9 @@ pub struct Verdict {
     pub candidate: Option<f64>,
     /// Number of pairs of runs behind the effect; 0 where no pairs were compared.
     pub pairs: u32,
-    /// Effect in percent: geometric mean of candidate / baseline over the pairs, minus one; without
-    /// pairs, that of the geometric means over all runs. Null where no ratio can be computed.
+    /// Effect in percent: geometric mean of candidate / baseline over the pairs, minus one; in a
+    /// cell without pairs, ratio of the geometric means over all usable runs, minus one. Null where
+    /// no ratio can be computed, and for failed requests.
     pub effect_pct: Option<f64>,
     /// t interval of the effect from the log ratios of the pairs at the policy's confidence, such
     /// as 95 %, in percent; null where the pairs give none.

@@ -29,16 +29,17 @@ pub struct Workload {
     /// `jsonl` it applies to lines without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// Range of random lengths, from 0 to 1. `random@vllm` draws from
-    /// `[(1 - ratio) * mean, (1 + ratio) * mean]`, so that 0 means fixed lengths; other samplers
-    /// draw from `[ratio * bound, bound]`, so that 1 means fixed lengths.
+    /// Range of random lengths, from 0 to 1. `random@vllm` draws from `[(1 - ratio) * mean, (1 +
+    /// ratio) * mean]`, so that 0 means fixed lengths, and takes no 1; other samplers draw from
+    /// `[ratio * bound, bound]`, so that 1 means fixed lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_ratio: Option<f64>,
     /// Length, or its bound, of the prefix that all prompts, or all prompts of a group, share, in
     /// tokens; no prefix where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_tokens: Option<u64>,
-    /// Number of groups; the requests of a group share one prefix.
+    /// Number of groups, whose requests share one prefix each; left out for samplers without
+    /// groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<u64>,
     /// Maximum number of requests (turns) in one conversation; left out for no maximum.
