@@ -1,4 +1,5 @@
-//! `campaign.v1`: record of one release-bench campaign: planned runs in order, noise and verdicts.
+//! `campaign.v1`: record of one campaign (release-bench, lab or GPU validation): its runs, noise and
+//! verdicts.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `measurement.v1`: result of one `redline-bench run`, with the parts of a run record that the
+//! `measurement.v1`: result of one run of `redline-bench`, with the parts of a run record that the
 //! load generator measures.
 
 use schemars::JsonSchema;

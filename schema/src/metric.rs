@@ -1,5 +1,5 @@
-//! Metrics that tables and comparisons show: name, unit, better direction, and the
-//! minimum effect of a metric, below which a difference is never called a change.
+//! Metrics that tables and comparisons show: name, unit, better direction, scenarios in which a
+//! regression blocks a release, and minimum effect, below which no change is suspected.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
