@@ -1,5 +1,5 @@
-//! `campaign.v1`: record of one campaign (release-bench, lab or GPU validation): its runs, noise and
-//! verdicts.
+//! `campaign.v1`: record of one campaign (release-bench, lab or GPU validation): its runs, noise
+//! and verdicts.
 
 use std::collections::BTreeMap;
 

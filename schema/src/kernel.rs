@@ -1,5 +1,5 @@
-//! `kernel.v1`: record of micro-benchmarks of single operations, such as matmul and attention, and of
-//! a whole model's speed compared with limits of the machine.
+//! `kernel.v1`: record of micro-benchmarks of single operations, such as matmul and attention, and
+//! of a whole model's speed compared with limits of the machine.
 
 use std::collections::BTreeMap;
 
