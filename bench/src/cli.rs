@@ -28,7 +28,7 @@ pub struct Cli {
 
 impl Cli {
     /// Returns the local files given with `--input`, by the id of the model or dataset that each
-    /// replaces. Empty for subcommands without inputs.
+    /// replaces. Empty where none is given, as for subcommands that do not take the flag.
     pub fn given(&self) -> BTreeMap<String, PathBuf> {
         match &self.command {
             Verb::PeerBench(flags) => flags.inputs.by_id(),
@@ -72,7 +72,8 @@ pub struct PeerBench {
     /// Number of threads of each engine; default: the number of cores.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub threads: Option<u32>,
-    /// Number of measurements of each figure on each of the two engines.
+    /// Number of measurements of each figure on each of the two engines; perplexity, which does not
+    /// vary, is measured once.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
     /// Measure only the figure NAME; may be repeated.
@@ -89,11 +90,13 @@ pub struct PeerBench {
 }
 
 /// Keep the working tree's server under load for a long time, and detect memory leaks. Loads follow
-/// each other, each answered in full. Between them the server's memory, descriptors and threads are
-/// counted; the last quarter is compared with the second.
+/// each other, each answered in full. Between loads the server's memory, descriptors and threads
+/// are counted; those of the last quarter of the loads are compared with those of the second
+/// quarter.
 #[derive(Debug, Args)]
 pub struct Soak {
-    /// Duration of the load on the server, in minutes.
+    /// Minutes for which the server is under load; at least eight loads are sent, however long they
+    /// take.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub minutes: u32,
     /// Model to serve, a file of `suite/models/`; default: the first model of the target `cpu`.
@@ -137,8 +140,8 @@ pub struct ClientBench {
 }
 
 /// Time the registry's tools and the site on a large simulated registry. The registry is a
-/// repository under `target/` that is removed afterwards; the site is built from a tenth as many
-/// records.
+/// repository under `target/` that is removed afterwards, unless `--keep` names another folder; the
+/// site is built from a tenth as many records.
 #[derive(Debug, Args)]
 pub struct ScaleBench {
     /// Number of records in the registry. The commands' time limits apply only to the default
@@ -148,7 +151,8 @@ pub struct ScaleBench {
     /// Number of times that each tool command is timed.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Create the simulated registry in this folder, which must not exist yet, and keep it.
+    /// Create the simulated registry in this folder, which must be empty or not exist yet, and keep
+    /// it.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Also write the table of measured times into `docs/method/scale.md`.
@@ -158,8 +162,8 @@ pub struct ScaleBench {
 
 #[derive(Debug, Subcommand)]
 pub enum GpuValidation {
-    /// Build a release and pack it into a bundle with the programs, models and workloads that its
-    /// stages need.
+    /// Build a release, or the working tree, and pack it into a bundle with the programs, models
+    /// and workloads that its stages need.
     Pack(PackFlags),
     /// Run the stages of the bundle in which this program lies, except those that have run.
     Run(RunFlags),

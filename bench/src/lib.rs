@@ -26,7 +26,8 @@ use cli::Verb;
 use schema::exit::Exit;
 use schema::run::HardwareFacts;
 
-/// Failure of a compared engine or client; the command that meets it ends with exit code 1.
+/// Failure of a compared engine or client. A command that ends because of it has exit code 1;
+/// `client-bench` records the failure of another client than Redline's and goes on.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct RivalError(String);
@@ -80,7 +81,8 @@ fn write_table(world: &World, document: &str, command: &str, table: &str) -> Res
     Ok(write_whole(&path, written.as_bytes())?)
 }
 
-/// Builds the runner of benchmark runs on this machine that belong to no campaign.
+/// Builds the runner of benchmark runs on this machine, outside of `redline-campaign`; the runs'
+/// records name `campaign` as their campaign's id.
 fn local_bench<'a>(
     world: &'a World,
     campaign: &'a str,

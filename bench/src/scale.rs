@@ -35,12 +35,13 @@ const DOCUMENT: &str = "docs/method/scale.md";
 /// Command named in the marker of the page `docs/method/scale.md` that says who writes its table.
 const COMMAND: &str = "cargo xtask scale-bench --document";
 
-/// Runs `scale-bench`. The exit code is 1 if a command takes longer than its limit.
+/// Runs `scale-bench`. The exit code is 1 if the median time of a command is above its limit; the
+/// limits apply to the default number of records only.
 ///
 /// # Errors
-/// A program of Redline is missing, another process holds the clone's lock, the registry cannot be
-/// written (as when the disk is full), a command fails on it, the run is interrupted, or the table
-/// cannot be written.
+/// A program of Redline is missing, another process holds the clone's lock, the folder for the
+/// registry is not empty, git fails, a file cannot be read or written (as when the disk is full), a
+/// command fails on the registry, or the run is interrupted.
 pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     world.tools.check_for(&[RESULTS, SITE])?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -114,7 +115,7 @@ pub struct Work {
     words: &'static [&'static str],
     /// True for the command that builds the site.
     is_site: bool,
-    /// True for a command that finds no index of the registry's records.
+    /// True for a command before which the index of the registry's records is removed.
     is_without_index: bool,
     /// Exit codes of the command that do not count as a failure.
     codes: &'static [i32],

@@ -46,8 +46,8 @@ struct Held {
 ///
 /// # Errors
 /// The model or scenario is unknown, another process holds the clone's lock, a program is missing
-/// or does not build, an input cannot be obtained, the server does not start, a run does not end
-/// well, or the run is interrupted.
+/// or does not build, a model or dataset cannot be obtained, the server does not start, a load is
+/// not answered in full, a file cannot be read or written, or the run is interrupted.
 pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     world.tools.check()?;
     let wanted = default_cell(world, flags.model.as_deref())?;

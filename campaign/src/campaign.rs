@@ -134,8 +134,9 @@ pub fn latest_unfinished(
     Ok(None)
 }
 
-/// Returns true when a command with `--resume` means the campaign `ready`: it names only that
-/// campaign's release, or repeats all arguments that the campaign was begun with.
+/// Returns true when a command with `--resume` means the campaign `ready`: it names nothing but an
+/// engine and a release that the campaign measures, or repeats all arguments that determine what is
+/// measured.
 pub fn is_requested(ready: &PreparedCampaign, flags: &ReleaseBench, command: &[String]) -> bool {
     let words = essential(command);
     let bare = |word: &str| {
@@ -252,9 +253,9 @@ fn run_stages(
     Drive::new(world, executor, ready, journal).carry_out(stage)
 }
 
-/// Plans the confirmation stage of a comparison: `pairs` pairs of runs in every cell of the plan that
-/// has a suspected change of a release-blocking metric. It computes no statistics: the registry's
-/// comparison says which figures differ.
+/// Plans the confirmation stage of a comparison: `pairs` pairs of runs in every cell of the plan
+/// that has a suspected change of a release-blocking metric. It computes no statistics: the
+/// registry's comparison says which metrics differ.
 fn confirmation(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<PlannedRun> {
     let differs: BTreeSet<(&str, &str)> = compared
         .cells
@@ -292,8 +293,8 @@ fn scenario_id(named: &str) -> &str {
 /// Publishes the records of a campaign whose stages have run, and prints its result.
 ///
 /// # Errors
-/// A record is refused, a tool fails, a file cannot be read or written, or the command is
-/// interrupted.
+/// A record is refused, the releases cannot be compared, a tool fails, a file cannot be read or
+/// written, or the command is interrupted.
 pub fn conclude(
     world: &World,
     mut ready: PreparedCampaign,
@@ -356,8 +357,8 @@ fn unfinished(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
     })
 }
 
-/// Asks the user to confirm a plan that takes long or an unknown number of GPU-hours, and refuses a
-/// plan above `--max-gpu-hours`.
+/// Refuses a plan above `--max-gpu-hours` and, without `--yes`, asks the user to confirm a plan
+/// that takes long or an unknown number of GPU-hours.
 fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result<(), Stop> {
     if let Some(most) = flags.max_gpu_hours
         && brief.gpu_hours() > most
@@ -384,7 +385,8 @@ fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result
 /// Checks that `--executor`, `--slurm-option` and `--url` can be combined.
 ///
 /// # Errors
-/// `--url` is given with the executor `slurm`, or `--slurm-option` with the executor `local`.
+/// `--url` is given with the executor `slurm`, or `--slurm-option` with the executor `local` and
+/// without `--resume`.
 pub fn check_executor(flags: &ReleaseBench) -> Result<(), Stop> {
     let message = match flags.execution.executor.as_str() {
         SLURM if flags.url.is_some() => {

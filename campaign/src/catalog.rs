@@ -36,7 +36,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Returns the server flags that set the number of threads.
+    /// Returns the server flags that set the number of threads to `threads`; none if the engine's
+    /// file names none.
     pub fn thread_flags(&self, threads: u32) -> Vec<String> {
         let fill = |word: &String| word.replace("{threads}", &threads.to_string());
         self.file.launch.threads.iter().map(fill).collect()
@@ -50,7 +51,7 @@ impl Engine {
 }
 
 /// Catalog of the folder `suite/`, which has one TOML file per scenario, model, dataset, target,
-/// engine, policy and GPU validation.
+/// engine, policy, lab and GPU validation.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     dir: PathBuf,

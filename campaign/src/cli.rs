@@ -52,7 +52,7 @@ pub enum Verb {
     ReleaseBench(Box<ReleaseBench>),
     /// Finish a campaign from the folders of its jobs alone: verify, record, commit, render.
     Ingest(Ingest),
-    /// Find out which server options are worth using, and for which load. Each round of runs is
+    /// Find out which server options are worth using, and in which scenarios. Each round of runs is
     /// chosen from the results of the rounds before.
     Lab(Lab),
     /// Download models and datasets into the cache.
@@ -137,7 +137,7 @@ pub struct ReleaseBench {
     #[arg(long, value_name = "ENGINE@VERSION", value_parser = crate::plan::parse_other_engine)]
     #[arg(conflicts_with_all = ["baseline", "url", "worktree"])]
     pub beside: Vec<(String, String)>,
-    /// Run engines that are Python packages in their container images.
+    /// Run engines that are Python packages in their container images, with this container runtime.
     #[arg(long, value_enum, value_name = "RUNTIME", conflicts_with = "url")]
     pub container: Option<Runtime>,
     /// Also measure a variant of the release with these server flags: NAME='FLAGS'; may be
@@ -249,9 +249,8 @@ pub struct Kernels {
     /// Benchmark the working tree; this is the default without VERSION.
     #[arg(long)]
     pub worktree: bool,
-    /// Model to compare with the machine's limits, the name of a file of `suite/models/` without
-    /// `.toml`; default: the first
-    /// model of the target `cpu`.
+    /// Model whose speed is compared with the machine's limits: the name of a file of
+    /// `suite/models/` without `.toml`; default: the first model of the target `cpu`.
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
     /// Repository whose `results/` receives the records; default: this clone.

@@ -34,7 +34,7 @@ impl Clock {
         u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
     }
 
-    /// Returns date and time, in UTC, in the form of RFC 3339, to the millisecond.
+    /// Returns the current date and time, in UTC, in the form of RFC 3339, to the millisecond.
     pub fn rfc3339(self) -> String {
         let now = OffsetDateTime::now_utc();
         let now = now.replace_millisecond(now.millisecond()).unwrap_or(now);

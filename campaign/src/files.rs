@@ -85,10 +85,11 @@ pub fn temp_near(path: &Path) -> Result<NamedTempFile, FileError> {
     NamedTempFile::new_in(dir).map_err(FileError::at("write in", dir))
 }
 
-/// Flushes a finished temporary file to disk and renames it to `path`.
+/// Flushes a finished temporary file to disk, makes it readable by all users, and renames it to
+/// `path`.
 ///
 /// # Errors
-/// The flush or the rename fails.
+/// The file cannot be flushed, given its permissions or renamed.
 pub fn put(file: NamedTempFile, path: &Path) -> Result<(), FileError> {
     // Without the flush, a crash after the rename could leave an empty file under the final name.
     file.as_file().sync_all().map_err(FileError::at("write", path))?;
@@ -107,7 +108,8 @@ pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Lists every file below a folder, sorted by path; empty if the folder does not exist.
+/// Lists the files below a folder, sorted by path. A folder that does not exist or cannot be read
+/// has none.
 pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -118,7 +120,8 @@ pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the size of a file in bytes, 0 for a folder; `None` if neither exists.
+/// Returns the size of a file in bytes, 0 for a folder; `None` if there is neither at `path` or its
+/// metadata cannot be read.
 pub fn size(path: &Path) -> Option<u64> {
     let meta = fs::metadata(path).ok()?;
     Some(if meta.is_file() { meta.len() } else { 0 })
@@ -128,13 +131,16 @@ pub fn size(path: &Path) -> Option<u64> {
 #[derive(Debug)]
 pub struct Content<T> {
     pub lines: Vec<T>,
-    /// Length of the file's complete lines in bytes; an incomplete line may follow.
+    /// Number of bytes of the parsed lines. A last line that is incomplete or cannot be parsed may
+    /// follow them in the file.
     pub whole_bytes: usize,
-    /// True when an incomplete line follows the file's complete ones.
+    /// True when a last line that is incomplete or cannot be parsed follows the parsed lines in the
+    /// file.
     pub torn: bool,
 }
 
-/// Reads the complete lines of a file of JSON lines; there are none if the file does not exist.
+/// Reads a file of JSON lines, without a last line that is incomplete or cannot be parsed. A file
+/// that does not exist has no lines.
 ///
 /// # Errors
 /// The file cannot be read, or a line before the last is not of type `T`.
@@ -171,8 +177,8 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens or creates a file of JSON lines and returns its content. An incomplete last line is
-    /// cut off.
+    /// Opens or creates a file of JSON lines and returns its content. A last line that is
+    /// incomplete or cannot be parsed is cut off.
     ///
     /// # Errors
     /// A file or folder cannot be created, read or written, or a line before the last is not of
@@ -195,7 +201,7 @@ impl Lines {
     /// Appends one JSON line to the file and flushes it to disk.
     ///
     /// # Errors
-    /// The line cannot be written.
+    /// `line` has no JSON form, or the file cannot be written.
     pub fn append<T: Serialize>(&mut self, line: &T) -> Result<(), FileError> {
         let text = serde_json::to_string(line).map_err(io::Error::from);
         let written = text.and_then(|text| {

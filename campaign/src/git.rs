@@ -74,7 +74,8 @@ impl Git {
     /// Returns the hashes of the commits whose parents this shallow clone lacks.
     ///
     /// # Errors
-    /// git fails, or its list cannot be read.
+    /// git cannot be run, fails or is interrupted, or its list cannot be read, as in a complete
+    /// clone, which has none.
     pub fn shallow_commits(&self) -> Result<BTreeSet<String>, Stop> {
         let path = self.text(&["rev-parse", "--git-path", "shallow"])?;
         let list = files::read_text(&self.dir.join(path.trim()))?;

@@ -34,12 +34,13 @@ const MODEL_BENCH: [&str; 8] = ["-p", "64,512", "-n", "64", "-b", "1,8,32", "--c
 const CRITERION: [&str; 6] =
     ["--warm-up-time", "0.1", "--measurement-time", "0.3", "--sample-size", "20"];
 
-/// Runs the benchmarks of a release, or of the working tree, and writes a kernel record of them.
+/// Runs the benchmarks of a release, or of the working tree, and writes a kernel record of them,
+/// which for a release is committed.
 ///
 /// # Errors
-/// The release cannot be resolved or built, the benchmarks or a tool fail, the clone is in use by
-/// another campaign, a file cannot be read or written, the registry refuses the record, or the
-/// command is interrupted.
+/// A file of the suite is missing or invalid, the release cannot be resolved or built, the
+/// benchmarks or a tool fail, the clone is in use by another campaign, a file cannot be read or
+/// written, the registry refuses the record, or the command is interrupted.
 pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -205,7 +206,8 @@ pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), 
 }
 
 /// Returns the share of the machine's arithmetic limit that a matrix multiplication or attention
-/// reaches; `None` for other kernels, which mostly move data that may lie in caches.
+/// reaches; `None` for other kernels, which mostly move data that may lie in caches, and where
+/// operations or limit are not known.
 #[expect(clippy::cast_precision_loss, reason = "operations of one call are far below 2^53")]
 fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
     let per_s = match bench.op.as_str() {
@@ -229,8 +231,8 @@ fn table(record: &KernelRecord) -> String {
 }
 
 /// Reads every benchmark below `home`, sorted by name, from the result files of criterion 0.8:
-/// `<home>/**/new/benchmark.json`, `estimates.json` and `sample.json`. Their form is undocumented and
-/// may change with criterion.
+/// `<home>/**/new/benchmark.json`, `estimates.json` and `sample.json`. Their form is undocumented
+/// and may change with criterion.
 ///
 /// # Errors
 /// A file is missing, cannot be read or has another form.

@@ -11,7 +11,8 @@ use std::time::Duration;
 use crate::files::{FileError, make_dir};
 use crate::stop::{Stop, environment};
 
-/// Time for which the lock file of a process that has ended may still be locked.
+/// Longest wait for the lock of a process that has ended: a program that it was starting may still
+/// hold the lock until it has called `exec`.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
 /// Pause between two attempts to take a lock.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -25,8 +26,9 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the lock file at `path`, or fails at once if another process holds it. `pid` is this
-    /// process's id, which is written to the file for the error message of others.
+    /// Takes the lock file at `path`, or fails if another process holds it: at once if that process
+    /// runs, else after a few seconds. `pid` is this process's id, which is written to the file for
+    /// the error message of others.
     ///
     /// # Errors
     /// Another process holds the lock, or the file cannot be created, locked or written.

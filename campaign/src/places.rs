@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 /// File name of a job's log, [`CampaignPlaces::node_log`].
 pub const NODE_LOG: &str = "node.log";
 
-/// Paths in one clone. What a campaign writes, apart from the registry and the input cache, lies
-/// below `target/`.
+/// Paths of the folders and files of one clone, most of them below `target/`.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// Root folder of the clone.
@@ -17,7 +16,8 @@ pub struct Places {
 }
 
 impl Places {
-    /// Returns the paths of the clone `root`; `cargo_target` overrides cargo's target directory.
+    /// Returns the paths of the clone `root`. `cargo_target` is cargo's target directory, absolute
+    /// or relative to `root`; `None` stands for `target/`.
     pub fn new(root: &Path, cargo_target: Option<&Path>) -> Self {
         // `join` with an absolute path yields that path, so both forms of the variable work.
         let cargo_target = cargo_target.map_or_else(|| root.join("target"), |dir| root.join(dir));
@@ -49,8 +49,8 @@ impl Places {
         CampaignPlaces { dir: self.campaigns().join(id) }
     }
 
-    /// Returns the folder below `target/` with the working files of the command `name`, which is no
-    /// campaign.
+    /// Returns the folder `name` below `target/`, in which a command that is no campaign keeps its
+    /// working files.
     pub fn target(&self, name: &str) -> PathBuf {
         self.root.join("target").join(name)
     }
@@ -61,8 +61,8 @@ impl Places {
     }
 }
 
-/// Paths inside the folder of a campaign, or of one of its jobs. A campaign's `results/` is laid out
-/// like the registry, so that the same tools read records that are never committed.
+/// Paths inside the folder of a campaign, or of one of its jobs. A campaign's `results/` is laid
+/// out like the registry, so that the same tools read records that are never committed.
 #[derive(Debug, Clone)]
 pub struct CampaignPlaces {
     pub dir: PathBuf,
@@ -90,7 +90,7 @@ impl CampaignPlaces {
         self.dir.join("logs").join(format!("{run}.log"))
     }
 
-    /// Returns the path of the file that the load generator writes for a run.
+    /// Returns the path of the file with the measurement that the load generator writes for a run.
     pub fn measurement(&self, run: &str) -> PathBuf {
         self.dir.join("measurements").join(format!("{run}.json"))
     }

@@ -150,10 +150,12 @@ impl Group {
         Ok(self.ended)
     }
 
-    /// Waits for the group's leader to end; returns `None` if `limit` passes first.
+    /// Waits for the group's leader to end; returns `None` if `limit` passes first. Without a
+    /// limit, it waits as long as the leader runs.
     ///
     /// # Errors
-    /// Interrupted, in which case the group has been ended; or the child is lost.
+    /// A signal has arrived, after which the group has been ended; or the system no longer knows
+    /// the child.
     pub fn wait(
         &mut self,
         limit: Option<Duration>,
@@ -175,8 +177,9 @@ impl Group {
         }
     }
 
-    /// Sends SIGTERM to the group, waits up to `grace` for the leader, then kills the rest. Returns
-    /// the leader's exit status, and true if the leader had to be killed.
+    /// Ends the group: while the leader runs, sends SIGTERM and waits up to `grace` for it; then
+    /// kills every process that is left. Returns the leader's exit status, `None` if the system
+    /// does not report it, and true if the leader had to be killed.
     pub fn end(&mut self, grace: Duration) -> (Option<ExitStatus>, bool) {
         let was_alive = self.poll().is_ok_and(|status| status.is_none());
         if was_alive {
@@ -231,7 +234,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// Returns the last non-empty line of standard error.
+    /// Returns the last non-empty line of standard error, trimmed; `None` if there is none.
     pub fn last_said(&self) -> Option<&str> {
         self.stderr.lines().map(str::trim).rfind(|line| !line.is_empty())
     }
@@ -247,7 +250,8 @@ pub fn capture(command: &mut Command, interrupt: &Interrupt) -> Result<Written, 
     Ok(written.expect("without a limit the wait is for the end"))
 }
 
-/// Runs `command` to its end or for `limit`; returns `None` if it was ended at the limit.
+/// Runs `command` to its end, or for `limit` if there is one, and returns its output; returns
+/// `None` if it was ended at the limit.
 ///
 /// # Errors
 /// The command cannot be started, the system no longer knows the process, or the wait was
@@ -310,7 +314,7 @@ pub fn show(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus, 
     Ok(status.unwrap_or_else(|| ExitStatus::from_raw(0)))
 }
 
-/// Describes an exit status: `exit code 1` or `signal 9 (SIGKILL)`.
+/// Describes an exit status in words, such as `exit code 1` or `signal 9 (SIGKILL)`.
 pub fn describe(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("exit code {code}"),
@@ -322,7 +326,7 @@ pub fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Returns the whole microseconds of a duration.
+/// Converts a duration to microseconds, rounded down.
 pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

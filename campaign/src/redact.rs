@@ -15,8 +15,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns `text` with paths cut to their last part, and names and addresses replaced by
-    /// placeholders.
+    /// Returns `text` with absolute paths cut to their last part, as in `{path}/x.gguf`, and host
+    /// names, user names, network addresses and URLs replaced by placeholders.
     pub fn redact(&self, text: &str) -> String {
         // Separators that surround names and paths in log lines and flags such as `--model=/x`.
         let separates = |c: char| c.is_whitespace() || "\"'`()[]{}<>,;=|".contains(c);

@@ -25,8 +25,9 @@ const PORT: u16 = 23333;
 /// Builds the release, fetches the model, and replaces this process with the server (`exec`).
 ///
 /// # Errors
-/// The clone is in use by another campaign, a file of the suite is missing or invalid, the release
-/// or the model cannot be obtained, the command is interrupted, or the server cannot be started.
+/// The clone is in use by another campaign or cannot be locked; a file of the suite is missing, is
+/// invalid, or lacks a program or flag that the server needs; the release or the model cannot be
+/// obtained; the command is interrupted; or the server cannot be started.
 pub fn serve(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     // A build beside a running campaign would take the cores that it measures on.
     let lock = Lock::take(&world.places.lock(), world.pid)?;
@@ -54,8 +55,8 @@ pub fn serve(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     Err(ProcessError::Start { program: program.clone(), source }.into())
 }
 
-/// Takes `--port N` out of the user's server flags and returns it separately, since the engine's
-/// command line sets the port itself.
+/// Splits the user's server flags into all flags except `--port N` or `--port=N`, and the port, by
+/// default [`PORT`]: the engine's command line sets the port itself.
 fn split_port(flags: &[String]) -> (Vec<String>, u16) {
     let mut rest = Vec::new();
     let mut port = PORT;
@@ -109,7 +110,7 @@ fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     inputs_of(world, &cells, &scenarios)
 }
 
-/// Describes the model named `id` as an input, or else the dataset of that name.
+/// Returns the input for the model named `id`, or else for the dataset of that name.
 fn input(world: &World, id: &str) -> Result<Input, Stop> {
     let (models, datasets) = (world.catalog.ids("model")?, world.catalog.ids("dataset")?);
     if models.iter().any(|model| model == id) {

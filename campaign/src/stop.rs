@@ -17,12 +17,13 @@ pub trait Ends: Error + Send + Sync + 'static {
     }
 }
 
-/// Builds a failure for wrong use of the command line (exit code 2) from the words of `format!`.
+/// Builds a failure with exit code 2, for wrong use of the command line or invalid data, from the
+/// arguments of `format!`.
 macro_rules! wrong_use {
     ($($words:tt)*) => { $crate::stop::Stop::wrong_use(format!($($words)*)) };
 }
 
-/// Builds a failure for a machine or clone that cannot run the command (exit code 4) from the words
+/// Builds a failure with exit code 4, for a machine, clone or tool that fails, from the arguments
 /// of `format!`.
 macro_rules! environment {
     ($($words:tt)*) => { $crate::stop::Stop::environment(format!($($words)*)) };
@@ -44,7 +45,8 @@ impl Stop {
         self.exit
     }
 
-    /// Returns the error message with its chain of causes joined by colons, and the hint.
+    /// Returns the error message with its chain of causes joined by colons, and the hint if there
+    /// is one.
     pub fn cause(&self) -> (String, Option<String>) {
         let mut said = self.cause.to_string();
         // Errors print only their own sentence, so the causes are appended here.
@@ -56,7 +58,7 @@ impl Stop {
         (said, self.hint.clone())
     }
 
-    /// Replaces the failure's hint.
+    /// Sets the failure's hint, in place of an earlier one.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -77,18 +79,20 @@ impl Stop {
         self
     }
 
-    /// Builds a failure for wrong use of the command line (exit code 2).
+    /// Builds a failure with exit code 2, for wrong use of the command line or invalid data,
+    /// without a hint.
     pub fn wrong_use(message: impl Into<String>) -> Self {
         Self { exit: Exit::Unsound, hint: None, cause: message.into().into() }
     }
 
-    /// Builds a failure for a machine or clone that cannot run the command (exit code 4).
+    /// Builds a failure with exit code 4, for a machine, clone or tool that fails, without a hint.
     pub fn environment(message: impl Into<String>) -> Self {
         Self { exit: Exit::Environment, hint: None, cause: message.into().into() }
     }
 }
 
-/// Prints `error: MESSAGE: CAUSE`, then the hint on a line of its own.
+/// Formats the failure as `error: MESSAGE`, with the chain of causes joined by colons, and, if
+/// there is a hint, `hint: HINT` on a line of its own.
 impl fmt::Display for Stop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "error: {}", self.cause().0)?;

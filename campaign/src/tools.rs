@@ -77,7 +77,7 @@ impl Tools {
 }
 
 /// Builds the error of a Redline program that ended with `status` and has printed the cause on
-/// standard error.
+/// standard error. Its exit code is 2 if that of the program was 2, else 4.
 pub fn ended(name: &str, verb: &str, status: ExitStatus) -> Stop {
     let message = format!("`{name} {verb}` ended with {}", describe(status));
     // Redline's programs share their exit codes, so that 2 (wrong use) stays 2.

@@ -53,7 +53,7 @@ pub struct World {
     pub tools: Tools,
     /// Catalog of the suite's files in `suite/`, such as scenarios, models and engines.
     pub catalog: Catalog,
-    /// Cache of downloaded inputs, verified by hash, and of builds of rival engines.
+    /// Cache of downloaded inputs, builds of rival engines, build tools and the like.
     pub cache: Cache,
     /// Wall clock, and a steady clock for durations.
     pub clock: Clock,
@@ -71,7 +71,7 @@ pub struct World {
     pub slurm_env: BTreeMap<String, String>,
     /// Folders of the `PATH`, in which programs are looked for.
     pub search_path: Vec<PathBuf>,
-    /// Number of processor cores that this process may use.
+    /// Number of logical processors that this process may use; 1 if unknown.
     pub cores: u32,
     /// Process id of this program, written to lock files.
     pub pid: u32,
@@ -79,7 +79,8 @@ pub struct World {
     pub program: PathBuf,
     /// Random bits of the system, from which a campaign's ids are counted up.
     pub random: u128,
-    /// Hugging Face home directory (`HF_HOME`), which contains the model cache `hub/`.
+    /// Hugging Face home directory, which contains the model cache `hub/`: as `HF_HOME` sets it,
+    /// else in the user's cache folder.
     pub hub_home: PathBuf,
     /// Local files given with `--input`, by the id of the model or dataset that each replaces.
     pub given: BTreeMap<String, PathBuf>,
@@ -115,8 +116,8 @@ pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
 /// of downloads.
 ///
 /// # Errors
-/// The current directory is in no clone, no cache folder is known, or the system denies signal
-/// handlers or random bits.
+/// `root` is not given and the current directory is in no clone, no cache folder is known, or the
+/// system denies signal handlers or random bits.
 pub fn gather(
     root: Option<&Path>,
     tools_dir: Option<&Path>,
@@ -181,7 +182,8 @@ fn cache_dir() -> Result<PathBuf, Stop> {
     Ok(strategy.cache_dir().join("redline"))
 }
 
-/// Returns the Hugging Face home directory: `HF_HOME`, else the default in the user's cache folder.
+/// Returns the Hugging Face home directory: `HF_HOME`, else the default in the user's cache folder;
+/// empty if there is no such folder.
 fn hub_home() -> PathBuf {
     let of_user = || Some(etcetera::choose_base_strategy().ok()?.cache_dir().join("huggingface"));
     folder_in("HF_HOME").or_else(of_user).unwrap_or_default()

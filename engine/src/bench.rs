@@ -141,9 +141,9 @@ impl Limits {
 /// document to print.
 ///
 /// # Errors
-/// The model cannot be found, loaded or run, its limits or the machine's cannot be measured, the
-/// lengths exceed the model's context, there is no GPU, neither MODEL nor `--kernels` is given, or
-/// `--kernels` is given for a CPU.
+/// The model cannot be found, loaded or run; the device cannot be opened, or its limits cannot be
+/// measured; the lengths exceed the model's context; `--device cuda` finds no supported GPU;
+/// neither MODEL nor `--kernels` is given; or `--kernels` is given for a CPU.
 pub fn run(
     model: Option<&str>,
     hub_cache: Option<&Path>,

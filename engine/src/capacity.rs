@@ -10,7 +10,8 @@ use crate::config::{CHUNK_TOKENS, Config, PAGE_TOKENS, STATE_INTERVAL};
 use engine_model::ModelInfo;
 use engine_schedule::{Limits, StateLimits};
 
-/// Memory left for KV pages and recurrent state, after weights and the buffers that steps need.
+/// Memory left for KV pages and recurrent state after the weights, and on a GPU also after the
+/// buffers that steps need.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FreeMemory {
     pub bytes: u64,
@@ -19,7 +20,8 @@ pub(crate) struct FreeMemory {
     pub is_own: bool,
 }
 
-/// Computes the scheduler's limits from the flags, the model and the free memory.
+/// Computes the scheduler's limits from the flags, the model and the free memory; an error if not
+/// even one KV page fits.
 pub(crate) fn limits(config: &Config, info: &ModelInfo, memory: FreeMemory) -> Result<Limits> {
     let free_bytes = memory.bytes;
     let max_batch_size = config.max_batch_size;
@@ -92,10 +94,11 @@ struct Share {
 }
 
 impl Ask {
-    /// Divides `free_bytes` into KV pages and slots for recurrent state; `None` if not even one
-    /// page fits. Each running sequence gets a slot, as long as these take at most half of the
-    /// memory. With the prefix cache there is one more slot for every `STATE_INTERVAL` tokens of
-    /// the pages, for a snapshot.
+    /// Divides the share `entry_count` of `free_bytes` into KV pages and slots for recurrent state;
+    /// `None` if not even one page fits. Each running sequence gets a slot, as long as these take
+    /// at most half of the share. An `entry_count` above 1 is the number of pages itself, and each
+    /// running sequence then gets a slot, however much memory is free. With the prefix cache there
+    /// is one more slot for every `STATE_INTERVAL` tokens of the pages, for a snapshot.
     fn divide(&self, free_bytes: u64) -> Option<Share> {
         let snapshots = |pages: usize| {
             if self.snapshots { pages * PAGE_TOKENS / STATE_INTERVAL } else { 0 }

@@ -138,8 +138,8 @@ impl Write for Limited {
 }
 
 /// Filter `tojson` of chat templates: Python's `json.dumps(value, ensure_ascii=False,
-/// indent=indent)`, for which templates were written. The template engine's own filter escapes for
-/// HTML instead.
+/// indent=indent)`, for which templates were written, with an indent of at most 16. The template
+/// engine's own filter escapes for HTML instead.
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let wrong = |err: serde_json::Error| {
@@ -179,7 +179,7 @@ impl serde_json::ser::Formatter for Spaced {
 }
 
 /// Formats a time, in seconds since 1970, in UTC, with the conversions of `strftime` that chat
-/// templates use.
+/// templates use; other conversions stay as they are.
 pub(crate) fn strftime(format: &str, unix_s: u64) -> String {
     let now = OffsetDateTime::from_unix_timestamp(unix_s as i64);
     let now = now.unwrap_or(OffsetDateTime::UNIX_EPOCH);

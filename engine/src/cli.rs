@@ -59,8 +59,8 @@ pub struct Surroundings {
     pub clock: Clock,
     /// Number of processors that this process may use.
     pub cores: usize,
-    /// Folder of the local hub cache, in which hub ids are looked up, as environment variables set
-    /// it; `None` if they set none.
+    /// Folder of the local hub cache, in which hub ids are looked up, as environment variables
+    /// (such as `HF_HUB_CACHE`, else `HOME`) give it; `None` if none of them is set.
     pub hub_cache: Option<PathBuf>,
     /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,

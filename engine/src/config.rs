@@ -29,7 +29,7 @@ pub const CHUNK_TOKENS: usize = 64;
 /// prompts with the same beginning can continue from them.
 pub const STATE_INTERVAL: usize = 4096;
 
-/// Largest value of `--tp`: no published model has more key heads or experts to divide among ranks.
+/// Largest value of `--tp`: more ranks than one machine has GPUs.
 const TP_MAX: usize = 64;
 /// Largest value of `--threads`, more than any machine has cores. Far beyond it the system refuses
 /// to start threads, and the runtime then aborts the process.
@@ -39,9 +39,9 @@ const THREADS_MAX: usize = 4096;
 pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capability 8.0 or later with its \
                                  driver, and there is none; hint: `--device cpu`";
 
-/// Names of the flags of `redline serve` that say where and under which name a server runs, but not
-/// what it computes. They are left out of the configuration's hash, so that two starts with equal
-/// computation have equal hashes.
+/// Names of flags of `redline serve` that do not change what a server computes, such as those for
+/// its address and name. They are left out of the configuration's hash, so that two starts with
+/// equal computation have equal hashes.
 const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "profile"];
 
 /// Data types that one kind of device (CPU or GPU) supports for matrix multiplication and for the
@@ -321,7 +321,8 @@ impl Config {
         }
     }
 
-    /// Replaces `auto` in `--dtype` and `--kv-dtype` by the types that the model was loaded with.
+    /// Replaces `auto` in `--dtype` and `--kv-dtype` by the types that the model was loaded with; a
+    /// type that no value of the flag names leaves the flag unchanged.
     pub fn settle_dtypes(&mut self, dtype: &str, kv_dtype: &str) {
         // A type that no flag value names leaves the flag at `auto`; `/server_info` names it
         // elsewhere.

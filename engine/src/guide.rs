@@ -75,7 +75,8 @@ impl TextError {
 /// Bytes of one vocabulary token, as the grammar engine for structured output gets them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenBytes {
-    /// Bytes of the token in running text; they may end within a character.
+    /// Bytes of the token in running text, which may end within a character; for a special token
+    /// those of its name.
     pub bytes: Vec<u8>,
     /// True for a special token, which stands for no text and so is part of no grammar.
     pub is_special: bool,

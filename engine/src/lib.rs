@@ -33,7 +33,8 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::LazyLock;
 
-/// Commit that this binary was built from; the builder sets it in `REDLINE_COMMIT`.
+/// Commit that this binary was built from, if the environment variable `REDLINE_COMMIT` named it
+/// during the build; else `None`.
 pub const COMMIT: Option<&str> = option_env!("REDLINE_COMMIT");
 
 /// Returns version and commit of this binary, as `--version` prints them.
@@ -50,9 +51,8 @@ pub fn version() -> &'static str {
 #[error("{0}")]
 pub struct EnvironmentError(pub String);
 
-/// Writes one line to standard error in a single call. Nothing else in the engine writes there.
-/// Errors are ignored: the program that waited for `ready` may have closed the pipe since, where
-/// `eprintln` would panic.
+/// Writes one line to standard error in a single call. Errors are ignored: the program that waited
+/// for `ready` may have closed the pipe since, where `eprintln` would panic.
 pub fn log(line: fmt::Arguments<'_>) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

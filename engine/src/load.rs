@@ -54,8 +54,8 @@ impl LoadError {
     }
 
     /// Returns the exit code of a process that ends with this error: 4 for a failure of the
-    /// environment, such as a missing file, a device error or a processor without bf16; 2 for a
-    /// wrong or unsupported file.
+    /// environment, such as a missing file, a device error or a processor without bf16; 2 for any
+    /// other, such as a wrong or unsupported file.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Model(
@@ -136,18 +136,20 @@ pub struct Loaded {
     pub model: Box<dyn Model>,
     /// Facts about the device that the model is on: kind, name, threads and instruction set.
     pub device: DeviceInfo,
-    /// SHA-256 of the weights' files, which may still be computed in the background.
+    /// SHA-256 of the weights' files (for random weights, of their seed and the configuration),
+    /// which may still be computed in the background.
     pub weights_sha256: Digest,
     /// Origin of the weights: `real` for the checkpoint's, `random` for generated ones.
     pub weights: &'static str,
-    /// File format of the weights: `gguf` or `safetensors`.
+    /// File format of the checkpoint: `gguf` or `safetensors`; for random weights that of the
+    /// configuration.
     pub format: &'static str,
-    /// Number of bytes of device memory that are free after the weights were loaded.
+    /// Number of bytes of memory that are free after the weights were loaded: of the first GPU, or
+    /// those that a process on the CPU could allocate (0 if the system does not say).
     pub free_bytes: u64,
 }
 
-/// Opens the model's files and loads its weights on the device that `options` choose. The files are
-/// closed when this returns.
+/// Opens the model's files and loads its weights on the device that `options` choose.
 ///
 /// # Errors
 /// A file is missing or damaged, the checkpoint or the options need something that this release or

@@ -40,7 +40,7 @@ impl Outcome {
 }
 
 /// All metrics that `/metrics` shows. Requests are counted per sequence: `n` choices count `n`
-/// times.
+/// times; a request that is refused before it has sequences counts once.
 #[derive(Debug)]
 #[expect(missing_docs, reason = "`numbers` and `histograms` give the help text of each")]
 pub struct Metrics {
@@ -98,7 +98,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts one finished sequence by its outcome in `redline_requests_total`.
+    /// Counts one ended sequence, or one refused request, by its outcome in
+    /// `redline_requests_total`.
     pub fn count_request(&self, outcome: Outcome) {
         self.requests[outcome as usize].fetch_add(1, Relaxed);
     }

@@ -110,8 +110,9 @@ pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Res
     })
 }
 
-/// Returns the sum of `-ln p` over the tokens in the second half of `window`, where `p` is the
-/// probability of a token given all tokens of the window before it.
+/// Returns the sum of `-ln p` over the tokens in the second half of `window` except its first,
+/// where `p` is the probability of a token given all tokens of the window before it. `bos` replaces
+/// the window's first token, if there is one.
 fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, DeviceError> {
     let mut tokens = window.to_vec();
     if let Some(bos) = bos {

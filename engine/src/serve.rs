@@ -32,8 +32,8 @@ pub struct Start {
     pub config: Config,
     /// Folder, .gguf file or hub id of the model.
     pub model: String,
-    /// Folder of the local hub cache, in which hub ids are looked up, as environment variables set
-    /// it; `None` if they set none.
+    /// Folder of the local hub cache, in which hub ids are looked up, as environment variables
+    /// (such as `HF_HUB_CACHE`, else `HOME`) give it; `None` if none of them is set.
     pub hub_cache: Option<PathBuf>,
     /// Folders of the CUDA kernels' machine code: prepared files, and a cache of compiled kernels.
     pub cubins: Cubins,
@@ -49,9 +49,9 @@ pub type Prepare = fn(&Start, Handle) -> Result<Loaded>;
 /// `prepare` still loads the model, so that `/health` can say so.
 ///
 /// # Errors
-/// The flags are not supported, the API key cannot be read, the machine lacks GPUs, no address to
-/// listen on is available, the system denies signal handlers or threads, the model is unusable, or
-/// the engine failed.
+/// The machine lacks GPUs that the flags require, the host has no address or may not be served
+/// without an API key, the API key cannot be read, no address to listen on is available, the system
+/// denies signal handlers or threads, the model is unusable, or the engine failed.
 pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
     engine_cpu::keep_large_blocks_apart();
     // Checked before the socket opens, so that an impossible command fails at once.
@@ -95,8 +95,9 @@ fn check_gpus(found: usize, wanted: usize) -> Result<()> {
     Ok(())
 }
 
-/// Loads the model, settles the flags that depend on it, runs a warm-up step and allocates the KV
-/// cache from the memory that is left. The routes submit requests to the engine loop by `handle`.
+/// Loads the model, settles the flags that depend on it, runs a warm-up step (on a GPU) and
+/// allocates the KV cache from the memory that is left. The routes submit requests to the engine
+/// loop by `handle`.
 ///
 /// # Errors
 /// The model cannot be found or is unusable, a flag is out of the range that the model allows, the
@@ -171,8 +172,8 @@ pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     Ok((loaded.model, ready))
 }
 
-/// Runs the largest step as a warm-up (profile run), and allocates the KV cache from the memory
-/// that is left.
+/// Runs the largest step as a warm-up (profile run) on a GPU, allocates the KV cache and slots for
+/// recurrent state from the memory that is left, and returns the scheduler's limits.
 fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> Result<Limits> {
     let (tokens, sequences) = (config.max_prefill_token_num, config.max_batch_size);
     let profiled = loaded.model.profile_run(tokens, sequences);

@@ -26,7 +26,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Parses `METRIC=VALUE`.
+    /// Parses a limit from `METRIC=VALUE`, with the value in the metric's unit.
     ///
     /// # Errors
     ///
@@ -64,7 +64,8 @@ pub fn named(name: &str) -> Result<&'static Metric, QueryError> {
     })
 }
 
-/// Ranking query: a model on a hardware, the metric to rank by, and limits.
+/// Ranking query: model, hardware and scenario to rank on, metric to rank by, limits, and whether
+/// published or measured figures are ranked.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// Id of the model that is to be served.
@@ -81,15 +82,15 @@ pub struct Question {
     pub published: bool,
 }
 
-/// Service level: limits on TTFT and TPOT that a kind of use requires.
+/// Service level: limits on TTFT and TPOT that a kind of use requires; batch use requires none.
 #[derive(Debug, Clone, Copy)]
 pub struct Level {
     /// Name of the service level on pages.
     pub name: &'static str,
     /// Explanation of the service level, as a sentence for pages.
     pub meaning: &'static str,
-    /// Upper limits on medians that define the service level: metric name and value in the metric's
-    /// unit.
+    /// Upper limits on medians that define the service level, as metric name and value in the
+    /// metric's unit; empty for batch use.
     limits: &'static [(&'static str, f64)],
 }
 
@@ -119,7 +120,7 @@ impl Level {
     }
 }
 
-/// Ranked candidate: one release in one cell, with its repeats.
+/// Ranked candidate: one release in one cell with its repeats, or one published result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
     /// Cell in which the release was measured.
@@ -144,17 +145,18 @@ pub struct Candidate {
 pub struct Answer {
     /// Candidates that meet all limits, by scenario, best first.
     pub candidates: Vec<Candidate>,
-    /// Number of candidates that miss a limit and are left out of the ranking.
+    /// Number of candidates left out because they miss a limit or lack its metric. A candidate
+    /// without the ranking metric is left out too, and not counted.
     pub beyond_limits: usize,
-    /// Number of runs left out because they are retracted, failed or INVALID.
+    /// Number of runs left out because they are retracted, INVALID, or of another status than `ok`.
     pub left_out: usize,
 }
 
 impl Answer {
     /// Returns the candidate that stands for the whole ranking; `None` without candidates. If there
-    /// are levels of concurrency sweeps, it is the one among them with the highest median.
-    /// Otherwise it is the best of the scenario that most engines ran (the first in page order if
-    /// several), because an engine that ran alone is best among nobody.
+    /// are levels of concurrency sweeps, it is the one among them with the highest median of the
+    /// ranking metric. Otherwise it is the best of the scenario that most engines ran (the first in
+    /// page order if several), because an engine that ran alone is best among nobody.
     pub fn foremost(&self) -> Option<&Candidate> {
         let in_sweep = self.candidates.iter().filter(|found| found.is_in_sweep);
         let best_of_sweep = in_sweep.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
@@ -180,12 +182,13 @@ impl Answer {
     }
 }
 
-/// Key that all repeats of a candidate share: cell, whether prompts are sent as text, release, and
-/// block of a published report.
+/// Key that all repeats of a candidate share: cell, whether prompts are sent as text, release, and,
+/// for a published result, the id of its record.
 type Repeats = (Cell, bool, String, Option<String>);
 
-/// Ranks the cells of `registry` that match `question`. Figures published elsewhere are never
-/// ranked beside measured ones, and each result in a published report is a candidate of its own.
+/// Ranks the releases in the cells of `registry` that match `question`. Figures published elsewhere
+/// are never ranked beside measured ones, and each result in a published report is a candidate of
+/// its own.
 ///
 /// # Errors
 ///

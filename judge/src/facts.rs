@@ -31,8 +31,8 @@ pub struct RunFacts {
     pub figures_sha256: Option<String>,
     /// Id of the campaign that the run belongs to; `None` for a run without a campaign.
     pub campaign: Option<String>,
-    /// Output throughput in tokens per second; `None` for a run that failed or whose verdict is
-    /// INVALID.
+    /// Output throughput in tokens per second; `None` for a run whose status is not `ok` or whose
+    /// verdict is INVALID, and where the record has none.
     pub output_tokens_per_s: Option<f64>,
     /// Quality rules that the run breaks.
     pub broken: Vec<Broken>,
@@ -101,10 +101,11 @@ pub fn requests_failed(record: &RunRecord) -> u64 {
 pub enum Figures {
     /// Whole: the run has figures of all its requests.
     Whole,
-    /// Partial: some requests failed, and the run has figures of those that were answered.
+    /// Partial: some requests failed or the run was interrupted, and it has figures of the requests
+    /// that were answered.
     Partial,
-    /// None: the run has no figures for summaries, because it failed, is INVALID, was retracted, or
-    /// measured nothing.
+    /// None: the run has no figures for summaries, because it failed, was skipped, is INVALID, was
+    /// retracted, or measured nothing.
     None,
 }
 
@@ -126,8 +127,8 @@ pub fn counted<T: Copy>(runs: &[T], figures: impl Fn(&T) -> Figures) -> impl Ite
     runs.iter().copied().filter(move |run| figures(run) == wanted)
 }
 
-/// Scenario families whose answers all have one length. Records that do not state
-/// `scenario.output_tokens`, which came with `scenario.ignore_eos`, state it by the id alone.
+/// Beginnings of the ids of scenarios whose answers all have one length. They decide for records
+/// that state neither `scenario.output_tokens` nor `scenario.ignore_eos`.
 const FIXED_LENGTH: &[&str] = &["balanced", "thinking", "long-input", "ladder"];
 
 /// True when a scenario asks for the same number of tokens in all answers.

@@ -17,36 +17,41 @@ pub struct StorageRule {
     pub title: &'static str,
 }
 
-/// Rule S01: the bytes of a file are a record's JSON, within the size limit.
+/// Rule S01: a file is UTF-8, within the size limit, and, where its path is that of a record, has
+/// the form of that kind of record (JSON, or TOML for an event).
 pub const READ: StorageRule = StorageRule { id: "S01", title: "a record can be read" };
-/// Rule S02: a record names a known schema and conforms to it.
+/// Rule S02: a record names the schema of its kind that this program knows; a later one breaks S12.
 pub const SCHEMA: StorageRule = StorageRule { id: "S02", title: "its schema is known" };
-/// Rule S03: nothing in a record changed since it was sealed.
+/// Rule S03: nothing in a record (an event excepted, which has no hash) changed since it was
+/// sealed.
 pub const HASH: StorageRule = StorageRule { id: "S03", title: "its hash is that of its content" };
 /// Rule S04: a record lies at the path that its content determines.
 pub const PATH: StorageRule = StorageRule { id: "S04", title: "its path is its key" };
-/// Rule S05: a record's id is a ULID, and no other record has it.
+/// Rule S05: the id of a record that is not imported is a ULID, and no other record has it.
 pub const ID: StorageRule = StorageRule { id: "S05", title: "its id is a ULID and its own" };
 /// Rule S06: records were only ever added, never changed.
 pub const HISTORY: StorageRule =
     StorageRule { id: "S06", title: "a committed record is never changed" };
-/// Rule S07: the stored findings are those that the record's own revision of the rules gives.
+/// Rule S07: the checks that a run record stores are those that its own revision of the quality
+/// rules gives.
 pub const FINDINGS: StorageRule =
     StorageRule { id: "S07", title: "its findings are those of the rules it names" };
-/// Rule S08: the engine was built from a commit that anyone can build again.
+/// Rule S08: the engine of a run or kernel record was built from a clean commit of a release, which
+/// anyone can build again.
 pub const RELEASE: StorageRule =
     StorageRule { id: "S08", title: "it is of a release, not of a working tree" };
 /// Rule S09: each file is a record, a page, or the `README.md`.
 pub const LAYOUT: StorageRule =
     StorageRule { id: "S09", title: "nothing but records lies between records" };
-/// Rule S10: a record holds nothing private, so that it may be published.
+/// Rule S10: command, environment and configuration in a run record hold no secret and no path of
+/// the machine, so that it may be published.
 pub const PRIVATE: StorageRule =
     StorageRule { id: "S10", title: "it holds no path of the machine and no secret" };
 
-/// Rule S11: an event has the fields that its kind needs.
+/// Rule S11: an event has the fields that its kind needs, readable times and well-formed targets.
 pub const EVENT: StorageRule =
     StorageRule { id: "S11", title: "an event names what its kind needs" };
-/// Rule S12: the record is not newer than this program. A newer record is reported and not judged.
+/// Rule S12: the schema and the quality rules that a record names are not newer than this program.
 pub const LATER: StorageRule =
     StorageRule { id: "S12", title: "it is of a version that this program knows" };
 

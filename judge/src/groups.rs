@@ -64,11 +64,11 @@ pub const SCATTERED: GroupRule = GroupRule {
 /// All quality rules over several runs.
 pub const GROUP_RULES: &[GroupRule] = &[TWINS, RECONFIGURED, SCATTERED];
 
-/// Smallest number of repeats whose spread is judged.
+/// Smallest number of repeats whose coefficient of variation is judged.
 const REPEATS_MIN: usize = 3;
 /// Largest coefficient of variation of output throughput over repeats.
 const VARIATION_MAX: f64 = 0.05;
-/// Number of changed flags that a finding lists before it says how many more there are.
+/// Largest number of changed flags that a finding lists; it says how many more there are.
 const NAMED: usize = 4;
 
 /// A quality rule that a run breaks, for display beside the run.
@@ -120,7 +120,7 @@ impl Known<'_> {
 }
 
 /// Returns the rules over several runs that `runs` break, in no particular order. `read` returns a
-/// whole run record by its path.
+/// whole run record by its path; `None` where it cannot be read.
 pub fn badges(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let mut badges = twins(runs);
     badges.extend(reconfigured(runs, read));
@@ -162,8 +162,9 @@ pub fn copies(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
 /// First run of each configuration that a release was measured with, by configuration folder.
 type Configured<'a> = BTreeMap<&'a str, &'a Known<'a>>;
 
-/// Finds rule W08: one badge, at its first run, for each release whose configuration differs from
-/// the release before. Only records whose configurations have different hashes are read.
+/// Finds rule W08: one badge, at one of its runs, for each release of which a default of the
+/// configuration moved since the release before, in each engine, hardware, model and configuration
+/// slug. Records are read only where the two releases have no configuration hash in common.
 fn reconfigured(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let mut cells: BTreeMap<[&str; 4], BTreeMap<ReleaseKey, Configured<'_>>> = BTreeMap::new();
     for known in runs {
@@ -207,8 +208,8 @@ fn named(changes: &[FlagChange], before: &str) -> String {
     format!("{} in {before}{tail}", flags.join("; "))
 }
 
-/// Finds rule W09: one badge, at the first repeat, for each campaign and cell whose repeats
-/// scatter.
+/// Finds rule W09: one badge, at the first repeat, for each campaign, release and cell whose
+/// repeats (at least three) scatter.
 fn scattered(runs: &[Known<'_>]) -> Vec<Badge> {
     let mut groups: BTreeMap<[&str; 7], Vec<(&Known<'_>, f64)>> = BTreeMap::new();
     for known in runs {

@@ -40,12 +40,13 @@ pub struct Reached<'a> {
     /// Benchmark with the smallest share of a limit in the instruction set of the largest, and that
     /// share.
     pub least: (&'a KernelBench, f64),
-    /// Number of shapes of the operation that were measured with the instruction set.
+    /// Number of benchmarks of the operation and data type, one per shape, that have a share of a
+    /// limit in that instruction set.
     pub shapes: usize,
 }
 
 /// Returns the shares of a limit that each operation and data type reached, ordered by operation,
-/// then data type.
+/// then data type. Benchmarks without a finite share are left out.
 pub fn reached(benches: &[KernelBench]) -> Vec<Reached<'_>> {
     let mut groups: BTreeMap<(&str, &str), Vec<(&KernelBench, f64)>> = BTreeMap::new();
     for bench in benches {

@@ -40,21 +40,22 @@ pub use rules::RULES;
 /// A rule never judges a stored record in another way than it did.
 pub const CHECKS_REV: u32 = 7;
 
-/// Returns the findings of today's quality rules over `record`, in the order of [`RULES`]. A rule
-/// gives no finding where it does not apply, or where the record lacks a value that it needs.
+/// Returns the checks, passed and failed, of `record` by today's quality rules, in the order of
+/// [`RULES`]. A rule gives no check where it does not apply, or where the record lacks the values
+/// that its conditions need.
 pub fn findings(record: &RunRecord) -> Vec<Check> {
     findings_at(record, CHECKS_REV)
 }
 
-/// Returns the findings over `record` of the quality rules as they were at revision `rev`. A record
-/// whose `checks_rev` is `rev` must store exactly these findings.
+/// Returns the checks, passed and failed, of `record` by the quality rules as they were at revision
+/// `rev`. A record whose `checks_rev` is `rev` must store exactly these.
 pub fn findings_at(record: &RunRecord, rev: u32) -> Vec<Check> {
     let known = RULES.iter().filter(|rule| rule.since.is_some_and(|since| since <= rev));
     known.filter_map(|rule| rule.judge(record)).collect()
 }
 
-/// Returns the findings of quality rules that are newer than the `checks_rev` of `record`. Pages
-/// show these findings; records never store them.
+/// Returns the checks, passed and failed, of `record` by quality rules that are newer than its
+/// `checks_rev`. Pages show those that fail; records never store them.
 pub fn findings_later(record: &RunRecord) -> Vec<Check> {
     let later = RULES.iter().filter(|rule| rule.since > Some(record.checks_rev));
     later.filter_map(|rule| rule.judge(record)).collect()
@@ -65,8 +66,8 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
 }
 
-/// Seals a finished record: stores its findings, the revision of the rules, and its hash. A record
-/// that changes afterwards must be sealed again.
+/// Seals a finished record: stores its checks by the quality rules, their revision, and its hash. A
+/// record that changes afterwards must be sealed again.
 ///
 /// # Errors
 ///

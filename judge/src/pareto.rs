@@ -9,15 +9,17 @@ use schema::run::RunRecord;
 use crate::rule::on_cpu;
 use crate::summary::{self, Summary};
 
-/// Speed and throughput of one configuration under one load, over its repeats.
+/// Speed, throughput and cost of one configuration at one concurrency or request rate, over its
+/// repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tradeoff {
     /// Output tokens per second that one user sees: 1 / median TPOT, over the repeats.
     pub speed: Summary,
-    /// Output tokens per second of one GPU, or of the whole machine if it has no GPU, over the
-    /// repeats.
+    /// Output tokens per second, divided by the tensor-parallel size (1 if unknown) unless the
+    /// machine is known to have no GPU, over the repeats.
     pub throughput: Summary,
-    /// GPU hours (machine hours without a GPU) for a million output tokens, over the repeats.
+    /// GPU hours (machine hours without a GPU) for a million output tokens, computed from the
+    /// throughput of each repeat.
     pub hours: Summary,
 }
 

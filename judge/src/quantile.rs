@@ -42,7 +42,7 @@ fn between(count: usize, share: f64, at: impl Fn(usize) -> f64) -> Option<f64> {
     Some(at(below) + (at(above) - at(below)) * rank.fract())
 }
 
-/// Bins of a decoded HDR histogram, from low to high.
+/// Bins of one HDR histogram or of several pooled ones, from low to high.
 #[derive(Debug)]
 pub struct Bins {
     /// Bins of the histogram that hold samples.
@@ -51,7 +51,8 @@ pub struct Bins {
     pub samples: u64,
 }
 
-/// Inclusive lower and upper bound, in microseconds, within which the exact value must lie.
+/// Inclusive lower and upper bound, in microseconds, within which the exact quantile or mean of the
+/// samples lies.
 pub type Bounds = (f64, f64);
 
 impl Bins {
@@ -59,7 +60,8 @@ impl Bins {
     ///
     /// # Errors
     ///
-    /// The text is not an encoded histogram.
+    /// The histogram's text is not a complete and consistent encoding within the limits of a
+    /// record.
     pub fn decode(histogram: &HdrHistogram) -> Result<Self, HistogramError> {
         Ok(Self::of(histogram.bins()?))
     }
@@ -83,8 +85,8 @@ impl Bins {
     }
 
     /// Returns for each of `shares` the upper end, in microseconds, of the bin up to which that
-    /// share of all samples lies; `shares` must ascend. It takes one pass over the bins for all
-    /// shares.
+    /// share of all samples lies; 0 without bins. `shares` must ascend. It takes one pass over the
+    /// bins for all shares.
     #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 samples")]
     pub fn reached(&self, shares: &[f64]) -> Vec<f64> {
         let mut bins = self.bins.iter().peekable();
@@ -141,7 +143,7 @@ impl Bins {
 pub const CONFIDENCE: f64 = 0.99;
 
 /// Returns the smallest number of samples from which the `share` quantile can be stated with
-/// [`CONFIDENCE`], with one sample beyond it allowed: 64 for p90, 662 for p99.
+/// [`CONFIDENCE`], with one sample beyond it allowed: 64 for p90, 662 for p99; at most 100,000.
 ///
 /// It is the smallest n with `P(at most one of n samples lies beyond) <= 1 - CONFIDENCE`, the
 /// early-stopping bound of MLPerf Inference (`loadgen/early_stopping.cc`).

@@ -10,7 +10,8 @@ use schema::run::RunRecord;
 pub use crate::events::Retraction;
 use crate::finding::Finding;
 
-/// Error of a query that names something unknown, with a hint at the names that exist.
+/// Error of a query that cannot be answered, such as one that names something unknown: a message,
+/// mostly with a hint at what would be accepted.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0}")]
 pub struct QueryError(pub String);
@@ -31,9 +32,9 @@ pub struct Stored<T> {
 /// is in the order of its paths.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Registry {
-    /// Run records, both measured and imported.
+    /// Run records: measured, imported and simulated.
     pub runs: Vec<Stored<RunRecord>>,
-    /// Kernel records, which measure a machine's kernels.
+    /// Kernel records: benchmarks of an engine's kernels on a machine.
     pub kernels: Vec<Stored<KernelRecord>>,
     /// Campaign records: plans, budgets, verdicts and labs.
     pub campaigns: Vec<Stored<CampaignRecord>>,
@@ -45,8 +46,8 @@ pub struct Registry {
     /// Retractions in force, by id of the retracted run, kernel record or event.
     /// [`Registry::apply_events`] computes them.
     pub retracted: BTreeMap<String, Retraction>,
-    /// Storage findings from reading the results folder: unreadable files, files that do not belong
-    /// there, and leftovers.
+    /// Storage findings from reading the results folders: unreadable files, files that do not
+    /// belong there, leftovers, and records that two folders have with different content.
     pub findings: Vec<Finding>,
 }
 

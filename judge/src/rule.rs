@@ -109,7 +109,8 @@ pub struct Evidence {
 }
 
 impl Condition {
-    /// Creates a condition that only finished records are judged by.
+    /// Creates a condition over the record alone. Without a reason, which other methods add, only
+    /// finished records are judged by it.
     pub(crate) const fn new(look: fn(&RunRecord) -> Outcome) -> Self {
         Self { reason: None, predicate: Predicate::Record(look) }
     }
@@ -162,8 +163,8 @@ impl Rule {
     pub(crate) const WARNING: Self =
         Self { level: Level::Warning, level_on_cpu: Level::Warning, ..Self::ERROR };
 
-    /// Judges `record` by the rule; `None` where the rule does not apply, or the record lacks a
-    /// value that the rule needs.
+    /// Judges `record` by the rule; `None` where the rule does not apply, or the record lacks the
+    /// values that its conditions need.
     pub fn judge(&self, record: &RunRecord) -> Option<Check> {
         if !self.scope.covers(record) {
             return None;

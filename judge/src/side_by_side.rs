@@ -27,19 +27,20 @@ pub struct InTurns<'a> {
 /// Ratio of a metric of the first engine to that of the second, with its interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ratio {
-    /// Number of blocks in which both engines have the metric.
+    /// Number of pairs: interleaved blocks in which both engines have a positive value of the
+    /// metric.
     pub pairs: u32,
     /// Geometric mean, over the pairs, of the first engine's metric divided by the second's.
     pub mean: f64,
-    /// Interval of the ratio: a t interval on the logs at the policy's confidence; `None` for a
-    /// single pair.
+    /// Interval of the ratio: a t interval on the logs at the confidence of the comparison policy;
+    /// `None` for a single pair.
     pub interval: Option<(f64, f64)>,
 }
 
 impl<'a> InTurns<'a> {
     /// Returns the blocks of the newest campaign that ran both engines interleaved on one workload;
-    /// `None` where no campaign did. Runs that lost requests or whose verdict is INVALID are left
-    /// out.
+    /// `None` where no campaign did. Runs whose status is not `ok`, in which requests failed, or
+    /// whose verdict is INVALID are left out.
     pub fn newest(ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Option<Self> {
         let side = |runs: &[&'a RunRecord]| Side { all: runs.to_vec() };
         let runs = CellRuns { baseline: side(theirs), candidate: side(ours) };
@@ -57,7 +58,7 @@ impl<'a> InTurns<'a> {
     }
 
     /// Returns the ratio of `metric` of the first engine to that of the second; `None` where no
-    /// block has the metric for both.
+    /// block has a positive value of both.
     pub fn ratio(&self, metric: &Metric, policy: &PolicyFile) -> Option<Ratio> {
         of_logs(&log_ratios(metric, &self.blocks), policy)
     }
@@ -101,7 +102,7 @@ fn by_release<'a>(runs: &[&'a RunRecord]) -> BTreeMap<ReleaseKey, ByCell<'a>> {
 }
 
 /// Returns one match for each scenario that two releases share. Of several configurations, the two
-/// that ran interleaved in the latest campaign are taken.
+/// that ran interleaved in the latest campaign are taken, else the first by name.
 fn matches<'a>(ours: &ByCell<'a>, theirs: &ByCell<'a>) -> Vec<Match<'a>> {
     let mut found = Vec::new();
     for ((our, is_text, _), our_runs) in ours {
@@ -142,7 +143,8 @@ pub fn ratio_of_pairs(ours: &[f64], theirs: &[f64], policy: &PolicyFile) -> Opti
     of_logs(&logs.collect::<Option<Vec<f64>>>()?, policy)
 }
 
-/// Computes the ratio from the log ratio of each pair; `None` without pairs.
+/// Computes the ratio from the log ratio of each pair; `None` without pairs, or where a log ratio
+/// is not finite.
 fn of_logs(log_ratios: &[f64], policy: &PolicyFile) -> Option<Ratio> {
     let found = paired(log_ratios, policy)?;
     let ratio_of = |percent: f64| 1.0 + percent / 100.0;

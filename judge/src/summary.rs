@@ -34,7 +34,8 @@ pub fn values<'a>(metric: &Metric, repeats: impl IntoIterator<Item = &'a RunReco
     repeats.into_iter().filter_map(|run| metric.value(run)).collect()
 }
 
-/// Returns the summary of `metric` over `repeats`; `None` where one of the values is not finite.
+/// Returns the summary of `metric` over `repeats`; `None` where no repeat has the metric or a value
+/// is not finite.
 pub fn finite<'a>(
     metric: &Metric,
     repeats: impl IntoIterator<Item = &'a RunRecord>,

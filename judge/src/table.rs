@@ -10,7 +10,8 @@ pub fn plain(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// Formats lines, each a list of texts, as columns that are aligned on the left.
+/// Formats lines, each a list of texts, as columns that are aligned on the left; control characters
+/// are escaped.
 pub fn columns(lines: &[Vec<String>]) -> String {
     let widest = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

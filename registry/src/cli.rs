@@ -26,7 +26,8 @@ pub enum Command {
     },
     /// Check the records of a folder laid out like results/ and commit them all, or none
     Record(RecordArguments),
-    /// Check paths, hashes, history and stored findings of the whole registry
+    /// Check the whole registry by the storage rules (paths, hashes, history and others), and show
+    /// which quality rules its runs break
     Check {
         #[command(flatten)]
         place: Place,
@@ -109,7 +110,7 @@ pub struct Renders {
     pub tools_dir: Option<PathBuf>,
 }
 
-/// Engine and hardware of the runs that a command works on.
+/// Flags that restrict a command to the runs of one engine or hardware.
 #[derive(Debug, Args)]
 pub struct On {
     /// Only runs of this engine
@@ -120,7 +121,7 @@ pub struct On {
     pub hardware: Option<String>,
 }
 
-/// Cells that a command works on.
+/// Flags that restrict a command to the runs of some cells.
 #[derive(Debug, Args)]
 pub struct Cells {
     #[command(flatten)]
@@ -217,7 +218,7 @@ pub struct BestArguments {
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("form").required(true).args(["csv", "parquet"])))]
 pub struct ExportArguments {
-    /// Write comma-separated values (RFC 4180); column names end in their units
+    /// Write comma-separated values (RFC 4180); names of columns with a unit contain it
     #[arg(long)]
     pub csv: bool,
     /// Write Apache Parquet into this file; only if the program was built with `--features
@@ -309,7 +310,8 @@ pub struct LabArguments {
     /// Print how many runs and rounds the lab may take, without regard to records
     #[arg(long, conflicts_with = "campaign")]
     pub outline: bool,
-    /// Number of runs that the lab may make; default: the budget in its file
+    /// Number of runs that the lab may make; default: the budget in its file, or no limit where
+    /// that names only hours
     #[arg(long)]
     pub runs_max: Option<u32>,
     #[command(flatten)]
@@ -323,7 +325,8 @@ pub struct ImportArguments {
     /// Pages, logs or result files to read
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Hardware that the results were measured on, such as a100-80g; pages do not state it
+    /// Id of the hardware that the results were measured on, such as a100-80g; pages do not state
+    /// it
     #[arg(long, requires = "hardware_evidence")]
     pub hardware: Option<String>,
     /// Evidence that the results were measured on the hardware, as a sentence

@@ -17,7 +17,7 @@ use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Ti
 use crate::repository::{Environment, RESULTS, WorkTree};
 use store::layout::leftover_name;
 
-/// Number of attempts at a commit, which fails when HEAD moved or a lock was held.
+/// Largest number of attempts at a commit, which fails when HEAD moved or a lock was held.
 const TRIES: u32 = 50;
 /// Pause between two attempts at a commit.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -104,7 +104,8 @@ fn is_contention(error: &git2::Error) -> bool {
     codes.contains(&error.code())
 }
 
-/// Returns the additions that HEAD lacks. A record in HEAD with other content is an error.
+/// Returns the additions that HEAD lacks, and the derived ones that it has with other content. A
+/// record in HEAD with other content is an error.
 fn not_in_head<'a>(
     tree: &WorkTree,
     head: Option<Oid>,
@@ -244,8 +245,8 @@ fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry> {
     })
 }
 
-/// Files put in place so far. They are removed again when this is dropped without
-/// [`Landing::keep`].
+/// Files put in place so far. When this is dropped without [`Landing::keep`], new files are removed
+/// again, and replaced ones get their old content back.
 struct Landing {
     root: PathBuf,
     landed: Vec<PathBuf>,
@@ -304,7 +305,7 @@ impl Landing {
         self.kept = true;
     }
 
-    /// Creates the folders above `path` one by one, and refuses to go through a link.
+    /// Creates the folders above `path` one by one, and refuses to go through a link or a file.
     fn make_folders(&mut self, path: &str) -> Result<()> {
         let mut folder = self.root.clone();
         let above = path.rsplit_once('/').map_or("", |(above, _)| above);

@@ -14,9 +14,9 @@ use judge::diff::cells::cell_of;
 ///
 /// # Errors
 ///
-/// The draft names a record, folder, cell or metric that does not exist, abbreviates an id that is
-/// not unique, has a day or time that cannot be read or an end in the past, or makes an event with
-/// [`Event::problems`].
+/// The draft names a record, folder, cell or metric that does not exist, has a malformed cell,
+/// abbreviates an id that is not unique, has a day or time that cannot be read or an end in the
+/// past, or makes an event with [`Event::problems`].
 pub fn compose(registry: &Registry, draft: Event, (id, unix_s): (String, i64)) -> Result<Event> {
     let targets = draft.targets.iter().map(|target| resolve(registry, target));
     let targets = targets.collect::<Result<_>>()?;
@@ -42,8 +42,9 @@ pub fn compose(registry: &Registry, draft: Event, (id, unix_s): (String, i64)) -
     Ok(event)
 }
 
-/// Resolves a target of an event: returns a folder (a text that ends in `/`) as a path below
-/// `results/`, else the full id that begins with `target`.
+/// Resolves a target of an event: returns a folder (a text that ends in `/`) with a run or kernel
+/// record in it as a path below `results/`, else the full id that begins with `target`; an error
+/// where there is none or more than one.
 fn resolve(registry: &Registry, target: &str) -> Result<String> {
     if !target.ends_with('/') {
         return resolve_id(registry, target);

@@ -23,7 +23,8 @@ const FIELDS_NAMED: usize = 4;
 /// Largest number of characters that are shown of a value that differs between two versions of a
 /// record.
 const VALUE_CHARS: usize = 40;
-/// Paths that an engine is built from: a commit that touches none of them cannot change its speed.
+/// Paths that Redline's engine is built from: a commit that touches none of them cannot change its
+/// speed.
 const SOURCES: [&str; 3] = ["engine", "Cargo.toml", "Cargo.lock"];
 
 /// First committed version of a record: its git blob, and the commit that added it.
@@ -157,7 +158,8 @@ pub(crate) fn short(id: Oid) -> String {
     id.to_string().chars().take(10).collect()
 }
 
-/// Formats the fields in which two versions of a record differ, with their values.
+/// Formats the fields in which two versions of a record differ, with their values; for files that
+/// are not JSON, their sizes.
 fn differences(before: &[u8], after: &[u8]) -> String {
     let (Ok(before), Ok(after)) =
         (serde_json::from_slice::<Value>(before), serde_json::from_slice::<Value>(after))
@@ -212,8 +214,8 @@ pub fn commits_between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<C
     Some(Commits { baseline, candidate, changes })
 }
 
-/// Returns the one commit that all compared runs of a release were built from, or `None` if there
-/// are several commits or none.
+/// Returns the one commit that runs of a release, of the compared engines, name as their source;
+/// `None` if they name several commits or none.
 fn commit_of(registry: &Registry, diff: &Diff, release: &str) -> Option<String> {
     let engines: BTreeSet<&str> = diff.cells.iter().map(|cell| cell.cell.engine.as_str()).collect();
     let runs = registry.standing().map(|run| &run.record.engine);

@@ -65,8 +65,9 @@ pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Re
     Ok(imported)
 }
 
-/// Sets the model's id to its name in lower case without the organization, as the suite's ids are;
-/// the name on the page is kept as the model's source.
+/// Sets the model's id to its name in lower case without the organization, as the suite's ids are,
+/// where that can be part of a path. The name on the page is kept as the model's source, unless it
+/// is a longer path.
 fn name_model(record: &mut RunRecord) {
     let written = record.model.id.clone();
     let name = written.rsplit('/').next().unwrap_or_default().to_lowercase();

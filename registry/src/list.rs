@@ -130,8 +130,8 @@ pub struct Listed {
     pub retracted: Option<String>,
 }
 
-/// Returns the runs of `surveys` that `filter` selects, in the order of their paths. `events`
-/// tells which of them are retracted.
+/// Returns the runs of `surveys` that `filter` selects, in the order of their paths; of a path in
+/// several surveys, the first. `events` tells which of them are retracted.
 pub fn listed(surveys: &[Survey], events: &[Stored<Event>], filter: &Filter) -> Vec<Listed> {
     let mut runs: BTreeMap<&str, (&str, &RunFacts)> = BTreeMap::new();
     for file in surveys.iter().flat_map(|survey| &survey.files) {

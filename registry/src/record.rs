@@ -45,7 +45,8 @@ pub struct Recorded {
 ///
 /// `staged` cannot be read or has no record and no page; a file is unsound (all findings are
 /// returned); a later version of the program wrote to the registry; the repository is not fit for a
-/// commit, or cannot be read or written. No half-written file stays behind.
+/// commit, another program keeps a lock on it, or it cannot be read or written. No half-written
+/// file stays behind.
 pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Result<Recorded> {
     let tree = WorkTree::open(registry)?;
     // An unfit repository is reported before any file is read; it is checked again under the lock.
@@ -143,7 +144,8 @@ fn later_records(results: &Path) -> Result<Vec<String>, StoreError> {
     listing.files.par_iter().filter_map(|file| later(file).transpose()).collect()
 }
 
-/// Finds contradictions between staged records and the records of HEAD.
+/// Finds contradictions between staged records and the records of HEAD: other content under the
+/// same path, or the same id under another path.
 fn against_head(
     tree: &WorkTree,
     additions: &[Addition],

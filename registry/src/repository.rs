@@ -181,7 +181,8 @@ impl WorkTree {
         Ok(Head { branch, commit, notes: self.hooks()? })
     }
 
-    /// Returns the full name of the checked-out branch, and its commit if it has one.
+    /// Returns the full name of the checked-out branch, and its commit if it has one; an error
+    /// where HEAD is detached.
     pub(crate) fn tip(&self) -> Result<(String, Option<Oid>)> {
         if self.repo.head_detached()? {
             let hint = "check out a branch: `git switch BRANCH`";
@@ -243,8 +244,8 @@ impl WorkTree {
         Ok(changed.map(|e| String::from_utf8_lossy(e.path_bytes()).into_owned()).collect())
     }
 
-    /// Returns an error where the repository requires signatures or filters, which a commit by this
-    /// program would not apply.
+    /// Returns an error where the repository requires signed commits, or is set to store or check
+    /// out the registry's files with other bytes: a commit by this program would not apply that.
     fn refuse_settings(&self) -> Result<()> {
         let config = self.repo.config()?.snapshot()?;
         if config.get_bool("commit.gpgsign").unwrap_or(false) {
@@ -297,7 +298,8 @@ impl WorkTree {
         Ok(automatic.then(|| "core.autocrlf=true".to_owned()))
     }
 
-    /// Returns a note on the hooks that git would run at a commit and this program does not run.
+    /// Returns a note on the hooks that git would run at a commit, a fetch or a push and this
+    /// program does not run; empty without such hooks.
     fn hooks(&self) -> Result<Vec<String>> {
         let folder = match self.repo.config()?.snapshot()?.get_path("core.hooksPath") {
             // Git takes a relative path from the root of the working tree.

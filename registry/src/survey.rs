@@ -26,16 +26,19 @@ const FOLDER: &str = "target/redline-results";
 const FILE: &str = "index.jsonl";
 /// Version of the index file's format; an index of another version is ignored.
 const FORMAT: u32 = 1;
-/// Age below which a file's stamp is not trusted: a file that changed so shortly before the index
-/// was written may have changed again within the same tick of the clock.
+/// Age, in nanoseconds before the time at which the index was written, below which a file's stamp
+/// is not trusted: a file that changed so shortly before may have changed again within the same
+/// tick of the clock.
 const TICK_NS: i64 = 1_000_000_000;
 
 /// Criterion by which a file counts as unchanged since it was indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trust {
-    /// Size, times and inode are the same. Fast enough for lists.
+    /// A file is unchanged if its size, times and inode are those that were indexed, and its last
+    /// change is more than a second older than the index. Fast enough for lists.
     Stamps,
-    /// Bytes are the same. Every file is read and hashed, as checks need it.
+    /// A file is unchanged if its bytes are those that were indexed. Every file is read and hashed,
+    /// as checks need it.
     Bytes,
 }
 
@@ -54,11 +57,12 @@ pub struct Place {
 pub struct Surveyed {
     /// Path of the file below the surveyed folder.
     pub path: String,
-    /// Stamp by which a later survey recognizes a change.
+    /// Stamp of the file (size, inode, times), by which a later survey recognizes a change.
     pub stamp: Stamp,
     /// Id of the file's git blob, in hex.
     pub blob: String,
-    /// Facts about the file; `None` for a file that is neither a readable record nor a page.
+    /// Facts about the file; `None` for a file that is neither a readable record nor a page or
+    /// `README.md`.
     pub facts: Option<Facts>,
     /// Findings of the storage rules about the file.
     #[serde(skip)]
@@ -76,8 +80,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Surveys `results`. The index at `place`, if given, is used, and then written again where the
-    /// sound files have changed.
+    /// Surveys `results`. The index at `place`, if given, is used, and then written again where it
+    /// does not match the sound files.
     ///
     /// # Errors
     ///
@@ -159,8 +163,8 @@ impl Index {
         Some(Self { known: known.collect::<Option<_>>()?, written_ns })
     }
 
-    /// Returns what is known of the file at `path`, if its stamp is still the one that was
-    /// indexed.
+    /// Returns what is known of the file at `path`, if its stamp is still the one that was indexed
+    /// and is old enough to be trusted.
     fn by_stamp(&self, path: &str, stamp: &Stamp) -> Option<&Surveyed> {
         let settled = stamp.changed_ns.max(stamp.modified_ns) < self.written_ns - TICK_NS;
         self.known.get(path).filter(|known| settled && known.stamp == *stamp)

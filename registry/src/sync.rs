@@ -36,7 +36,7 @@ pub struct Synced {
     /// Hash of the commit that clone and remote have in common after the sync; `None` if neither
     /// has a commit.
     pub commit: Option<String>,
-    /// Number of records that were fetched from the remote.
+    /// Number of records that the remote had and this clone did not.
     pub records_in: usize,
     /// Number of this clone's commits that were put behind the remote's.
     pub commits_moved: usize,
@@ -48,7 +48,7 @@ pub struct Synced {
     pub notes: Vec<String>,
 }
 
-/// Inputs of a sync: repository, remote, renderer and clock.
+/// Parameters of a sync: repository, remote, renderer and clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Means<'a> {
     /// Root of the repository that is synchronized.
@@ -65,10 +65,10 @@ pub struct Means<'a> {
 ///
 /// # Errors
 ///
-/// The repository is not fit for a commit, has changes that are not committed, or cannot be read or
-/// written; the histories cannot be united into a linear one of additions; the remote's records are
-/// unsound; `git`, the network or the renderer fails; or others push first at every attempt. No
-/// record is lost: commits that were moved stay in the reflog.
+/// The repository is not fit for a commit, has changes that are not committed, is locked by another
+/// program, or cannot be read or written; the histories cannot be united into a linear one of
+/// additions; the remote's records are unsound; `git`, the network or the renderer fails; or others
+/// push first at every attempt. No record is lost: commits that were moved stay in the reflog.
 pub fn sync(means: Means<'_>) -> Result<Synced> {
     let tree = WorkTree::open(means.registry)?;
     // The lock is held until the push, so that no other command moves this clone's branch.
@@ -99,7 +99,8 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
     bail!(Environment(format!("others pushed to `{}` each time\nhint: sync again", means.remote)))
 }
 
-/// Moves the branch, git's index and the working tree from commit `ours` to commit `tip`.
+/// Moves the branch, git's index and the working tree from commit `ours` to commit `tip`; an error
+/// where tracked files have changes that are not committed, or another program moves the branch.
 fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result<()> {
     if ours == Some(tip) {
         return Ok(());
@@ -178,7 +179,7 @@ impl Network<'_> {
     }
 
     /// Pushes the branch to the remote; returns `false` when another clone pushed since `seen` was
-    /// fetched.
+    /// fetched, and an error for any other failure.
     fn push(&self, seen: Option<Oid>) -> Result<bool> {
         // The push is not forced: the remote refuses it if its branch has moved on.
         let refspec = format!("{0}:{0}", self.branch);
@@ -297,7 +298,8 @@ fn only_here(tree: &WorkTree, ours: Option<Oid>, theirs: Oid) -> Result<Vec<git2
     walk.map(|id| Ok(tree.repo.find_commit(id?)?)).collect()
 }
 
-/// Commits the records of `commit` again on top of `tip`; `None` when `tip` contains them all.
+/// Commits the records of `commit` again on top of `tip`; `None` when `tip` contains them all. A
+/// record of `tip` with other content under the same path is an error.
 fn put_behind(
     tree: &WorkTree,
     commit: &git2::Commit<'_>,
@@ -337,8 +339,8 @@ fn put_behind(
     Ok(Some(repo.commit(None, &author, &committer, &message, &moved, &[&parent])?))
 }
 
-/// Returns the records that a commit adds, by path below `results/` and git blob. A commit that
-/// changes anything else, except rendered files, is an error.
+/// Returns the records that a commit adds, by path below `results/` and git blob. A merge, and a
+/// commit that changes anything else, except rendered files, are errors.
 fn records_of(tree: &WorkTree, commit: &git2::Commit<'_>) -> Result<Vec<(String, Oid)>> {
     let id = short(commit.id());
     ensure!(
@@ -369,7 +371,8 @@ fn records_of(tree: &WorkTree, commit: &git2::Commit<'_>) -> Result<Vec<(String,
     Ok(records)
 }
 
-/// Returns an error with `findings`, if there are any: the remote's records are then refused.
+/// Returns an error with `findings`, if there are any, by which a sync refuses the remote's
+/// records.
 fn refuse(findings: Vec<Finding>) -> Result<()> {
     if findings.is_empty() {
         return Ok(());

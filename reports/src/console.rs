@@ -82,8 +82,8 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
     })
 }
 
-/// Returns label, value and byte offset of each figure in a block's body. Only the first word of a
-/// value is read, because line ends may be lost.
+/// Returns label, value and byte offset of each `label: value` pair in a block's body. Only the
+/// first word of a value is read, because line ends may be lost.
 fn pairs(body: &str) -> Vec<(&str, &str, usize)> {
     let offset = |part: &str| part.as_ptr() as usize - body.as_ptr() as usize;
     let mut pairs = Vec::new();

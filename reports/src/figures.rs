@@ -109,7 +109,8 @@ impl Figures {
         Ok(())
     }
 
-    /// Checks that a published result has the figures that a record needs.
+    /// Checks that a published result has the figures that a record needs; the error names the
+    /// first that is missing.
     pub fn complete(&self) -> Result<(), String> {
         let missing = NEEDED.iter().find(|name| !self.0.contains_key(**name));
         missing.map_or(Ok(()), |name| Err(format!("a result without `{name}`")))
@@ -190,7 +191,8 @@ fn whole(value: f64) -> u64 {
 
 impl Found {
     /// Builds the run record of this published result, without verdict and without the record's
-    /// SHA-256. The importer fills in its id, release and hardware.
+    /// SHA-256. The importer fills in its id, an unknown release, and the hardware if the user
+    /// states it.
     ///
     /// # Errors
     ///

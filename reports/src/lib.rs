@@ -26,14 +26,16 @@ pub struct Reading {
     /// One run record per result in the report, in the order of the text, without verdict and
     /// without the record's SHA-256. The record's `source` names the lines of the result.
     pub records: Vec<RunRecord>,
-    /// Results in the report that cannot be read; one entry also where the report has no result.
+    /// Results in the report that cannot be read; for a report without any result, one entry that
+    /// says so.
     pub unread: Vec<Unread>,
 }
 
 /// Place in a report that cannot be read, and why. Its figures are left out, not guessed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unread {
-    /// Number of the line in the report that cannot be read, counted from 1.
+    /// Number of the line, counted from 1, that cannot be read; of the result's first line where
+    /// that is not one line, as for a missing figure.
     pub line: u64,
     /// Reason why the result cannot be read: what is wrong with the text, or what is missing in it.
     pub why: String,
@@ -60,8 +62,8 @@ struct Found {
 /// vLLM, and GPUStack's rendering of guidellm), anywhere in the text, also several on a line. A
 /// text that begins with `{` is read as results of vLLM or SGLang, one object or one per line, or
 /// as a report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
-/// MLCommons' endpoints. A text with the column names of LMDeploy's CSV file is read as such a
-/// file.
+/// MLCommons' endpoints. A text that begins with the column names of LMDeploy's CSV file is read as
+/// such a file.
 pub fn read(file: &str, text: &str) -> Reading {
     // Removes a byte-order mark and carriage returns, which some editors add. Line numbers stay
     // the same.

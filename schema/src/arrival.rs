@@ -14,7 +14,8 @@ use crate::scenario::{InvalidFile, out_of_range, positive};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Arrival {
-    /// All requests are sent at the start of the run.
+    /// All at once: all requests are sent at the start of the run, except later turns of
+    /// conversations.
     AllAtOnce,
     /// Closed loop: `concurrency` requests are in flight, and the next one is sent when one ends.
     Closed {
@@ -76,7 +77,8 @@ fn one() -> f64 {
 }
 
 impl Arrival {
-    /// Returns the maximum number of requests in flight, or `None` where nothing limits it.
+    /// Returns the maximum number of requests in flight, which is the number of users of a closed
+    /// loop, or `None` where nothing limits it.
     pub fn concurrency_max(&self) -> Option<u64> {
         match self {
             Self::AllAtOnce => None,
@@ -136,7 +138,8 @@ impl Arrival {
     }
 }
 
-/// Checks that a rate, shape or speed is within the range that a microsecond clock can follow.
+/// Checks that a rate, shape or speed is from 0.001 to 1,000,000, which send times in microseconds
+/// can follow.
 fn sound(key: &str, value: f64) -> Result<(), InvalidFile> {
     match (1e-3..=1e6).contains(&value) {
         true => Ok(()),

@@ -1,4 +1,5 @@
-//! `campaign.v1`: record of one release-bench campaign: planned runs in order, noise and verdicts.
+//! `campaign.v1`: record of one campaign (release-bench, lab or GPU validation): its runs, noise
+//! and verdicts.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +15,8 @@ use crate::verdict::{Stage, Verdict};
 /// Schema name of a campaign record.
 pub const SCHEMA: &str = "campaign.v1";
 
-/// `campaign.v1`: a release-bench campaign as planned and its outcome. Each of its runs has a
-/// `run.v1` record of its own.
+/// `campaign.v1`: a campaign (release-bench, lab or GPU validation) with its runs and its outcome.
+/// The figures of a run are in a `run.v1` record of its own.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignRecord {
     /// Name of this schema, always `campaign.v1`.
@@ -24,28 +25,36 @@ pub struct CampaignRecord {
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
-    /// Command line that started the campaign, as typed, with file paths removed.
+    /// Words of the command line that started the campaign or, for a GPU validation, collected its
+    /// results; paths are cut to their last part, and addresses and names of host and user are
+    /// replaced.
     pub command: Vec<String>,
-    /// Releases that ran interleaved, baseline first; one entry where there is no baseline.
+    /// Releases that ran, each once: the baseline first where there is one, then the others in the
+    /// order of the campaign's variants.
     pub releases: Vec<String>,
     /// Id of the hardware that the campaign ran on.
     pub hardware: String,
-    /// Planned runs, in the order in which their servers were started.
+    /// Runs of the campaign, each listed once: those of a release-bench or lab ordered by id, those
+    /// of a GPU validation in the order of its stages.
     pub plan: Vec<PlannedRun>,
-    /// Comparison policy that the verdicts follow; null where nothing was compared.
+    /// Comparison policy that the verdicts or the lab's decisions follow; null for a campaign that
+    /// neither compared releases nor was a lab.
     pub policy: Option<Policy>,
     /// Noise of each metric in percent, by metric name: half-width of the interval that a release
-    /// shows against itself. Null where no releases were compared.
+    /// shows against itself. Null where no releases were compared or no release ran often enough to
+    /// show any.
     pub noise_floor: Option<BTreeMap<String, f64>>,
-    /// Verdicts of the comparison on release-blocking metrics, ordered by cell and metric.
+    /// Verdicts on release-blocking metrics in the cells that were judged by this campaign's runs,
+    /// ordered by cell and then as tables order metrics; empty where no releases were compared.
     pub verdicts: Vec<Verdict>,
-    /// Time budget of the campaign in microseconds: `wall_us_expected` as planned, where known, and
-    /// `wall_us` as spent.
+    /// Durations of the campaign in microseconds, summed over its runs and jobs: `wall_us` as spent
+    /// and, except for a GPU validation, `wall_us_expected` as planned.
     pub budget: BTreeMap<String, Value>,
-    /// Lab that the campaign carried out; left out for a plain comparison of releases.
+    /// Lab that the campaign carried out; left out for other campaigns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lab: Option<Box<CampaignLab>>,
-    /// Status of the campaign: did every run answer all its requests and none turn out INVALID?
+    /// Status of the campaign: complete, or partial where a run failed, lost requests, is INVALID
+    /// or has no record.
     pub status: CampaignStatus,
     /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
     /// since.
@@ -70,7 +79,7 @@ pub struct CampaignLab {
 /// Planned run: one server start that measures one scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PlannedRun {
-    /// ULID of the planned run, which its record has.
+    /// ULID of the planned run, which is also the id of its run record.
     pub run: String,
     /// Id of the engine that the planned run measures.
     pub engine: String,
@@ -80,7 +89,8 @@ pub struct PlannedRun {
     pub model: String,
     /// Id of the scenario that the planned run measures.
     pub scenario: String,
-    /// Number of the run's block, from 0; runs of one block are next to each other in time.
+    /// Number of the run's block within the campaign, from 0; runs of one block are next to each
+    /// other in time.
     pub block: u32,
     /// Position of the run within its block, from 0, in the order in which servers are started.
     pub position: u32,
@@ -108,7 +118,8 @@ impl PlannedRun {
     }
 }
 
-/// Status of a campaign: did every run answer all its requests and none turn out INVALID?
+/// Status of a campaign: complete, or partial where one of its runs failed, lost requests, is
+/// INVALID or has no record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CampaignStatus {

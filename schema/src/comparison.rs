@@ -34,7 +34,8 @@ pub struct Diff {
     pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
     /// Comparisons of the cells in which both releases have runs, one entry for each cell.
     pub cells: Vec<CellDiff>,
-    /// Combined effect of each metric over all cells of an engine on one hardware.
+    /// Combined effect of each release-blocking metric over the cells of an engine on one hardware,
+    /// if at least three of them were measured side by side; left out where there is none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broad: Vec<Broad>,
     /// Cells that only the baseline has runs in.
@@ -45,8 +46,9 @@ pub struct Diff {
     pub retracted: usize,
 }
 
-/// Effect of one metric over all cells of an engine on a hardware that were measured side by side,
-/// with equal weight for each cell. It is informative and leads to no verdict.
+/// Effect of one release-blocking metric over the cells of an engine on a hardware that were
+/// measured side by side with the same flags, with equal weight for each cell. It is informative
+/// and leads to no verdict.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Broad {
     /// Id of the engine whose cells are combined.
@@ -61,7 +63,8 @@ pub struct Broad {
     pub cells: u32,
     /// Geometric mean over the cells of candidate / baseline, minus one, in percent.
     pub effect_pct: f64,
-    /// 95 % t interval of the effect over the cells, in percent; null where the cells give none.
+    /// t interval of the effect over the cells at the policy's confidence, such as 95 %, in
+    /// percent; null where the cells give none.
     pub interval_pct: Option<(f64, f64)>,
     /// Two-sided p-value of the hypothesis that the metric did not shift over the combined cells;
     /// null where the cells give none.
@@ -88,7 +91,7 @@ pub struct Commit {
     pub subject: String,
 }
 
-/// Comparison of both releases in one cell.
+/// Comparison of baseline and candidate in one cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CellDiff {
     /// Cell (engine, hardware, model, configuration, scenario) that is compared.
@@ -102,26 +105,29 @@ pub struct CellDiff {
     pub baseline_runs: SideCounts,
     /// Numbers of the candidate's runs in the cell, by outcome.
     pub candidate_runs: SideCounts,
-    /// Flags whose values differ between baseline and candidate and which a command line names;
-    /// with such a flag the cell gets no verdict. Flags that only one release reports are left out.
+    /// Flags that both releases report, with no value in common, and that a server command line
+    /// names; with such a flag the cell's metrics get no verdict except on failed requests.
     pub changed: Vec<FlagChange>,
-    /// Flags whose values differ between baseline and candidate and which no command line names:
-    /// defaults that moved between the releases. The cell is judged, and its effect may be due to
-    /// them.
+    /// Flags that both releases report, with no value in common, and that no server command line
+    /// names: defaults that moved between the releases. The cell is judged, and its effect may be
+    /// due to them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<FlagChange>,
-    /// Remarks on the comparison of the cell, in sentences that are shown beside its figures.
+    /// Remarks on the comparison of the cell, as lower-case phrases that are shown beside its
+    /// table.
     pub remarks: Vec<String>,
     /// Command line that measures both releases in this cell again.
     pub command: Vec<String>,
-    /// Rows of the cell's table: one for each metric that either release measured.
+    /// Rows of the cell's table: one for each metric that either release measured; that of failed
+    /// requests only where a run failed.
     pub rows: Vec<Row>,
 }
 
 /// Numbers of runs of one release in a cell, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SideCounts {
-    /// Number of the release's runs in the cell whose figures are used.
+    /// Number of the release's runs in the cell whose figures are compared: all requests were
+    /// answered, and the run is not INVALID.
     pub used: usize,
     /// Number of the release's runs in the cell that failed or in which requests failed.
     pub failed: usize,
@@ -156,9 +162,11 @@ pub struct Row {
     pub better: Better,
     /// True when a regression of this metric blocks a release in this cell.
     pub gates: bool,
-    /// Spread of the metric over the baseline's runs; null where no run measured the metric.
+    /// Summary of the metric over the baseline's runs that the row compares; null where none of
+    /// them measured the metric.
     pub baseline: Option<Summary>,
-    /// Spread of the metric over the candidate's runs; null where no run measured the metric.
+    /// Summary of the metric over the candidate's runs that the row compares; null where none of
+    /// them measured the metric.
     pub candidate: Option<Summary>,
     /// Verdict on this metric of this cell.
     pub verdict: Verdict,
@@ -170,16 +178,16 @@ pub struct Row {
 pub struct Summary {
     /// Number of runs that measured the metric.
     pub n: usize,
-    /// Median over the runs, in the metric's unit.
+    /// Median of the metric's values over the runs, in the metric's unit.
     pub median: f64,
-    /// Smallest value over the runs, in the metric's unit.
+    /// Smallest of the metric's values over the runs, in the metric's unit.
     pub min: f64,
-    /// Largest value over the runs, in the metric's unit.
+    /// Largest of the metric's values over the runs, in the metric's unit.
     pub max: f64,
-    /// Mean over the runs, in the metric's unit.
+    /// Mean of the metric's values over the runs, in the metric's unit.
     pub mean: f64,
-    /// Coefficient of variation: sample standard deviation / mean; null for one run or a mean of
-    /// zero.
+    /// Coefficient of variation of the metric's values: sample standard deviation / absolute mean;
+    /// null for one run or a mean of zero.
     pub cv: Option<f64>,
 }
 
@@ -190,8 +198,9 @@ impl Diff {
     }
 
     /// Returns the exit code of the comparison: `Worse` where a release-blocking metric has a
-    /// regression or a new failure that is not waived; `Inconclusive` where one has no decision or
-    /// there is none to compare; otherwise `Well`.
+    /// regression or a new failure that is not waived; else `Inconclusive` where one is
+    /// inconclusive or its cell has a changed configuration, or where no release-blocking metric
+    /// was compared; otherwise `Well`.
     pub fn exit(&self) -> Exit {
         let gates = || self.rows().filter(|row| row.gates).map(|row| &row.verdict);
         if gates().any(Verdict::fails) {

@@ -14,20 +14,24 @@ pub struct Emitted {
     pub tag: Option<u64>,
     /// Number of output tokens that the request asked for.
     pub max_tokens: u64,
-    /// Time at which the server accepted the request's connection, in nanoseconds.
+    /// Time at which the server accepted the request's connection, in nanoseconds of the machine's
+    /// monotonic clock.
     pub accepted_ns: u64,
-    /// Time at which the server had read the whole request, in nanoseconds.
+    /// Time at which the server had read the whole request, in nanoseconds of the machine's
+    /// monotonic clock.
     pub received_ns: u64,
-    /// Time just before the first token was passed to the kernel, in nanoseconds; null where the
-    /// client disconnected earlier.
+    /// Time just before the first token was passed to the operating system's kernel, in nanoseconds
+    /// of the machine's monotonic clock; null where no token was written, as after an early
+    /// disconnect.
     pub first_ns: Option<u64>,
-    /// Gaps between consecutive tokens of the answer, in nanoseconds: one for each token after the
-    /// first.
+    /// Gaps between the writes of consecutive tokens of the answer, in nanoseconds: one for each
+    /// token after the first.
     pub gaps_ns: Vec<u64>,
 }
 
 impl Emitted {
-    /// Iterates over the times at which each token was passed to the kernel, in nanoseconds.
+    /// Iterates over the times at which each token was passed to the operating system's kernel, in
+    /// nanoseconds of the machine's monotonic clock.
     pub fn written_ns(&self) -> impl Iterator<Item = u64> + '_ {
         let later = self.gaps_ns.iter().scan(self.first_ns.unwrap_or(0), |at, gap| {
             *at += gap;
@@ -42,8 +46,8 @@ impl Emitted {
     }
 }
 
-/// Returns a `tokenizer.json` for mock servers, whose vocabulary is the word `t`, which every
-/// emitted token is, and `words` prompt words `w0`, `w1` and so on.
+/// Returns a `tokenizer.json` for mock servers. Its vocabulary is `[UNK]`, the word `t`, which
+/// every emitted token is, and `words` prompt words `w0`, `w1` and so on.
 pub fn tokenizer(words: usize) -> Value {
     // The first two ids are those of `[UNK]` and `t`.
     let words = (0..words).map(|number| (format!("w{number}"), json!(number + 2)));

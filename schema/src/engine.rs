@@ -22,22 +22,24 @@ pub struct EngineFile {
     pub cache: Cache,
     /// Route and format of requests, and the optional fields that the server accepts.
     pub request: Request,
-    /// Prometheus metric of the engine by the suite's name for it, such as `requests_running`.
+    /// Names of the server's Prometheus metrics by the suite's names for them, such as
+    /// `requests_running`; empty where the server has none.
     pub metrics: BTreeMap<String, String>,
     /// Route of the server's metrics in Prometheus text format; `/metrics` where left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics_route: Option<String>,
-    /// Python package of the engine, for one that is installed rather than built.
+    /// Python package of the engine; left out for an engine that is not installed as one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub package: Option<Package>,
     /// Quirks: differences from other engines that a reader of the engine's figures should know.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub quirks: Vec<Quirk>,
-    /// Figures that one of the engine's own programs measures without a server, by name.
+    /// Programs of the engine that measure a value without a server, by the value's name, such as
+    /// `prefill`; empty where there are none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, FigureTool>,
     /// Source distribution, for an engine that Redline downloads and builds to measure beside its
-    /// own.
+    /// own; left out for other engines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
 }
@@ -52,8 +54,9 @@ impl EngineFile {
     }
 }
 
-/// Command line of the server: `argv`, then the flags of the requested settings. The placeholders
-/// `{binary}`, `{model}`, `{tp}` and `{port}` are replaced.
+/// Command line, environment and container image of the server. `argv`, in which the placeholders
+/// `{binary}`, `{model}`, `{tp}` and `{port}` are replaced, is followed by the flags of the
+/// requested settings, of `random_weights`, of `observe` and of the measured variant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
@@ -62,11 +65,12 @@ pub struct Launch {
     /// Environment variables that the server needs, by name.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Flags that set the number of threads, with `{threads}` as its placeholder.
+    /// Flags that set the number of threads, with the placeholder `{threads}`; empty where there
+    /// are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<String>,
-    /// Flags that prepare the server for the scenario's number of concurrent requests, for an
-    /// engine that does not adapt by itself.
+    /// Flags with which the server is started for a measurement of many concurrent requests; empty
+    /// for an engine that adapts by itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load: Vec<String>,
     /// Flags that make the server use random weights of the model's shape; empty where it cannot.
@@ -78,7 +82,7 @@ pub struct Launch {
     /// Flags for the settings that a campaign can request, such as tensor parallelism or the port.
     #[serde(default)]
     pub settings: Settings,
-    /// Container image that starts the same server.
+    /// Container image that starts the same server; left out where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
     /// Longest time that the server may take to become ready, in seconds.
@@ -86,7 +90,7 @@ pub struct Launch {
 }
 
 /// Flags for each setting that a campaign can request. A setting that is left out cannot be
-/// requested or is part of `argv`. The flags follow `argv` in this order.
+/// requested or is part of `argv`. The flags follow `argv` in the order of these fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
@@ -105,7 +109,8 @@ pub struct Settings {
     /// Setting for the longest sequence, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<Setting>,
-    /// Setting for the share of memory that the server may use, in the engine's own definition.
+    /// Setting for the share of memory that the server may use, from 0 to 1, in the engine's own
+    /// definition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Setting>,
 }
@@ -206,12 +211,13 @@ pub struct Info {
     /// Route that reports the configuration; left out where the server has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub route: Option<String>,
-    /// Route and JSON pointer at which the server reports its version, for the format `fields`.
+    /// Route and JSON pointer at which the server reports its version; left out where the
+    /// configuration's response has it, or the server does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<ReportedAt>,
     /// Location of each flag's value, for the format `fields`: the engine's own flag name to JSON
-    /// pointers (RFC 6901) into the server's response. The first pointer that finds a value is
-    /// used; the rest of the response is not kept.
+    /// pointers (RFC 6901) into the response of `route`. The first pointer at a text, number or
+    /// boolean is used; the rest of the response is not kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub flags: BTreeMap<String, Vec<String>>,
     /// Names of the flags that provide facts of a run record, such as the data type of the KV
@@ -231,8 +237,7 @@ pub struct ReportedAt {
 }
 
 /// Names of the engine's flags whose values, as the server reports them, become facts of a record.
-/// `!` before a name negates the flag's value. A name is left out where the server reports no such
-/// flag.
+/// A name is left out where the server reports no such flag.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InfoFacts {
@@ -290,19 +295,20 @@ pub struct Cache {
     pub kv_log: Option<String>,
 }
 
-/// Program of an engine that prints a figure, as JSON (one document or one per line) or as text.
+/// Program of an engine that measures a value and prints it, as JSON (one document or one per line)
+/// or as text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FigureTool {
     /// Command line with the placeholders `{binary}`, `{binaries}` (its folder), `{model}`,
     /// `{threads}`, and `{text}` for a perplexity.
     pub argv: Vec<String>,
-    /// JSON pointer (RFC 6901) to a number, or to a list of repeats, in each document; the figure
-    /// is the median over all of them. Exactly one of `pointer` and `after` is given.
+    /// JSON pointer (RFC 6901) to a number, or to a list of repeats, in each document; the median
+    /// over all of them is used. Exactly one of `pointer` and `after` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
-    /// Text directly before the number in the program's output, for output that is not JSON.
-    /// Exactly one of `pointer` and `after` is given.
+    /// Text directly before the number in the program's output, for output that is not JSON; its
+    /// last occurrence is used. Exactly one of `pointer` and `after` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
 }
@@ -322,14 +328,14 @@ pub struct Source {
     pub licence: String,
     /// Folder inside the source that CMake configures.
     pub folder: String,
-    /// CMake arguments with which the engine is configured and built.
+    /// CMake cache variables as `NAME=VALUE` with which the engine is configured.
     pub cmake: Vec<String>,
     /// Programs to build, the server first.
     pub programs: Vec<String>,
 }
 
 impl Source {
-    /// Returns the version of the source distribution.
+    /// Returns the version of the source distribution, or `unknown` where its name states none.
     pub fn version(&self) -> &str {
         self.sdist.split_once("==").map_or("unknown", |(_, version)| version)
     }
@@ -341,7 +347,7 @@ impl Source {
 pub struct Request {
     /// HTTP route of the server to which generation requests are sent.
     pub route: String,
-    /// API format of the route; left out where the route's name implies it.
+    /// API format of the route; where left out, the one that the route's name implies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialect: Option<ApiFormat>,
     /// True when prompts are sent as token ids; otherwise they are sent as text.
@@ -395,8 +401,8 @@ pub enum ApiFormat {
 }
 
 impl ApiFormat {
-    /// Returns the API format that the last part of `route` implies; completions for an unknown
-    /// one.
+    /// Returns the API format that the end of `route` implies; that of OpenAI's `/v1/completions`
+    /// for any other route.
     pub fn of_route(route: &str) -> Self {
         let named = [
             ("/chat/completions", Self::Chat),

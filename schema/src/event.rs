@@ -23,7 +23,7 @@ pub struct Event {
     pub id: String,
     /// Kind of the event: retraction, annotation, waiver or epoch.
     pub kind: EventKind,
-    /// Time of the event, RFC 3339 in UTC.
+    /// Time at which the event was written, RFC 3339 in UTC.
     pub at: String,
     /// Records that the event is about: ids of runs, kernel records or earlier events, or folders
     /// below `results/` that end in `/`, with their content at the time of the event.
@@ -37,14 +37,14 @@ pub struct Event {
     /// Id of the run that replaces the retracted run; left out where none does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<String>,
-    /// Time at which a waiver ends, RFC 3339 in UTC.
+    /// Time at which a waiver ends, RFC 3339 in UTC; left out for other kinds of events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
     /// Cells that a waiver or epoch applies to, as `engine/hardware/model/config/scenario@rev` with
-    /// `*` for any part.
+    /// `*` for any part; left out for other kinds of events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<String>,
-    /// Name of the metric whose regression a waiver accepts.
+    /// Name of the metric whose regression a waiver accepts; left out for other kinds of events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
     /// Candidate release that a waiver applies to; left out for every release.
@@ -110,7 +110,8 @@ impl Event {
         self.cell.as_deref().is_some_and(|pattern| cell.matches(pattern))
     }
 
-    /// Returns the subject of the event as text: its targets, or its cell pattern and metric.
+    /// Returns the subject of the event as text: its targets, cell pattern and metric, as far as it
+    /// has them, separated by commas.
     pub fn subject(&self) -> String {
         let cell = self.cell.iter().cloned();
         let metric = self.metric.iter().cloned();
@@ -118,7 +119,8 @@ impl Event {
         parts.join(", ")
     }
 
-    /// True when a waiver has ended at `unix_s`, in seconds since 1970; also true without an end.
+    /// True when a waiver has ended at `unix_s`, in seconds since 1970; also true where its end is
+    /// missing or is not an RFC 3339 time in UTC.
     pub fn has_expired(&self, unix_s: i64) -> bool {
         self.expires.as_deref().and_then(unix_s_of).is_none_or(|expires| expires <= unix_s)
     }
@@ -129,8 +131,8 @@ impl Event {
         unix_s_of(self.since.as_deref().unwrap_or(&self.at))
     }
 
-    /// Returns the mistakes in the event (fields that its kind needs, unreadable times, bad
-    /// targets), as lower-case fragments.
+    /// Returns the mistakes in the event, such as missing fields that its kind needs, unreadable
+    /// times or bad targets, as lower-case fragments; empty where there are none.
     pub fn problems(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut ask = |holds: bool, problem: &str| {
@@ -185,7 +187,7 @@ pub fn unix_s_of(text: &str) -> Option<i64> {
     (at.offset().is_utc() && text.ends_with('Z')).then(|| at.unix_timestamp())
 }
 
-/// Returns an RFC 3339 time in UTC for seconds since 1970, or `None` beyond the year 9999.
+/// Returns an RFC 3339 time in UTC for seconds since 1970, or `None` outside the years 0 to 9999.
 pub fn rfc3339_of(unix_s: i64) -> Option<String> {
     OffsetDateTime::from_unix_timestamp(unix_s).ok()?.format(&Rfc3339).ok()
 }
@@ -198,7 +200,8 @@ pub fn parse(text: &str) -> Result<Event, Box<toml::de::Error>> {
     toml::from_str(text).map_err(Box::new)
 }
 
-/// Returns the `schema` key of an event file, even where the rest of the file is not readable.
+/// Returns the `schema` key of an event file, whatever its other keys are; `None` where the text is
+/// not TOML or has no such key.
 pub fn schema_of(text: &str) -> Option<String> {
     let table: toml::Table = toml::from_str(text).ok()?;
     Some(table.get("schema")?.as_str()?.to_owned())

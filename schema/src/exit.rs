@@ -5,11 +5,13 @@
 pub enum Exit {
     /// Exit code 0: the command succeeded.
     Well = 0,
-    /// Exit code 1: the command found a regression, a new failure or an INVALID run.
+    /// Exit code 1: the command worked, and what it measured or checked is not as it should be,
+    /// such as a regression, a new failure, or a run that failed or is INVALID.
     Worse = 1,
     /// Exit code 2: wrong usage, or invalid data.
     Unsound = 2,
-    /// Exit code 3: there is no decision, because a regression was neither found nor excluded.
+    /// Exit code 3: there is no conclusion, such as where a regression was neither found nor
+    /// excluded.
     Inconclusive = 3,
     /// Exit code 4: the environment failed, such as no GPU, port taken, model missing, disk full or
     /// an interruption.

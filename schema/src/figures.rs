@@ -7,30 +7,37 @@ use serde::{Deserialize, Serialize};
 
 use crate::histogram::HdrHistogram;
 
-/// Latency histograms of a run, for plots and for percentiles at a precision of one bin.
+/// Latency histograms over a run's answered requests, for plots and for percentiles at a precision
+/// of one bin. A histogram is null where its latency was not measured.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Histograms {
-    /// TTFT (time to first token) of each request: actual send to the first chunk with a token, in
-    /// microseconds.
+    /// TTFT (time to first token) of each answered request: actual send to the first chunk with a
+    /// token, in microseconds.
     pub ttft_us: Option<HdrHistogram>,
-    /// TTFT of each request from its scheduled send, in microseconds.
+    /// TTFT of each answered request from its scheduled send, in microseconds.
     pub ttft_scheduled_us: Option<HdrHistogram>,
-    /// TPOT (time per output token after the first) of each request, in microseconds.
+    /// TPOT (time per output token after the first) of each answered request with two output tokens
+    /// or more, in microseconds.
     pub tpot_us: Option<HdrHistogram>,
     /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in
     /// microseconds.
     pub itl_chunk_us: Option<HdrHistogram>,
-    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k.
+    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k. Null
+    /// where the number of tokens in some chunk is not known.
     pub itl_token_us: Option<HdrHistogram>,
-    /// E2E latency of each request: actual send to the last chunk with a token, in microseconds.
+    /// E2E latency of each answered request: actual send to the last chunk with a token, in
+    /// microseconds.
     pub e2e_us: Option<HdrHistogram>,
-    /// E2E latency of each request from its scheduled send, in microseconds.
+    /// E2E latency of each answered request from its scheduled send, in microseconds.
     pub e2e_scheduled_us: Option<HdrHistogram>,
-    /// Time that each request waited in the client for the concurrency limit, in microseconds.
+    /// Time that each request waited in the client for the concurrency limit, in microseconds; null
+    /// without such a limit and in a closed loop.
     pub queue_us: Option<HdrHistogram>,
-    /// Time to open each connection, in microseconds.
+    /// Time to open the connection of each answered request, with its TLS handshake, in
+    /// microseconds; requests on one connection have the same time.
     pub connect_us: Option<HdrHistogram>,
-    /// Delay of each send that the client itself caused, in microseconds.
+    /// Delay of the client in taking up each answered request after its scheduled send, without the
+    /// wait for the concurrency limit, in microseconds.
     pub schedule_lag_us: Option<HdrHistogram>,
 }
 
@@ -52,8 +59,8 @@ impl Histograms {
     }
 }
 
-/// Metrics of a run: rates over `time.wall_us`, and latency percentiles that are exact over all
-/// samples.
+/// Metrics of a run's answered requests: rates, most of them over `time.wall_us`, and latency
+/// percentiles that are computed from all samples and not from histograms.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
     /// Throughput: answered requests per second.
@@ -64,26 +71,31 @@ pub struct Metrics {
     pub output_tokens_per_s: Option<f64>,
     /// Prompt and output tokens of answered requests per second.
     pub total_tokens_per_s: Option<f64>,
-    /// Output tokens per second and GPU, over the tensor-parallel ranks; null without a GPU.
+    /// Output tokens per second, divided by the number of tensor-parallel ranks; null where the
+    /// server computes on no CUDA GPU or does not report their number.
     pub output_tokens_per_s_per_gpu: Option<f64>,
-    /// Output tokens per second in the steady state, `time.window_us`.
+    /// Output tokens per second in the steady state, `time.window_us`; null without a steady state.
     pub output_tokens_per_s_steady: Option<f64>,
-    /// Largest number of output tokens in any sliding second.
+    /// Largest number of output tokens in any sliding second; null for a run of less than a second.
     pub output_tokens_per_s_peak: Option<f64>,
-    /// Mean number of requests in flight over the run.
+    /// Mean number of answered requests in flight over the run.
     pub concurrency_mean: Option<f64>,
-    /// Goodput: requests per second that kept a service level, by the service level.
+    /// Goodput: answered requests per second that met a latency limit, by the limit's text such as
+    /// `ttft_ms=500`, and under `all` those that met every limit. Null without limits.
     pub goodput_per_s: Option<BTreeMap<String, f64>>,
-    /// Energy per output token in joules, of all GPUs that were used.
+    /// Energy per output token in joules, of all GPUs that worked; null where it was not measured,
+    /// or the GPUs that worked are not known to be the server's.
     pub joules_per_output_token: Option<f64>,
     /// TTFT (time to first token): actual send to the first chunk with a token, in microseconds.
     pub ttft_us: Option<Summary>,
-    /// TPOT (time per output token after the first), one sample for each request, in microseconds.
+    /// TPOT (time per output token after the first), one sample for each answered request with two
+    /// output tokens or more, in microseconds.
     pub tpot_us: Option<Summary>,
     /// ITL (inter-token latency) per chunk: gap between two consecutive chunks with tokens, in
     /// microseconds.
     pub itl_chunk_us: Option<Summary>,
-    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k.
+    /// ITL per token, in microseconds: a chunk of k tokens counts as k samples of its gap / k. Null
+    /// where the number of tokens in some chunk is not known.
     pub itl_token_us: Option<Summary>,
     /// E2E latency: actual send to the last chunk with a token, in microseconds.
     pub e2e_us: Option<Summary>,
@@ -99,30 +111,33 @@ pub struct Metrics {
     /// have a role and no token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_event_us: Option<Summary>,
-    /// Time from the actual send to the first chunk of the answer after any reasoning, in
-    /// microseconds.
+    /// Time from the actual send to the first chunk with text of the answer itself, after any
+    /// reasoning, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_content_us: Option<Summary>,
-    /// Parts of the TTFT from the scheduled send: queue, client, connection, server, parsing.
+    /// Parts of the TTFT from the scheduled send: queue, client, connection, TLS handshake,
+    /// sending, server, parsing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_parts_us: Option<TtftParts>,
     /// Stalls: long gaps within answers; left out where no answer has two chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalls: Option<Stalls>,
-    /// Progress of the run in slices of equal length, in order.
+    /// Progress of the run's answered requests in slices of equal length (the last may be shorter),
+    /// in order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slices: Option<Vec<Slice>>,
 }
 
-/// Stalls: gaps between two chunks of an answer that are long enough for a reader to notice. The
-/// longest gap is the maximum of `itl_chunk_us`.
+/// Stalls: gaps between two consecutive chunks with tokens of an answer that are long enough for a
+/// reader to notice. The longest gap is the maximum of `itl_chunk_us`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Stalls {
     /// Threshold in microseconds: a longer gap is a stall.
     pub over_us: u64,
     /// Number of stalls in all answers of the run.
     pub gaps: u64,
-    /// Share of the time between first and last chunks that lies in stalls, from 0 to 1.
+    /// Share of the time between first and last chunks of the answers that lies in stalls, from 0
+    /// to 1.
     pub time_share: f64,
 }
 
@@ -141,7 +156,8 @@ pub struct TtftParts {
     pub tls: Option<Summary>,
     /// Time to write the request, from its first byte to its last, in microseconds.
     pub send: Summary,
-    /// Time that server and network took, in microseconds.
+    /// Time from the last byte of the request to the arrival of the first token, which server and
+    /// network took, in microseconds.
     pub server: Summary,
     /// Time from the arrival of the first token until the client had read and parsed it, in
     /// microseconds.
@@ -162,28 +178,28 @@ impl TtftParts {
     }
 }
 
-/// Slice of a run: a span of time with its requests and tokens.
+/// Slice of a run: a span of time, with the answered requests and their tokens in it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
     /// Start of the slice in microseconds, from the first scheduled send of the run.
     pub start_us: u64,
     /// Length of the slice in microseconds; the last slice may be shorter than the others.
     pub length_us: u64,
-    /// Number of requests whose first byte was sent in the slice.
+    /// Number of answered requests whose first byte was sent in the slice.
     pub requests_sent: u64,
-    /// Number of requests whose last token arrived in the slice.
+    /// Number of answered requests whose last token arrived in the slice.
     pub requests_ended: u64,
-    /// Number of output tokens that arrived in the slice.
+    /// Number of output tokens of answered requests that arrived in the slice.
     pub output_tokens: u64,
-    /// Median TTFT of the requests sent in the slice, in microseconds; left out where there are
-    /// none.
+    /// Median TTFT of the answered requests that were sent in the slice, in microseconds; left out
+    /// where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_us_p50: Option<u64>,
 }
 
 impl Metrics {
-    /// Returns the latency summaries of TTFT, TPOT, ITL and E2E, each with the name of its
-    /// histogram.
+    /// Returns the latency summaries of TTFT, TPOT, ITL per chunk, ITL per token and E2E, each with
+    /// the name of its histogram; `None` for a latency that was not measured.
     pub fn summaries(&self) -> [(&'static str, Option<&Summary>); 5] {
         [
             ("ttft_us", self.ttft_us.as_ref()),
@@ -195,13 +211,15 @@ impl Metrics {
     }
 }
 
-/// Summary of a latency in microseconds. Percentiles are linear between order statistics (NumPy's
-/// default); `std` is the standard deviation of the population.
+/// Summary of a latency in microseconds. In measured runs, percentiles are linear between order
+/// statistics (NumPy's default), and `std` is the standard deviation of the population; in imported
+/// records they are as the tool of the report defines them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
     /// Mean latency over all samples, in microseconds.
     pub mean: Option<u64>,
-    /// Standard deviation of the latency over all samples (population), in microseconds.
+    /// Standard deviation of the latency over all samples, in microseconds; in measured runs that
+    /// of the population.
     pub std: Option<u64>,
     /// Median latency over all samples, in microseconds.
     pub p50: Option<u64>,
@@ -213,8 +231,9 @@ pub struct Summary {
     pub p99: Option<u64>,
     /// Largest latency of all samples, in microseconds.
     pub max: Option<u64>,
-    /// Upper 99 % confidence bound of the 90th percentile in microseconds; left out where there are
-    /// too few samples (early-stopping rule of MLPerf Inference).
+    /// Upper 99 % confidence bound of the 90th percentile in microseconds (early-stopping rule of
+    /// MLPerf Inference); left out where there are too few samples, and for latencies with several
+    /// samples per request, such as ITL.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p90_upper: Option<u64>,
     /// Upper 99 % confidence bound of the 95th percentile, in microseconds; left out as for

@@ -18,10 +18,11 @@ pub struct GpuValidation {
     /// Machines that the validation is for; an empty table matches any machine.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
-    /// Server flags that the GPU validation adds to those of every run.
+    /// Server flags that the GPU validation adds to the command line of every server.
     #[serde(default)]
     pub flags: Vec<String>,
-    /// Limit, in seconds, of the duration of a stage; a longer stage is ended and has failed.
+    /// Longest time, in seconds, that the command of a stage, or the measurement of its scenario,
+    /// may take; then it is ended, and the stage has failed.
     pub stage_limit_s: u64,
     /// Models that the GPU validation serves.
     pub models: Vec<TargetModel>,
@@ -32,7 +33,8 @@ pub struct GpuValidation {
     pub commands: Vec<ValidationCommand>,
 }
 
-/// Command of a GPU validation; its exit code decides whether it passed.
+/// Command of a GPU validation. It passes if it ends with exit code 0 within the time limit and, as
+/// a Rust test program, ran at least one test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ValidationCommand {
@@ -43,7 +45,7 @@ pub struct ValidationCommand {
     /// models) and `{cuda_tests}` (tests of the CUDA device).
     pub argv: Vec<String>,
     /// Name of the program that the machine must have for the command; without it the stage is
-    /// skipped.
+    /// skipped. Left out where the command needs none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<String>,
     /// True when the command runs once for each model.
@@ -59,7 +61,8 @@ impl GpuValidation {
     }
 }
 
-/// File `bundle.json` of a GPU validation bundle: the engine beside it, and the stages to run with it.
+/// File `bundle.json` of a GPU validation bundle: facts about the engine that lies beside it, and
+/// the stages to run with that engine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ValidationBundle {
     /// Name of this schema, always `proof-box.v1`.
@@ -77,9 +80,10 @@ pub struct ValidationBundle {
     pub engine: EngineFacts,
     /// Version that the server must report.
     pub version: String,
-    /// Server flags that the GPU validation adds to those of every run.
+    /// Server flags that the GPU validation adds to the command line of every server.
     pub flags: Vec<String>,
-    /// Limit, in seconds, of the duration of a stage; a longer stage is ended and has failed.
+    /// Longest time, in seconds, that the command of a stage, or the measurement of its scenario,
+    /// may take; then it is ended, and the stage has failed.
     pub stage_limit_s: u64,
     /// Stages of the GPU validation, in the order in which they run.
     pub stages: Vec<Stage>,
@@ -91,7 +95,7 @@ pub const BUNDLE_SCHEMA: &str = "proof-box.v1";
 /// Stage of a GPU validation, which is run as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stage {
-    /// Id of the stage, which names its folder and its report.
+    /// Id of the stage, by which the files of its report and outputs are named.
     pub id: String,
     /// Command or scenario that the stage runs.
     #[serde(flatten)]
@@ -102,15 +106,16 @@ pub struct Stage {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
-    /// Command: the stage runs a command, whose exit code decides whether it passed.
+    /// Command: the stage runs a command. It passes if the command ends with exit code 0 within the
+    /// time limit and, as a Rust test program, ran at least one test.
     Command {
         /// Program and arguments of the stage's command, with placeholders such as `{model}`.
         argv: Vec<String>,
         /// Name of the program that the machine must have for the command; without it the stage is
         /// skipped. Null where the command needs none.
         needs: Option<String>,
-        /// Id of the model that replaces `{model}` in the command; null for a command that runs
-        /// once and not for each model.
+        /// Id of the model whose path replaces `{model}` in the command; null for a command that
+        /// runs once and not for each model.
         model: Option<String>,
     },
     /// Scenario: the stage measures a scenario on a fresh server.
@@ -138,8 +143,8 @@ pub struct StageReport {
     pub stage: String,
     /// Outcome of the validation stage: done, failed or skipped.
     pub outcome: Outcome,
-    /// Reason for a failure or skip, or the figures that a scenario measured; null where there
-    /// is neither.
+    /// Reason for a failure or skip, or the output rate of a measured scenario with the reasons of
+    /// its verdict; null for a command that passed.
     pub detail: Option<String>,
     /// Start of the stage, RFC 3339 in UTC.
     pub started_at: String,
@@ -158,7 +163,8 @@ pub enum Outcome {
     Done,
     /// Failed: the stage of the GPU validation ran and did not pass.
     Failed,
-    /// Skipped: the stage of the GPU validation was not started.
+    /// Skipped: the stage of the GPU validation was not started, because the machine lacks a
+    /// program that its command needs.
     Skipped,
 }
 

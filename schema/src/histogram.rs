@@ -30,7 +30,8 @@ const TEXT_MAX: usize = 1 << 20;
 pub struct HdrHistogram {
     /// Base64 of the deflated V2 encoding of <https://github.com/HdrHistogram>.
     pub hdr_v2: String,
-    /// Number of significant decimal digits to which large values are distinguished, from 1 to 5.
+    /// Number of significant decimal digits to which large values are distinguished; 3 where
+    /// Redline wrote the histogram.
     pub significant_digits: u8,
 }
 

@@ -1,4 +1,5 @@
-//! Identifiers of runs, campaigns and events: ULIDs, assigned when a campaign is planned.
+//! Identifiers of measured runs, kernel records, campaigns and events: ULIDs. Those of runs are
+//! assigned when their campaign is planned.
 
 /// Returns a ULID made of a time in milliseconds since 1970 and 80 random bits; `main` provides
 /// both.

@@ -1,4 +1,5 @@
-//! `kernel.v1`: record of micro-benchmarks of single operations (matmul, attention and so on).
+//! `kernel.v1`: record of micro-benchmarks of single operations, such as matmul and attention, and
+//! of a whole model's speed compared with limits of the machine.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +11,13 @@ use crate::run::{EngineFacts, HardwareFacts, Time};
 /// Schema name of a kernel record.
 pub const SCHEMA: &str = "kernel.v1";
 
-/// Record of one run of all kernel benchmarks of a release on a machine.
+/// Record of the kernel benchmarks of one engine build on a machine: those of `cargo xtask
+/// kernels`, or those in the outputs of a GPU validation's stages.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelRecord {
     /// Name of this schema, always `kernel.v1`.
     pub schema: String,
-    /// ULID of the kernel record, which begins with its time.
+    /// ULID of the kernel record; for a GPU validation, that of its campaign.
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
@@ -28,7 +30,7 @@ pub struct KernelRecord {
     /// Benchmark results, one for each operation and shape.
     pub benches: Vec<KernelBench>,
     /// Speed of a whole model in the same release, compared with limits measured on the same
-    /// machine.
+    /// machine; left out where no model was benchmarked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_bench: Option<ModelBench>,
     /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
@@ -42,7 +44,8 @@ pub struct KernelRecord {
 /// read from memory, as in a server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelBench {
-    /// Id of the model that was benchmarked.
+    /// Model that was benchmarked: its id in a kernel record, and its name as the engine finds it
+    /// in the output of `redline bench`.
     pub model: String,
     /// Device that computed, as the engine names it.
     pub device: String,
@@ -54,7 +57,8 @@ pub struct ModelBench {
     pub prefill: Vec<PrefillBench>,
     /// Speed of decode steps (one token per sequence), one entry for each batch and context.
     pub decode: Vec<DecodeBench>,
-    /// Speed of the model's largest matrix multiplications.
+    /// Speed of multiplying by the largest matrix of the model's layers, one entry for each number
+    /// of rows.
     #[serde(default)]
     pub products: Vec<ProductBench>,
     /// Speed of the model's attention, one entry for each benchmarked shape.
@@ -71,7 +75,8 @@ pub struct PrefillBench {
     pub tokens: u64,
     /// Prompt tokens per second, median over repeats.
     pub tokens_per_s: f64,
-    /// Fraction of the arithmetic limit of the machine that the prefill reached.
+    /// Fraction of the machine's arithmetic limit that the prefill reached, from 0 to 1, counting
+    /// only multiplications by the layers' matrices.
     pub limit_share: f64,
 }
 
@@ -84,8 +89,8 @@ pub struct DecodeBench {
     pub context: u64,
     /// Output tokens per second of all sequences together, median over repeats.
     pub tokens_per_s: f64,
-    /// Fraction of the memory bandwidth limit of the machine that the decode step reached; left out
-    /// where the size of the weights is not known.
+    /// Fraction of the memory bandwidth limit of the machine that the decode step reached, if it
+    /// reads weights and KV cache once; left out where the size of the weights is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_share: Option<f64>,
 }
@@ -109,21 +114,24 @@ pub struct ProductBench {
     pub limit_share: f64,
 }
 
-/// Attention benchmark: `rows` query tokens of one sequence over `context` positions.
+/// Attention benchmark: `rows` query tokens of one sequence, which are the last of its `context`
+/// positions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AttentionBench {
     /// Number of query tokens in the attention benchmark.
     pub rows: u64,
-    /// Number of positions that each query attends to.
+    /// Number of positions of the sequence; each query attends to the positions up to its own.
     pub context: u64,
-    /// Number of bytes of keys and values that were read per second.
+    /// Number of bytes of keys and values read per second, counted as if a call read each of them
+    /// once.
     pub kv_bytes_per_s: f64,
     /// Floating-point operations per second; a multiply and an add are two operations.
     pub flops_per_s: f64,
-    /// Fraction of the nearer hardware limit (arithmetic or memory bandwidth) that the attention
-    /// reached.
+    /// Fraction of the nearer hardware limit (f32 arithmetic or memory bandwidth) that the
+    /// attention reached.
     pub limit_share: f64,
-    /// Name of the hardware limit of which `limit_share` is a fraction.
+    /// Name of the hardware limit of which `limit_share` is a fraction: `read_bytes_per_s` or
+    /// `f32_flops_per_s`.
     pub limit: String,
 }
 
@@ -149,9 +157,10 @@ pub struct KernelBench {
     pub op: String,
     /// Shape as letters with sizes, such as `T512_K576_N1536`.
     pub shape: String,
-    /// Data type in which the operation computes.
+    /// Data type that the benchmark's name states, such as that of the weights or of the KV cache,
+    /// which may follow a model's name.
     pub dtype: String,
-    /// Instruction set that the kernel was built for: `avx512`, `avx2`, `portable`, `sm_90a`.
+    /// Instruction set that the kernel was built for, such as `avx512`, `portable` or `sm_90a`.
     pub isa: String,
     /// Device that computes: `cpu` or `cuda`.
     pub device: String,

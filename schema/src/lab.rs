@@ -28,7 +28,7 @@ pub struct LabFile {
     pub profiles: Vec<String>,
     /// Objective of the lab: the metric to improve, and bounds that other metrics must keep.
     pub objective: Objective,
-    /// Engines with the flags that each has in every run. The first engine's flags are the
+    /// Engines with the flags that each has in its runs. The first engine with its flags is the
     /// baseline.
     pub engines: Vec<LabEngine>,
     /// Axes of the lab: groups of mutually exclusive options to try.
@@ -46,8 +46,9 @@ pub struct LabFile {
 pub struct Objective {
     /// Name of the metric to improve.
     pub metric: String,
-    /// Bound of a metric by its name, which the median over repeats must keep in every profile: an
-    /// upper bound where lower is better, else a lower bound. Units are those of the metrics.
+    /// Bound of a metric by its name, in the metric's unit, which the median over repeats must keep
+    /// in every profile: an upper bound where lower values of the metric are better, else a lower
+    /// bound.
     #[serde(default)]
     pub bounds: BTreeMap<String, f64>,
 }
@@ -60,7 +61,8 @@ pub struct LabEngine {
     pub id: String,
     /// Release of the engine that takes part in the lab.
     pub version: String,
-    /// Flags that the engine has in every run.
+    /// Flags that the engine has in every run of the lab, except where an option sets the same
+    /// flag.
     #[serde(default)]
     pub flags: Vec<String>,
 }
@@ -69,7 +71,7 @@ pub struct LabEngine {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// Name of the axis: lower-case letters, digits and hyphens.
+    /// Name of the axis: 1 to 18 lower-case letters, digits and hyphens.
     pub name: String,
     /// Id of the engine that the options belong to.
     pub engine: String,
@@ -81,9 +83,10 @@ pub struct Axis {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabOption {
-    /// Name of the option: lower-case letters, digits and hyphens.
+    /// Name of the option: 1 to 18 lower-case letters, digits and hyphens.
     pub name: String,
-    /// Flags that the option adds to the command line.
+    /// Flags that the option adds to the command line, in place of the engine's flags of the same
+    /// names.
     pub flags: Vec<String>,
 }
 
@@ -100,13 +103,13 @@ pub enum Combine {
     Staged,
 }
 
-/// Budget of a lab; the lab ends when either limit is reached.
+/// Budget of a lab: it starts no round of runs that is expected to exceed one of the two limits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabBudget {
-    /// Maximum number of runs that the lab may start; null for no limit on runs.
+    /// Maximum number of runs that the lab may start; left out or null for no limit on runs.
     pub runs: Option<u32>,
-    /// Maximum total time of the lab's runs, in hours; null for no limit on time.
+    /// Maximum total time of the lab's runs, in hours; left out or null for no limit on time.
     pub hours: Option<f64>,
 }
 
@@ -121,19 +124,21 @@ pub struct Candidate {
     pub options: BTreeMap<String, String>,
 }
 
-/// Stage of a lab: the question that a round of runs answers.
+/// Stage of a lab, by which its rounds of runs follow each other.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum LabStage {
-    /// Engines: which engine is fastest with its own flags?
+    /// Engines: each engine with its own flags is compared with the first one, to find the best by
+    /// the lab's objective.
     Engines,
-    /// Options: which options of an engine help when tried against its default flags?
+    /// Options: options of the best engine are compared with that engine's own flags, to find those
+    /// that help.
     Options,
-    /// Combinations: which of the helpful options also help together?
+    /// Combinations: options that helped alone are tried together.
     Combinations,
-    /// Confirmation: is the best candidate still better on fresh runs?
+    /// Confirmation: the best candidates are compared with the baseline on fresh runs.
     Confirm,
 }
 
@@ -153,7 +158,8 @@ pub struct Round {
     pub runs: u32,
 }
 
-/// Extent of a lab as far as it is known before the first run.
+/// Numbers of runs and rounds of a lab, at least and at most, as they are known before the first
+/// run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabOutline {
     /// Number of runs of the lab if every decision falls early and no option helps.
@@ -171,7 +177,8 @@ pub struct LabOutline {
     /// Number of rounds of the lab if no decision falls before the last repeat and every option
     /// helps.
     pub rounds_most: u32,
-    /// Comparison policy that says how often candidates run, and when one is better than another.
+    /// Id, revision and hash of the comparison policy that says how often candidates run, and when
+    /// one is better than another.
     pub policy: Policy,
 }
 
@@ -183,7 +190,8 @@ impl LabFile {
     }
 
     /// Returns the flags of a candidate: the engine's, then those of its options in the order of
-    /// axes. An option's flag replaces the engine's flag of the same name.
+    /// axes. An option's flag replaces the engine's flag of the same name. Empty for an engine that
+    /// the lab file does not have.
     pub fn flags(&self, candidate: &Candidate) -> Vec<String> {
         let Some(engine) = self.engines.get(candidate.engine) else { return Vec::new() };
         let chosen = self.axes.iter().filter(|axis| axis.engine == engine.id).filter_map(|axis| {
@@ -199,8 +207,9 @@ impl LabFile {
 }
 
 impl Candidate {
-    /// Returns the variant name of the candidate, such as `kv-f16-threads-1`, or `None` for an
-    /// engine with its own flags. A long name is cut and ends in a hash that keeps it unique.
+    /// Returns the variant name of the candidate, such as `kv-f16-threads-1`, or `None` for a
+    /// candidate without options. A name of more than 40 bytes is cut and ends in a hash that keeps
+    /// it unique.
     pub fn variant(&self) -> Option<String> {
         let words = self.options.iter().map(|(axis, option)| format!("{axis}-{option}"));
         let name = words.collect::<Vec<_>>().join("-");
@@ -219,7 +228,7 @@ const VARIANT_BYTES_MAX: usize = 40;
 const HASH_BYTES: usize = 8;
 
 /// Returns the flag name of a command-line word (`--threads` for `--threads=4`), or `None` for a
-/// value.
+/// word that does not begin with `-`, which is a value.
 pub fn flag_name(word: &str) -> Option<&str> {
     word.starts_with('-').then(|| word.split('=').next().unwrap_or(word))
 }
@@ -286,8 +295,8 @@ fn check(lab: &LabFile) -> Result<(), InvalidFile> {
     check_axes(lab)
 }
 
-/// Checks that names of axes and options are unique, short enough and of allowed characters, since
-/// they become parts of variant names.
+/// Checks the axes of a lab: their names and those of their options, which become parts of variant
+/// names, their engines, and that each has options and each option has flags.
 fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
     let senseless = |why: String| Err(InvalidFile(why));
     if let Some(twice) = repeated(lab.axes.iter().map(|axis| &axis.name)) {
@@ -327,8 +336,8 @@ fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
 /// Longest name of an axis or option, in bytes.
 const NAME_BYTES_MAX: usize = 18;
 
-/// Checks that no two axes set the same flag: a server that gets a flag twice uses one of the
-/// values or refuses to start.
+/// Checks that no two axes of an engine set the same flag: a server that gets a flag twice uses one
+/// of the values or refuses to start.
 fn check_flags(lab: &LabFile) -> Result<(), InvalidFile> {
     let mut owners: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for axis in &lab.axes {

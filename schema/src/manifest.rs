@@ -23,7 +23,8 @@ pub struct Manifest {
     /// SHA-256 of the tokenizer that prompts were made with, lower-case hex: of `tokenizer.json`,
     /// or of the tokenizer metadata of a GGUF file.
     pub tokenizer_sha256: String,
-    /// Requests in the order in which they are sent.
+    /// Measured requests in the order in which the sampler gives them; samples and later turns
+    /// refer to them by their index, from 0.
     pub requests: Vec<ManifestRequest>,
 }
 
@@ -31,10 +32,10 @@ pub struct Manifest {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ManifestRequest {
     /// Scheduled send time in microseconds from the start of the run; for a request with `after`,
-    /// from the end of that request.
+    /// time to wait from the end of that request, in microseconds. 0 in a closed loop.
     pub send_us: u64,
-    /// Index in the manifest of the request whose end this request waits for, the previous turn of
-    /// its conversation; left out where it waits for none.
+    /// Index in the manifest, from 0, of the request whose end this request waits for, the previous
+    /// turn of its conversation; left out where it waits for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
     /// Token ids of the prompt; for a text prompt, the ids from the suite's own tokenizer.

@@ -1,4 +1,4 @@
-//! `measurement.v1`: result of one `redline-bench run`, with the parts of a run record that the
+//! `measurement.v1`: result of one run of `redline-bench`, with the parts of a run record that the
 //! load generator measures.
 
 use schemars::JsonSchema;
@@ -9,37 +9,41 @@ use crate::run::{
     ScenarioFacts, Status, Telemetry, Time, Validity,
 };
 
-/// Result file of `redline-bench run`: status, counts, histograms, metrics and telemetry of one
-/// run.
+/// Result file of one run of `redline-bench`: status, counts, histograms, metrics and telemetry.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measurement {
     /// Name of this schema, always `measurement.v1`.
     pub schema: String,
-    /// Status of the run: complete, partial, failed or skipped.
+    /// Status of the run: ok, partial, failed or skipped.
     pub status: Status,
-    /// Validity of the figures: could the client have distorted them?
+    /// Validity of the run's figures: a verdict with its reasons.
     pub validity: Validity,
     /// Failure that left the run without figures or with only a part of them; null where nothing
     /// failed.
     pub failure: Option<Failure>,
-    /// Start, end and duration of the run.
+    /// Start, end and durations of the run; null where it ended before its clock started.
     pub time: Option<Time>,
     /// Scenario that was measured and the requests drawn from it.
     pub scenario: ScenarioFacts,
-    /// Load generator: its version, load and timing errors.
+    /// Facts about the load generator, such as version, CPU use and timing errors; null where the
+    /// run ended before its clock started.
     pub client: Option<ClientFacts>,
-    /// State and hits of the server's prefix cache.
+    /// State and hits of the server's prefix cache; null where the run ended before its clock
+    /// started.
     pub cache: Option<CacheFacts>,
-    /// Numbers of requests and tokens in the run.
+    /// Numbers of requests and tokens in the run; null where it ended before its clock started.
     pub counts: Option<Counts>,
-    /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays.
+    /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays; null where no request was
+    /// answered or a time is beyond the largest one of a histogram.
     pub histograms: Option<Histograms>,
-    /// Metrics: throughput, goodput and latency percentiles.
+    /// Metrics: throughput, goodput and latency percentiles; null where no request was answered.
     pub metrics: Option<Metrics>,
-    /// Telemetry of server, machine and GPUs during the run.
+    /// Telemetry of server, machine and GPUs during the run; null where it ended before its clock
+    /// started.
     #[serde(default)]
     pub telemetry: Option<Telemetry>,
-    /// Check of the server's outputs: greedy tokens for fixed prompts.
+    /// Check of the server's outputs: greedy tokens for fixed prompts; null where the check was
+    /// switched off or could not be completed.
     pub correctness: Option<Correctness>,
 }
 

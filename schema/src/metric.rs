@@ -1,5 +1,5 @@
-//! Metrics that tables and comparisons show: name, unit, better direction, and the
-//! minimum effect of a metric, below which a difference is never called a change.
+//! Metrics that tables and comparisons show: name, unit, better direction, scenarios in which a
+//! regression blocks a release, and minimum effect, below which no change is suspected.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ pub enum Unit {
 /// Definition of a metric of a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
-    /// Name of the metric: dotted path below `metrics`, or its full path elsewhere in the record.
+    /// Name of the metric in verdicts, events and commands, such as `ttft_us_p50`.
     pub name: &'static str,
     /// Title of the metric on pages, without the unit.
     pub title: &'static str,
@@ -70,7 +70,8 @@ impl Metric {
         (self.read)(record)
     }
 
-    /// True where the metric is release-blocking for scenarios with this arrival process.
+    /// True where the metric is release-blocking for scenarios with this arrival process; `None` is
+    /// a process that is not known, which counts as no closed loop.
     pub fn gates_under(&self, arrival: Option<&Arrival>) -> bool {
         match self.gates {
             Gates::Never => false,

@@ -11,14 +11,17 @@ use serde_json::{Map, Value};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelFile {
-    /// Sources of the weights, tried in order; the first available one is used.
+    /// Sources of the weights, tried in order, of which the first available one is used; left out
+    /// for random weights.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the served weights file, lower-case hex.
+    /// SHA-256 of the served weights file, lower-case hex; left out for a model on the Hugging Face
+    /// hub and for random weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
     /// Content of a published model's `config.json`. The engine serves random weights of that
-    /// shape, so that speed can be measured where the checkpoint is not available.
+    /// shape, so that speed can be measured where the checkpoint is not available. Left out for a
+    /// model with weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<Map<String, Value>>,
     /// Longest sequence that the model supports, in tokens; left out where `config` states it or it
@@ -55,8 +58,8 @@ pub enum Weights<'a> {
 }
 
 impl ModelFile {
-    /// Returns the longest sequence that the model supports, in tokens, or `None` where the file
-    /// does not state it.
+    /// Returns the longest sequence that the model supports, in tokens, or `None` where neither the
+    /// model file nor its `config` states it.
     pub fn context_tokens(&self) -> Option<u64> {
         let of_config = || self.config.as_ref()?.get("max_position_embeddings")?.as_u64();
         self.context_tokens.or_else(of_config)
@@ -104,10 +107,12 @@ pub struct InputSource {
     /// npm package as `name@version`, downloaded with `npm pack --ignore-scripts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub npm: Option<String>,
-    /// Hugging Face id; only the local Hugging Face cache is searched.
+    /// Hugging Face id of a model, which is looked up in the local Hugging Face cache; datasets and
+    /// hashed files cannot be read from there yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
-    /// Path of the file inside the package or snapshot; for `sdist`, the file name of the archive.
+    /// Path of the file inside the package; for `sdist`, the file name of the archive; left out for
+    /// a model on the hub.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Path of the wanted file inside the archive of `sdist`; left out for the whole archive.
@@ -129,7 +134,8 @@ pub struct Repair {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum RepairMethod {
-    /// The JSON array is cut off within a string: it is closed after its last complete object.
+    /// Close JSON array: the array is cut off within a string, and is closed after its last
+    /// complete object.
     CloseJsonArray,
 }
 

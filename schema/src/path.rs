@@ -15,10 +15,10 @@ pub enum PathError {
     Part {
         /// Dotted name of the record field that does not fit in a path.
         field: &'static str,
-        /// Value of the field, which does not fit in a path.
+        /// Value of the field, which does not fit in a path, cut to 120 characters.
         value: String,
     },
-    /// Unknown: a record field that the path needs is unknown.
+    /// Unknown: the record field with this dotted name, which the path needs, is unknown.
     #[error("`{0}` is unknown, and the path needs it")]
     Unknown(&'static str),
 }
@@ -32,7 +32,8 @@ pub fn config_name(record: &RunRecord) -> String {
 }
 
 /// Returns the readable part of a configuration's directory name, such as `cpu-bf16-tp1`, which is
-/// the configuration part of a cell.
+/// the configuration part of a cell. `unknown` stands for a device or data type that is not known,
+/// and for a server without facts.
 pub fn config_slug(record: &RunRecord) -> String {
     let Some(server) = record.server.as_ref() else { return "unknown".to_owned() };
     let device = server.device.as_deref().unwrap_or("unknown");
@@ -44,11 +45,12 @@ pub fn config_slug(record: &RunRecord) -> String {
     }
 }
 
-/// Returns the path of a run record:
+/// Returns the path of a run record, relative to `results/`:
 /// `runs/<engine>/<release>/<hardware>/<model>/<config>/<scenario>@<rev>/<ULID>.json`.
 ///
 /// # Errors
-/// The record is imported, or a part of the path is empty or not valid in a path.
+/// The record is imported, or a part of the path is empty, longer than 120 bytes or has a character
+/// that is not allowed in it.
 pub fn of_run(record: &RunRecord) -> Result<String, PathError> {
     if record.kind == Kind::Imported {
         return Err(PathError::Unknown("source"));
@@ -67,10 +69,11 @@ pub fn of_run(record: &RunRecord) -> Result<String, PathError> {
     Ok(format!("runs/{}.json", join(&parts)?))
 }
 
-/// Returns the path of a kernel record: `kernels/<engine>/<release>/<hardware>/<ULID>.json`.
+/// Returns the path of a kernel record, relative to `results/`:
+/// `kernels/<engine>/<release>/<hardware>/<ULID>.json`.
 ///
 /// # Errors
-/// A part is empty or not valid in a path.
+/// A part of the path is empty, longer than 120 bytes or has a character that is not allowed in it.
 pub fn of_kernels(record: &KernelRecord) -> Result<String, PathError> {
     let parts = [
         ("engine.name", record.engine.name.as_str()),
@@ -81,7 +84,7 @@ pub fn of_kernels(record: &KernelRecord) -> Result<String, PathError> {
     Ok(format!("kernels/{}.json", join(&parts)?))
 }
 
-/// Returns the path of a campaign record: `campaigns/<yyyy>/<ULID>.json`.
+/// Returns the path of a campaign record, relative to `results/`: `campaigns/<yyyy>/<ULID>.json`.
 ///
 /// # Errors
 /// The id is not a ULID, or its time is later than a date can express.
@@ -89,7 +92,7 @@ pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
     Ok(format!("campaigns/{}/{}.json", year(&record.id)?, record.id))
 }
 
-/// Returns the path of an event file: `events/<yyyy>/<ULID>.toml`.
+/// Returns the path of an event file, relative to `results/`: `events/<yyyy>/<ULID>.toml`.
 ///
 /// # Errors
 /// The id is not a ULID, or its time is later than a date can express.

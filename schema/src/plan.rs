@@ -21,7 +21,7 @@ pub struct PlanFile {
     pub manifest_sha256: String,
     /// Workload manifest: every measured request with its send time.
     pub manifest: Manifest,
-    /// Warm-up requests, whose prompts no measured request shares.
+    /// Warm-up requests, whose prompts begin with other tokens than those of all measured requests.
     pub warmup: Vec<ManifestRequest>,
 }
 

@@ -5,14 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::InvalidFile;
 
-/// Comparison policy of a campaign: id, revision and hash of its file.
+/// Citation of a comparison policy in a record: id, revision and hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Policy {
     /// Id of the policy: stem of its file under `suite/policies/`.
     pub id: String,
     /// Revision of the policy file.
     pub rev: u32,
-    /// SHA-256 of the policy file's content, lower-case hex.
+    /// SHA-256 of the canonical JSON of the policy file's content and of the minimum effects of all
+    /// metrics, lower-case hex.
     pub sha256: String,
 }
 
@@ -25,11 +26,12 @@ pub struct PolicyFile {
     pub question: String,
     /// Revision of the comparison policy.
     pub rev: u32,
-    /// Number of pairs of runs in the screen, unless the user requests another number.
+    /// Number of pairs of runs in the screen, from 2 to 100, unless the user requests another
+    /// number.
     pub screen_pairs: u32,
-    /// Number of pairs of fresh runs that confirm or refute a suspected change.
+    /// Number of pairs of fresh runs that confirm or refute a suspected change, from 2 to 100.
     pub confirm_pairs: u32,
-    /// Minimum number of pairs for a verdict.
+    /// Minimum number of pairs for a statistical test, from 2 to 100.
     pub pairs_min: u32,
     /// Error probability of each one-sided test, above 0 and below 1.
     pub alpha: f64,

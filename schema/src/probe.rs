@@ -13,21 +13,23 @@ use crate::run::{ModelFacts, ServerFacts};
 pub struct Probe {
     /// Name of this schema, always `probe.v1`.
     pub schema: String,
-    /// Id of the engine file that the server was read with.
+    /// Id of the engine: the one that the server reports, else that of the engine file.
     pub engine: String,
-    /// Version that the server reports, without `v`.
+    /// Version that the server reports, without `v`; null where it reports none.
     pub version: Option<String>,
-    /// Commit that the server was built from, as it reports it.
+    /// Commit that the server was built from, as it reports it; null where it does not.
     pub commit: Option<String>,
-    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it.
+    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it; null where the server
+    /// does not report it.
     pub device: Option<String>,
-    /// Name of the device's model, as the server reports it.
+    /// Name of the device's model, as the server reports it; null where it does not.
     pub device_name: Option<String>,
     /// Effective configuration and properties of the server, as far as it reports them.
     pub server: ServerFacts,
     /// Model that the server reports, as far as it reports it.
     pub model: ModelFacts,
-    /// Values of the server's metrics, by the suite's names.
+    /// Values of the server's metrics at one moment, by the suite's names; empty where it reports
+    /// none.
     pub metrics: BTreeMap<String, f64>,
 }
 

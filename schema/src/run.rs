@@ -21,32 +21,33 @@ use crate::verdict::Stage;
 /// Schema name of a run record.
 pub const SCHEMA: &str = "run.v1";
 
-/// Record of one run: one scenario measured on one freshly started server.
+/// Record of one run: one scenario measured on one server, or one result of a published report.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunRecord {
     /// Name of this schema, always `run.v1`.
     pub schema: String,
-    /// ULID of the run, assigned when the campaign is planned, so that a resumed campaign writes
-    /// the same path.
+    /// Id of the run: a ULID, assigned when the campaign is planned, so that a resumed campaign
+    /// writes the same path; for an imported record, a part of the report's hash and a number.
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
     /// Origin of the figures: measured, imported or simulated.
     pub kind: Kind,
-    /// Status of the run: complete, partial, failed or skipped.
+    /// Status of the run: ok, partial, failed or skipped.
     pub status: Status,
-    /// Validity of the figures: could the client have distorted them?
+    /// Validity of the run's figures: a verdict with its reasons.
     pub validity: Validity,
     /// Failure that left the run without figures or with only a part of them; null where nothing
     /// failed.
     pub failure: Option<Failure>,
     /// Position of the run in its campaign (block, repeat and stage); null for an imported record.
     pub campaign: Option<CampaignSlot>,
-    /// Start, end and duration of the run.
+    /// Start, end and durations of the run; null where they are not known.
     pub time: Option<Time>,
     /// Engine under test: release, commit and build.
     pub engine: EngineFacts,
-    /// Server process: command line, environment and effective configuration.
+    /// Facts about the server process, such as command line, environment and effective
+    /// configuration; null in an imported record whose report states none.
     pub server: Option<ServerFacts>,
     /// Model that the server served.
     pub model: ModelFacts,
@@ -54,33 +55,42 @@ pub struct RunRecord {
     pub scenario: ScenarioFacts,
     /// Machine that the server ran on.
     pub hardware: HardwareFacts,
-    /// Load generator: its version, load and timing errors.
+    /// Facts about the load generator, such as version, CPU use and timing errors; null where the
+    /// run ended before its clock started, and in an imported record.
     pub client: Option<ClientFacts>,
-    /// State and hits of the server's prefix cache.
+    /// State and hits of the server's prefix cache; null where the run ended before its clock
+    /// started, and in an imported record.
     pub cache: Option<CacheFacts>,
-    /// Numbers of requests and tokens in the run.
+    /// Numbers of requests and tokens in the run; null where it ended before its clock started.
     pub counts: Option<Counts>,
-    /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays.
+    /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays; null where no request was
+    /// answered or a time is beyond the largest one of a histogram, and in an imported record.
     pub histograms: Option<Histograms>,
-    /// Metrics: throughput, goodput and latency percentiles.
+    /// Metrics: throughput, goodput and latency percentiles; null where no request was answered.
     pub metrics: Option<Metrics>,
-    /// Peak memory of the server during the run: of its process and on the GPUs.
+    /// Peak memory of the server during the run: of its process and on the GPUs; null in an
+    /// imported record.
     pub memory: Option<Memory>,
-    /// Telemetry of server, machine and GPUs during the run.
+    /// Telemetry of server, machine and GPUs during the run; null where the run ended before its
+    /// clock started, in an imported record and in older records.
     pub telemetry: Option<Telemetry>,
-    /// Machine calibration: fixed short measurements of the CPU before and after the run's block,
-    /// which show drift of the machine.
+    /// Machine calibration: rates of fixed short measurements of the CPU before and after the run's
+    /// block, which show drift of the machine, by name such as `gflops_before`. Null where none was
+    /// made, as on a GPU.
     pub calibration: Option<BTreeMap<String, Value>>,
-    /// Check of the server's outputs: greedy tokens for fixed prompts.
+    /// Check of the server's outputs: greedy tokens for fixed prompts; null where the check was
+    /// switched off or could not be completed.
     pub correctness: Option<Correctness>,
     /// Report that an imported record was read from; null for other records.
     pub source: Option<Source>,
-    /// Artifacts: files that belong to the run and are stored outside the record.
+    /// Artifacts: files that belong to the run and are stored outside the record; null where none
+    /// is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifacts: Option<Vec<Artifact>>,
     /// Revision of the quality rules that produced `checks`.
     pub checks_rev: u32,
-    /// Findings of the quality rules, in the order of the rules.
+    /// Results of the quality rules that apply to the run, passed and failed, ordered by the id of
+    /// the rule.
     pub checks: Vec<Check>,
     /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
     /// since.
@@ -101,14 +111,15 @@ pub enum Kind {
     Simulated,
 }
 
-/// Status of a run: are its figures complete?
+/// Status of a run: how far its requests were answered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
     /// Ok: every planned request of the run was answered.
     #[default]
     Ok,
-    /// Partial: some requests of the run failed, or the run was interrupted after it had samples.
+    /// Partial: some requests of the run were answered and others failed, or the run was
+    /// interrupted.
     Partial,
     /// Failed: the run has no usable figures; `failure` says why.
     Failed,
@@ -122,7 +133,7 @@ pub enum Status {
 pub struct Validity {
     /// Verdict on the validity of the run's figures: that of the worst reason.
     pub verdict: ValidityVerdict,
-    /// Reasons for the verdict; for a VALID run, notes only.
+    /// Reasons for the verdict on the run's figures, as sentences; for a VALID run, notes only.
     pub reasons: Vec<String>,
 }
 
@@ -148,7 +159,8 @@ pub struct Failure {
     pub class: FailureClass,
     /// Phase of the run in which it failed.
     pub phase: Phase,
-    /// Message of the failure, without names of machine and user.
+    /// Message of the failure, without names of machine and user; it may end with the last lines of
+    /// the server's log.
     pub message: String,
 }
 
@@ -156,21 +168,26 @@ pub struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureClass {
-    /// The server ran out of memory.
+    /// Out of memory: the server, or the job that it ran in, exceeded its memory.
     Oom,
-    /// The server process ended by itself.
+    /// Crash: the server process ended by itself, or refused or broke the connections of requests.
     Crash,
-    /// The server process was alive and made no progress.
+    /// Hang: the server process was alive and made no progress, was not ready in time, or did not
+    /// finish its requests in time.
     Hang,
-    /// The run took longer than its time limit.
+    /// Timeout: the job of the run took longer than its time limit, or the server answered that a
+    /// request took too long (status 408 or 504).
     Timeout,
-    /// The server sent an error, a response without tokens, or data that cannot be parsed.
+    /// Bad output: the server sent an error, a response without tokens, or data that cannot be
+    /// parsed.
     BadOutput,
-    /// The server reported that it does not support what was requested.
+    /// Unsupported: the server refused a flag or a request as one that it does not support or
+    /// allow.
     Unsupported,
-    /// The machine or its network failed.
+    /// Infrastructure: the machine, its network, the job or the load generator failed, the server
+    /// was overloaded (status 429 or 503), or it was of another version than the expected one.
     Infrastructure,
-    /// The scheduler took the node away for another job in every attempt.
+    /// Preempted: the scheduler took the node away for another job in every attempt.
     Preempted,
 }
 
@@ -180,25 +197,27 @@ pub enum FailureClass {
 pub enum Phase {
     /// Build: the engine's program was being compiled or prepared when the run failed.
     Build,
-    /// Load: the server had started and was not ready yet when the run failed.
+    /// Load: the run failed before the server was ready, or before a server was started.
     Load,
-    /// Warm-up: the run failed before the clock started.
+    /// Warm-up: the run failed before the clock started, in warm-up or while the prefix cache was
+    /// primed.
     Warmup,
     /// Measurement: the run failed while the clock ran.
     Measure,
 }
 
-/// Position of a run in its campaign: block, position within the block, repeat and stage.
+/// Position of a run in its campaign: block, position within the block, repeat, executor and stage.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CampaignSlot {
     /// ULID of the campaign that the run belongs to.
     pub id: String,
-    /// Number of the block (pair of runs), from 0; runs of one block are next to each other in
-    /// time.
+    /// Number of the run's block within the campaign, from 0; a block has the runs of all variants
+    /// in one repeat, next to each other in time.
     pub block: u32,
     /// Position of the run within its block, from 0, in the order in which servers are started.
     pub position: u32,
-    /// Number of the run's repeat of its scenario within the campaign, from 1.
+    /// Number of the run's repeat of its model and scenario within its stage or round of the
+    /// campaign, from 1.
     pub repeat: u32,
     /// Executor that put the run on its node: `local` or `slurm`.
     pub executor: String,
@@ -208,23 +227,26 @@ pub struct CampaignSlot {
     pub stage: Option<Stage>,
 }
 
-/// Times of a run: wall-clock start and end, and durations on the monotonic clock.
+/// Times of a run or of kernel benchmarks: wall-clock start and end, and durations on the monotonic
+/// clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Time {
     /// Start of the run, RFC 3339 in UTC.
     pub started_at: Option<String>,
     /// End of the run, RFC 3339 in UTC.
     pub finished_at: Option<String>,
-    /// Time from the first scheduled send to the last token, in microseconds.
+    /// Time from the first scheduled send to the last token of the answered requests, in
+    /// microseconds; in a kernel record, the duration of the benchmarks.
     pub wall_us: Option<u64>,
-    /// Duration of the steady state, in which at least 90 % of the maximum number of requests were
-    /// in flight, in microseconds; null below 10 s.
+    /// Duration of the steady state, from the first to the last moment at which at least 90 % of
+    /// the largest number of requests were in flight, in microseconds; null where it is shorter
+    /// than 10 s.
     pub window_us: Option<u64>,
-    /// Time from the start of the run to the steady state, in microseconds; null without a steady
-    /// state.
-    pub ramp_us: Option<u64>,
-    /// Time from the end of the steady state to the last token, in microseconds; null without a
+    /// Time from the first scheduled send to the steady state, in microseconds; null without a
     /// steady state.
+    pub ramp_us: Option<u64>,
+    /// Time from the end of the steady state to the last token of the run, in microseconds; null
+    /// without a steady state.
     pub drain_us: Option<u64>,
 }
 
@@ -244,17 +266,19 @@ pub struct ScenarioFacts {
     pub manifest_sha256: Option<String>,
     /// Form of the prompts on the wire: token ids or text.
     pub prompt_form: Option<PromptForm>,
-    /// SHA-256 of the dataset file that requests were drawn from, lower-case hex.
+    /// SHA-256 of the dataset file that requests were drawn from, lower-case hex; null where the
+    /// sampler needs none or it is not known.
     pub dataset_sha256: Option<String>,
-    /// Name of the dataset as a published report states it, such as `sharegpt`.
+    /// Name of the dataset as a published report states it, such as `sharegpt`; left out in other
+    /// records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
     /// Seed that the requests were drawn with.
     pub seed: Option<u64>,
     /// Number of requests that were drawn.
     pub requests: Option<u64>,
-    /// Output tokens of each request, where all ask for the same number; left out where lengths
-    /// differ.
+    /// Number of output tokens of each request, where all ask for the same number; left out where
+    /// lengths differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
     /// True when answers continue to the requested length, past an end-of-sequence token; left out
@@ -273,15 +297,15 @@ pub struct ScenarioFacts {
     pub cache: Option<CacheProtocol>,
 }
 
-/// Form of the prompts on the wire. Only runs with the same form are compared.
+/// Form of the prompts on the wire. Only runs with the same form of prompts are compared.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum PromptForm {
-    /// Prompts are sent as token ids.
+    /// Token ids: prompts are sent as token ids.
     TokenIds,
-    /// Prompts are sent as text, which the server tokenizes.
+    /// Text: prompts are sent as text, which the server tokenizes.
     Text,
 }
 
@@ -292,22 +316,25 @@ pub struct ClientFacts {
     pub name: Option<String>,
     /// Version of the load generator that sent the run's requests.
     pub version: Option<String>,
-    /// Commit that the load generator was built from.
+    /// Commit that the load generator was built from. No program writes it yet.
     pub commit: Option<String>,
     /// Share of one core that the client's loop used: 95th percentile over slices of 100 ms.
     pub cpu_share_p95: Option<f64>,
     /// Time that one turn of the client's loop kept it from incoming data: 99th percentile, in
     /// microseconds.
     pub loop_lag_us_p99: Option<u64>,
-    /// True when receive times are the kernel's time stamps; false when they are the client's own.
+    /// True when at least 99.9 % of the reads of tokens have the kernel's receive time stamp;
+    /// otherwise, receive times are the client's own. Null without reads.
     pub kernel_timestamps: Option<bool>,
     /// Delay between the kernel's receive time stamp and the client's read: 99th percentile, in
-    /// microseconds.
+    /// microseconds; null without kernel time stamps.
     pub kernel_to_user_us_p99: Option<u64>,
-    /// Share of reads that brought more than one chunk with tokens, from 0 to 1.
+    /// Share of the client's reads of tokens that brought more than one chunk with tokens, from 0
+    /// to 1.
     pub coalesced_read_share: Option<f64>,
-    /// Share of reads that brought more than one chunk with tokens and came more than 1 ms late,
-    /// from 0 to 1. Such chunks share the kernel's time stamp of the last one.
+    /// Share of the client's reads of tokens that brought more than one chunk with tokens and may
+    /// have come more than 1 ms late, from 0 to 1. Such chunks share the kernel's time stamp of the
+    /// last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_read_share: Option<f64>,
     /// Delay of the client in taking up a request after its scheduled send, without waits for the
@@ -339,16 +366,18 @@ pub struct TlsFacts {
 pub struct CacheFacts {
     /// State of the prefix cache for the measured prompts when the clock started.
     pub state: CacheState,
-    /// True when the prefix cache was emptied before the run.
+    /// True when the prefix cache was emptied before the run and nothing shows that pages were left
+    /// in it.
     pub emptied: Option<bool>,
     /// Number of prompt tokens that the server looked up in its prefix cache during the run, as it
-    /// reports.
+    /// reports; null where it does not.
     pub query_tokens: Option<u64>,
     /// Number of prompt tokens that the server found in its prefix cache during the run, as it
-    /// reports.
+    /// reports; null where it does not.
     pub hit_tokens: Option<u64>,
     /// Number of prompt tokens that the server should find in its prefix cache: prefixes that
-    /// repeat within the manifest, and tokens that were sent ahead.
+    /// repeat within the manifest, and tokens that were sent ahead. Null where the cache's page
+    /// size is not known.
     pub expected_hit_tokens: Option<u64>,
     /// Number of prompt tokens that were sent ahead to fill the prefix cache; left out where the
     /// scenario does not prime it.
@@ -360,11 +389,12 @@ pub struct CacheFacts {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CacheState {
-    /// Cold: the prefix cache had none of the measured prompts.
+    /// Cold: the prefix cache had none of the measured prompts, or the server has no prefix cache.
     Cold,
-    /// Primed: the prefix cache had the beginning of each measured prompt.
+    /// Primed: the prefix cache had the beginning of each measured prompt, or entries that a reset
+    /// left in it.
     Primed,
-    /// Unknown: nobody checked, or the server does not report it.
+    /// Unknown: the prefix cache was left as it was, or could not be emptied.
     #[default]
     Unknown,
 }
@@ -378,23 +408,26 @@ pub struct Counts {
     pub requests_ok: Option<u64>,
     /// Number of requests that were answered partly or not at all.
     pub requests_failed: Option<u64>,
-    /// Number of failed requests by class of failure.
+    /// Number of failed requests by class of failure, such as `http-500` or `closed`.
     pub failures: Option<BTreeMap<String, u64>>,
-    /// Number of answers by finish reason, in the server's words.
+    /// Number of answers by finish reason, in the server's words; `none given` for answers without
+    /// one.
     pub finish_reasons: Option<BTreeMap<String, u64>>,
-    /// Prompt tokens of the answered requests.
+    /// Number of prompt tokens of the answered requests.
     pub input_tokens: Option<u64>,
-    /// Output tokens that the answered requests asked for with `max_tokens`.
+    /// Number of output tokens that the answered requests asked for with `max_tokens`.
     pub output_tokens_requested: Option<u64>,
-    /// Output tokens credited to the answers; `token_source` says by which count.
+    /// Number of output tokens credited to the answers; `token_source` says by which count.
     pub output_tokens_reported: Option<u64>,
-    /// Output tokens that the suite's own tokenizer counts in the answers' text.
+    /// Number of output tokens that the suite's own tokenizer counts in the answers' text; null
+    /// where it cannot tokenize one of them.
     pub output_tokens_retokenized: Option<u64>,
-    /// Number of chunks with at least one token, over all responses of the run.
+    /// Number of chunks with at least one token, over all answered requests of the run.
     pub output_chunks: Option<u64>,
     /// Source of the credited token count: the least trusted one of all answers.
     pub token_source: Option<TokenSource>,
-    /// Source of the token count of each chunk: the least trusted one of all answers.
+    /// Source of the token count of each chunk: the least trusted one of all answers; null where
+    /// the counts of an answer are only estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunk_token_source: Option<TokenSource>,
 }
@@ -405,7 +438,8 @@ pub struct Counts {
 pub enum TokenSource {
     /// Usage: the token count that the server reports at the end of the answer.
     Usage,
-    /// Usage per chunk: the running token count that the server reports in its chunks.
+    /// Usage per chunk: the running token count that the server reports in its chunks, or the
+    /// number of token ids in them.
     UsagePerChunk,
     /// Retokenized: the count of the suite's own tokenizer over the answer's text.
     Retokenized,
@@ -418,10 +452,11 @@ pub enum TokenSource {
 /// Peak memory of the server during a run: of its process and on the GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Memory {
-    /// Peak resident memory of the server process, in bytes; null for a server of several
-    /// processes.
+    /// Peak resident memory of the server process, in bytes; null for a server of several processes
+    /// or in a container, and for one that the campaign did not start.
     pub rss_bytes_max: Option<u64>,
-    /// Peak memory in use on the GPUs that worked, in bytes, by any process.
+    /// Peak memory in use on the GPUs that worked, in bytes, by any process; null where no GPU
+    /// worked or one does not report it.
     pub gpu_bytes_max: Option<u64>,
 }
 
@@ -431,16 +466,17 @@ pub struct Correctness {
     /// Number of fixed prompts in the output check.
     pub prompts: Option<u64>,
     /// SHA-256 of all output token ids, lower-case hex; equal for the same binary, instruction set
-    /// and data type.
+    /// and data type. Null where an answer has no tokens.
     pub tokens_sha256: Option<String>,
-    /// Source of the output token ids; left out in older records, where they are the engine's.
+    /// Source of the output token ids; left out where there is no hash of them, and in older
+    /// records, where they are the engine's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids_source: Option<IdsSource>,
     /// Name of the reference whose outputs `agreement` compares with; null where nothing was
     /// compared.
     pub reference: Option<String>,
-    /// Share of output tokens that equal the tokens of `reference`, from 0 to 1; null where nothing
-    /// was compared.
+    /// Share of the reference's output tokens that the server also chooses after the same tokens
+    /// before them (teacher forcing), from 0 to 1; null where nothing was compared.
     pub agreement: Option<f64>,
 }
 
@@ -468,18 +504,18 @@ pub struct Source {
     pub tool_version: Option<String>,
     /// File name of the report, without folders.
     pub file: String,
-    /// First line that was read for this record, from 1.
+    /// First line of the report that was read for this record, from 1.
     pub line_first: u64,
-    /// Last line that was read for this record, from 1.
+    /// Last line of the report that was read for this record, from 1.
     pub line_last: u64,
     /// SHA-256 of the report file, lower-case hex.
     pub sha256: String,
-    /// Definitions of the tool by their keys: what `n` counts, whether TPOT contains TTFT, the rule
-    /// for percentiles.
+    /// Definitions of the tool's figures by name, such as the weights of its mean TPOT, whether
+    /// TPOT contains TTFT, and the rule for percentiles.
     pub definitions: BTreeMap<String, Value>,
 }
 
-/// Finding of one quality rule on a record.
+/// Result of one quality rule on a record: passed or failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Check {
     /// Id of the rule, such as `E06`, which never changes.
@@ -488,11 +524,11 @@ pub struct Check {
     pub level: Level,
     /// True when the record passes the rule.
     pub ok: bool,
-    /// Observation that made the rule fail; null where it passed.
+    /// Observation that made the record fail the rule; null where it passed.
     pub detail: Option<String>,
 }
 
-/// Level of a quality rule: how serious its finding is.
+/// Level of a quality rule: how serious a failure of the rule is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {

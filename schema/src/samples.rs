@@ -33,12 +33,12 @@ pub struct Head {
     pub schema: String,
     /// Scenario of the run, as `id@rev`.
     pub scenario: String,
-    /// SHA-256 of the workload manifest, lower-case hex.
+    /// SHA-256 of the workload manifest, lower-case hex; null where it is not known.
     pub manifest_sha256: Option<String>,
-    /// Start of the run, RFC 3339 in UTC.
+    /// Start of the run, RFC 3339 in UTC; null where it is not known.
     pub started_at: Option<String>,
-    /// Zero of the samples' times on the machine's monotonic clock, in nanoseconds, so that times
-    /// from other programs on the same machine can be compared.
+    /// Zero of the samples' times: a moment shortly before the run, in nanoseconds of the machine's
+    /// monotonic clock, so that times from other programs on the same machine can be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_ns: Option<u64>,
     /// Number of requests in the manifest.
@@ -51,49 +51,61 @@ pub struct Head {
 pub struct Sample {
     /// Index of the request in the manifest, from 0.
     pub request: u64,
-    /// Scheduled send time of the request, in nanoseconds.
+    /// Scheduled send time of the request, in nanoseconds since the file's `origin_ns`.
     pub scheduled_at_ns: u64,
     /// Time that the request waited for the concurrency limit, in nanoseconds; left out
     /// in a closed loop and without a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_ns: Option<u64>,
-    /// Time at which the client took up the request, in nanoseconds.
+    /// Time at which the client took up the request, in nanoseconds since the file's `origin_ns`;
+    /// null where it never did.
     pub taken_at_ns: Option<u64>,
-    /// Time at which the first byte of the request was written, in nanoseconds.
+    /// Time at which the first byte of the request was written, in nanoseconds since the file's
+    /// `origin_ns`; null where it never was.
     pub sent_at_ns: Option<u64>,
-    /// Time at which the last byte of the request was written, in nanoseconds.
+    /// Time at which the last byte of the request was written, in nanoseconds since the file's
+    /// `origin_ns`; null where it never was.
     pub written_at_ns: Option<u64>,
-    /// Time to open a connection for the request, in nanoseconds.
+    /// Time to open the request's connection, with its TLS handshake, in nanoseconds, also where
+    /// that was before the request; null without an open connection.
     pub connect_ns: Option<u64>,
-    /// Time of the TLS handshake for the request, in nanoseconds; left out without TLS.
+    /// Part of the TLS handshake that the request had to wait for, in nanoseconds; left out without
+    /// TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_ns: Option<u64>,
-    /// Arrival of the first event of the answer stream, of any kind, in nanoseconds.
+    /// Arrival of the first event of the answer stream, of any kind, in nanoseconds since the
+    /// file's `origin_ns`; null where none arrived.
     pub first_event_at_ns: Option<u64>,
-    /// Arrival of the first chunk of the answer after any reasoning, in nanoseconds.
+    /// Arrival of the first chunk with text of the answer itself, after any reasoning, in
+    /// nanoseconds since the file's `origin_ns`; null where none arrived.
     pub first_content_at_ns: Option<u64>,
-    /// Time at which the client had parsed the first token, in nanoseconds.
+    /// Time at which the client had parsed the first token, in nanoseconds since the file's
+    /// `origin_ns`; null where none arrived.
     pub parsed_at_ns: Option<u64>,
-    /// End of the answer stream, in nanoseconds.
+    /// Time at which the request ended, answered or failed, in nanoseconds since the file's
+    /// `origin_ns`.
     pub end_at_ns: u64,
-    /// Arrival of the first chunk with a token, in nanoseconds, by the kernel's time stamp where it
-    /// is known.
+    /// Arrival of the first chunk with a token, by the kernel's time stamp where it is known, in
+    /// nanoseconds since the file's `origin_ns`; null where none arrived.
     pub first_chunk_at_ns: Option<u64>,
     /// Gap from each chunk with tokens to the next one, in nanoseconds.
     pub gaps_ns: Vec<u64>,
-    /// Delay between the arrival of each chunk and the client's read of it, in nanoseconds.
+    /// Delay between the arrival of each chunk with tokens and the client's read of it, in
+    /// nanoseconds.
     pub lags_ns: Vec<u32>,
-    /// Number of tokens in each chunk; null where neither token ids nor running usage tell it.
+    /// Number of tokens in each chunk with tokens; null where neither token ids nor running usage
+    /// tell it.
     pub chunk_tokens: Vec<Option<u32>>,
-    /// Number of prompt tokens of the request, as the server reports.
+    /// Number of prompt tokens of the request, as the server reports; null where it does not.
     pub prompt_tokens: Option<u64>,
-    /// Number of output tokens of the answer, as the server reports.
+    /// Number of output tokens of the answer, as the server reports; null where it does not.
     pub completion_tokens: Option<u64>,
-    /// Number of prompt tokens that the server found in its prefix cache, as it reports.
+    /// Number of prompt tokens that the server found in its prefix cache, as it reports; null where
+    /// it does not.
     pub cached_tokens: Option<u64>,
-    /// Finish reason of the answer, in the server's words.
+    /// Finish reason of the answer, in the server's words; null where it gave none.
     pub finish_reason: Option<String>,
-    /// Failure of the request; null where the answer is complete.
+    /// Failure of the request; left out where the answer is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }

@@ -34,10 +34,10 @@ pub struct Scenario {
     pub output: Output,
     /// Tier: full, a quarter, or reduced for machines without a GPU.
     pub tier: Tier,
-    /// Connections: kept open, or one for each request.
+    /// Connections: kept open, or one for each request; kept open where left out.
     #[serde(default, skip_serializing_if = "is_default")]
     pub connections: Connections,
-    /// Content of the server's prefix cache when the clock starts.
+    /// Content of the server's prefix cache when the clock starts; an empty cache where left out.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cache: CacheProtocol,
 }
@@ -46,7 +46,7 @@ pub struct Scenario {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Connections {
-    /// Warm: connections are open before the clock starts and are reused by later requests.
+    /// Warm: connections are opened before requests need them, and are reused by later requests.
     #[default]
     Warm,
     /// Cold: each request opens a connection of its own.
@@ -57,10 +57,11 @@ pub enum Connections {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CacheProtocol {
-    /// State of the cache. `cold`: emptied, and checked to be empty. `primed`: emptied, then filled
-    /// with the beginning of each measured prompt. `unknown`: left as it is.
+    /// State of the server's prefix cache. `cold`: emptied, and checked to be empty. `primed`:
+    /// emptied, then filled with the beginning of each measured prompt. `unknown`: left as it is.
     pub state: CacheState,
-    /// Share of each prompt that `primed` sends ahead, above 0 and at most 1.
+    /// Share of each prompt that is sent ahead to prime the cache, above 0 and at most 1; given for
+    /// `primed` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
 }
@@ -96,8 +97,8 @@ pub struct Warmup {
     pub requests: u64,
     /// Source of the prompts of warm-up requests.
     pub from: WarmupSource,
-    /// Maximum length of warm-up answers in tokens; left out for the lengths of the measured
-    /// requests.
+    /// Maximum number of output tokens of a warm-up request; left out for no maximum, so that
+    /// lengths are those that the sampler draws.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens_max: Option<u64>,
 }
@@ -106,7 +107,8 @@ pub struct Warmup {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmupSource {
-    /// Prompts that no measured request shares, so that warm-up fills no useful cache.
+    /// Disjoint: prompts whose first 16 tokens differ from those of every measured request, so that
+    /// warm-up fills no useful cache.
     Disjoint,
 }
 
@@ -119,7 +121,7 @@ pub struct Output {
     /// Sampling temperature; left out for the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
-    /// Additional fields of each request body, such as `top_p`.
+    /// Additional fields of each request body, such as `top_p`; empty where left out.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub extra_body: BTreeMap<String, Value>,
 }

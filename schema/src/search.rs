@@ -11,19 +11,20 @@ pub struct SearchResult {
     pub schema: String,
     /// Scenario whose requests were sent, as `id@rev`.
     pub scenario: String,
-    /// Latency limits that each request should meet, given by the user, such as `ttft_ms=500`.
+    /// Latency limits that the user gave for each request, such as `ttft_ms=500`.
     pub slos: Vec<String>,
-    /// Share of the requests that must meet all limits, from 0 to 1.
+    /// Share of the requests at a rate that must meet all latency limits, from 0 to 1.
     pub attainment: f64,
-    /// Confidence of the interval from which a rate is judged, from 0 to 1.
+    /// Confidence, from 0 to 1, of the one-sided bounds by which a rate is judged.
     pub confidence: f64,
-    /// Relative distance, as a share of the rate, to which the search narrows `requests_per_s_kept`
-    /// and `requests_per_s_lost`.
+    /// Precision of the search: share by which `requests_per_s_lost` may exceed
+    /// `requests_per_s_kept` at its end, above 0 and below 1.
     pub precision: f64,
-    /// Highest request rate that met the limits, in requests per second; null where none did.
+    /// Highest tried request rate that was judged to meet the limits, in requests per second; null
+    /// where none was.
     pub requests_per_s_kept: Option<f64>,
-    /// Lowest request rate that missed the limits or was undecided, in requests per second; null
-    /// where every tried rate met them.
+    /// Lowest tried request rate that was judged to miss the limits or was undecided, in requests
+    /// per second; null where every tried rate met them.
     pub requests_per_s_lost: Option<f64>,
     /// Trials of the search, one for each tried request rate, in the order of the search.
     pub trials: Vec<SearchTrial>,
@@ -49,7 +50,7 @@ pub struct SearchTrial {
 pub struct SearchRun {
     /// Name of the run's measurement file, which lies in the folder of `search.json`.
     pub file: String,
-    /// Number of requests that met all limits.
+    /// Number of the run's requests that met all latency limits.
     pub requests_met: u64,
     /// Number of requests in the run's manifest.
     pub requests_planned: u64,

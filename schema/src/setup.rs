@@ -10,21 +10,25 @@ use serde_json::Value;
 /// Engine under test: release, commit and build.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EngineFacts {
-    /// Id of the engine: a file stem under `suite/engines/`.
+    /// Id of the engine: file stem under `suite/engines/`, or for an imported record the name in
+    /// the report.
     pub name: String,
-    /// Release with `v`, such as `v0.10.0`; ends in `-dev` for a working tree.
+    /// Release with `v`, such as `v0.10.0`; it ends in `-dev` for a working tree, and is `unknown`
+    /// where an imported report states none.
     pub release: String,
-    /// Commit that the engine was built from.
+    /// Commit that the engine was built from; null for an engine that is installed as a package or
+    /// built from a source distribution.
     pub commit: Option<String>,
-    /// True when the working tree differed from the commit.
+    /// True when the working tree differed from the commit that the engine was built from.
     pub dirty: Option<bool>,
-    /// SHA-256 of the engine's executable, lower-case hex.
+    /// SHA-256 of the engine's executable, or for an installed Python package of its files,
+    /// lower-case hex.
     pub binary_sha256: Option<String>,
-    /// Cargo features that the engine was built with.
+    /// Features that the engine was built with: Cargo features, or settings of CMake.
     pub features: Option<Vec<String>>,
     /// Compiler version, as the compiler prints it.
     pub toolchain: Option<String>,
-    /// Digest of the container image that the engine ran in.
+    /// Digest of the container image that the engine ran in; null without a container.
     pub image_digest: Option<String>,
     /// Build of the engine: profile, CUDA architectures, source and patches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,12 +40,13 @@ pub struct EngineFacts {
 pub struct BuildFacts {
     /// Build profile of the engine, such as `release`.
     pub profile: Option<String>,
-    /// CUDA architectures of the build, such as `sm_90a`.
+    /// CUDA architectures of the build, such as `sm_90a`. No program writes it yet.
     pub cuda_architectures: Option<Vec<String>>,
-    /// Location of the source, such as `name==version` of a package, for an engine that was not
-    /// built from a commit.
+    /// Name of the source as `name==version`, for an engine from a Python package or source
+    /// distribution; null for one that was built from a commit.
     pub source_url: Option<String>,
-    /// Name of the container image; its digest is `engine.image_digest`.
+    /// Name of the container image that the engine ran in, whose digest is `engine.image_digest`;
+    /// null without a container.
     pub image: Option<String>,
     /// Patches to the source before the build; empty where there are none.
     pub patches: Option<Vec<Patch>>,
@@ -59,95 +64,106 @@ pub struct Patch {
 /// Server process of a run. `config` is what the running server reports, not what `argv` says.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerFacts {
-    /// Command line, with `{model}` and `{port}` in place of paths and ports: no path enters a
-    /// record.
+    /// Command line of the server, with `{model}` and `{port}` in place of paths and ports: no path
+    /// enters a record. Null for a server that the campaign did not start.
     pub argv: Option<Vec<String>>,
-    /// Environment variables that change how the server runs, as they were set.
+    /// Environment variables that change how the server runs, as they were set for it; paths and
+    /// names are replaced.
     pub env: Option<BTreeMap<String, String>>,
-    /// Effective configuration: name of the flag to its resolved value.
+    /// Effective configuration that the server reports: name of the flag to its resolved value,
+    /// without flags such as the port.
     pub config: Option<BTreeMap<String, Value>>,
-    /// SHA-256 of the canonical JSON of `config`, lower-case hex; the server's own hash where it
-    /// reports one.
+    /// SHA-256 of the effective configuration, lower-case hex: the server's own hash where it
+    /// reports one, else that of the canonical JSON of `config`. Null where the configuration was
+    /// not read.
     pub config_sha256: Option<String>,
     /// Name of the variant, a configuration other than the default; null for the default.
     pub variant: Option<String>,
-    /// Number of tensor-parallel ranks of the server.
+    /// Number of tensor-parallel ranks of the server, as it reports it, else as the campaign
+    /// planned it.
     pub tp: Option<u32>,
-    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it.
+    /// Device that computes: `cpu`, `cuda`, or the engine's own name for it; null where the server
+    /// does not report it.
     pub device: Option<String>,
-    /// Maximum number of sequences in one step.
+    /// Maximum number of sequences in one step; null where the server does not report it.
     pub max_batch_size: Option<u64>,
-    /// Size of the KV cache, in bytes.
+    /// Size of the KV cache, in bytes; null where the server does not report it.
     pub kv_bytes: Option<u64>,
-    /// Data type of the KV cache.
+    /// Data type of the KV cache; null where the server does not report it.
     pub kv_dtype: Option<String>,
-    /// True when the server has a prefix cache.
+    /// True when the server's prefix cache is on; null where the server does not report it.
     pub prefix_cache: Option<bool>,
-    /// Time from process start to readiness, in microseconds.
+    /// Time from process start to readiness, in microseconds, as the server reports it, else as the
+    /// campaign measured it.
     pub startup_us: Option<u64>,
-    /// Part of the start-up time for loading the weights, in microseconds, as the server reports
-    /// it.
+    /// Part of the start-up time for loading the weights, in microseconds; null where the server
+    /// does not report it.
     pub weights_load_us: Option<u64>,
     /// Parallelism of the server other than tensor parallelism.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel: Option<Parallel>,
-    /// Scheduling policy that picks requests for a step. Only imported records have it.
+    /// Scheduling policy that picks requests for a step. No program writes it yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<String>,
     /// True when steps run as replayed CUDA graphs. No program writes it yet: no engine file says
     /// where a server reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cuda_graphs: Option<bool>,
-    /// SHA-256 of the configuration that the same engine has without flags, lower-case hex. Only
-    /// imported records have it: a campaign starts no server without flags.
+    /// SHA-256 of the configuration that the same engine has without flags, lower-case hex. No
+    /// program writes it yet: a campaign starts no server without flags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub defaults_sha256: Option<String>,
 }
 
-/// Parallelism of the model other than tensor parallelism. Campaigns record the GPUs in use; the
-/// other numbers are for imported records, since no engine file says where a server reports them.
+/// Parallelism of the model other than tensor parallelism. Campaigns record the GPUs in use; no
+/// program writes the other numbers yet, since no engine file says where a server reports them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Parallel {
-    /// Number of pipeline-parallel stages of the server.
+    /// Number of pipeline-parallel stages of the server. No program writes it yet.
     pub pp: Option<u32>,
-    /// Number of expert-parallel ranks of the server.
+    /// Number of expert-parallel ranks of the server. No program writes it yet.
     pub ep: Option<u32>,
-    /// Number of data-parallel copies of the model behind one address.
+    /// Number of data-parallel copies of the model behind one address. No program writes it yet.
     pub dp: Option<u32>,
     /// Number of GPUs that worked while the clock ran, by telemetry; 0 on a machine without any.
+    /// Null where they were not polled, or the campaign did not start the server.
     pub gpus_used: Option<u32>,
 }
 
 /// Model that was served, identified by its files.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ModelFacts {
-    /// Id of the model: file stem under `suite/models/`, or for an import the name in the report.
+    /// Id of the model: file stem under `suite/models/`, or for an import the name in the report in
+    /// lower case, without organization; `unknown` where it has none.
     pub id: String,
-    /// Source of the weights: package and version, Hugging Face id, or `path`.
+    /// Source of the weights: package and version, Hugging Face id, `path` for a file that the user
+    /// gave, or `shape` for random weights.
     pub source: Option<String>,
-    /// Commit of the model on the Hugging Face hub.
+    /// Commit of the model on the Hugging Face hub; null for a model from elsewhere.
     pub revision: Option<String>,
     /// Kind of weights: `real` or `random`.
     pub weights: Option<String>,
-    /// SHA-256 of the served weights file, lower-case hex.
+    /// SHA-256 of the served weights file, lower-case hex; null for random weights and for a model
+    /// without a hash of its file.
     pub weights_sha256: Option<String>,
-    /// File format of the weights: `gguf` or `safetensors`.
+    /// File format of the weights, such as `gguf` or `safetensors`.
     pub format: Option<String>,
-    /// Data type in which the server computes.
+    /// Data type in which the server computes, as it reports it.
     pub dtype: Option<String>,
-    /// Number of parameters of the model.
+    /// Number of parameters of the model, as the server reports it.
     pub parameters: Option<u64>,
-    /// SHA-256 of the server's tokenizer, lower-case hex.
+    /// SHA-256 of the server's tokenizer, lower-case hex, as the server reports it.
     pub tokenizer_sha256: Option<String>,
-    /// Quantization of the weights as the checkpoint's `config.json` names it: `fp8`, `mxfp4`. Null
-    /// where there is no such file or it names none.
+    /// Quantization method of the weights as the checkpoint's `config.json` names it, such as `fp8`
+    /// or `mxfp4`. Null where there is no such file or it names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
-    /// Number of parameters that one token uses, in mixtures of experts. Only imported records have
-    /// it: no server reports it.
+    /// Number of parameters that one token uses, in mixtures of experts. No program writes it yet:
+    /// no server reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parameters_active: Option<u64>,
-    /// SHA-256 of the chat template in the checkpoint's folder, lower-case hex.
+    /// SHA-256 of the chat template in the checkpoint's folder, lower-case hex; null where there is
+    /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template_sha256: Option<String>,
 }
@@ -155,12 +171,14 @@ pub struct ModelFacts {
 /// Machine that the server ran on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HardwareFacts {
-    /// Id of the hardware: `h200-141g`, or
-    /// `cpu-<vendor>-<brand slug>-f<family>m<model>s<stepping>-<n>c`.
+    /// Id of the hardware: that of the GPU, such as `h200-141g`, or of the CPU,
+    /// `cpu-<vendor>-<brand slug>-f<family>m<model>s<stepping>-<n>c`; `unknown` where nobody stated
+    /// it for an import.
     pub id: String,
-    /// True when an imported report states the hardware and this suite did not see it.
+    /// True when the person who imported a report stated the hardware and this suite did not see
+    /// it.
     pub claimed: bool,
-    /// Evidence for hardware that an imported report states.
+    /// Evidence for hardware that the person who imported a report stated; null in other records.
     pub evidence: Option<String>,
     /// GPUs in the driver's order; empty where there are none.
     pub gpu: Option<Vec<Gpu>>,
@@ -168,7 +186,7 @@ pub struct HardwareFacts {
     pub cpu_model: Option<String>,
     /// CPU instruction sets that matter to an engine, as the operating system names them.
     pub cpu_features: Option<Vec<String>>,
-    /// Number of CPU cores that may be used.
+    /// Number of logical CPU cores that may be used.
     pub cores: Option<u32>,
     /// Memory of the machine, in bytes.
     pub ram_bytes: Option<u64>,
@@ -179,8 +197,8 @@ pub struct HardwareFacts {
     pub platform: Option<Platform>,
 }
 
-/// Platform around CPU and GPUs. Campaigns record what the operating system reports by itself;
-/// container, CUDA and NCCL versions and topology are for imported records.
+/// Platform around CPU and GPUs. Campaigns record what the operating system and the GPU driver
+/// report by themselves; no program writes container, CUDA and NCCL versions and topology yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Platform {
     /// Operating system by its own name, such as `Debian GNU/Linux 13`.
@@ -189,17 +207,19 @@ pub struct Platform {
     pub sockets: Option<u32>,
     /// Number of NUMA nodes, that is, parts of the memory that are near to some of the cores.
     pub numa_nodes: Option<u32>,
-    /// Container runtime or image that the server's processes ran in, where there was one.
+    /// Container runtime or image that the server's processes ran in. No program writes it yet.
     pub container: Option<String>,
-    /// CUDA version that the driver supports.
+    /// CUDA version that the driver supports. No program writes it yet.
     pub cuda_driver: Option<String>,
-    /// CUDA version that the engine was built with.
+    /// CUDA version that the engine was built with. No program writes it yet.
     pub cuda_runtime: Option<String>,
-    /// Version of NCCL, the library for communication between GPUs.
+    /// Version of NCCL, the library for communication between GPUs. No program writes it yet.
     pub nccl: Option<String>,
-    /// SHA-256 of the matrix of connections between GPUs and CPUs, lower-case hex.
+    /// SHA-256 of the matrix of connections between GPUs and CPUs, lower-case hex. No program
+    /// writes it yet.
     pub topology_sha256: Option<String>,
-    /// Number of processes of others on the GPUs before the run.
+    /// Number of processes that computed on the machine's GPUs before the server was started; null
+    /// without a GPU or where the driver does not report it.
     pub other_gpu_processes: Option<u32>,
 }
 
@@ -216,7 +236,8 @@ pub struct Gpu {
     pub vbios: Option<String>,
     /// Power limit that is set on the GPU, in milliwatts.
     pub power_limit_mw: Option<u64>,
-    /// True when the GPU's clocks are locked.
+    /// True when the GPU's application clock is set below its maximum, which shows that its clocks
+    /// are held; null where the driver does not report them.
     pub clocks_locked: Option<bool>,
     /// State of the GPU: power default, clocks, links, ECC, MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -230,14 +251,14 @@ pub struct GpuState {
     pub uuid_sha256: Option<String>,
     /// Default power limit of the GPU, in milliwatts.
     pub power_limit_default_mw: Option<u64>,
-    /// Locked clock of the GPU's processors, in MHz. Only imported records have it: the driver's
-    /// tool does not report it.
+    /// Locked clock of the GPU's processors, in MHz. No program writes it yet: the driver's tool
+    /// does not report it.
     pub locked_sm_mhz: Option<u64>,
-    /// Locked clock of the GPU's memory, in MHz. Only imported records have it.
+    /// Locked clock of the GPU's memory, in MHz. No program writes it yet.
     pub locked_memory_mhz: Option<u64>,
     /// Maximum PCIe generation of the GPU's link.
     pub pcie_generation: Option<u32>,
-    /// Number of active NVLink links to other GPUs.
+    /// Number of active NVLink links to other GPUs. No program writes it yet.
     pub nvlink_links_active: Option<u32>,
     /// True when the GPU's memory has error correction (ECC) on.
     pub ecc: Option<bool>,
@@ -245,22 +266,24 @@ pub struct GpuState {
     pub mig: Option<bool>,
     /// True when the driver stays loaded without users (persistence mode).
     pub persistence: Option<bool>,
-    /// Compute mode as the driver writes it: `Default`, `Exclusive_Process`.
+    /// Compute mode as the driver writes it, such as `Default` or `Exclusive_Process`.
     pub compute_mode: Option<String>,
 }
 
 /// Location of the client relative to the server, and its route and connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientPlace {
-    /// True when the client ran on the server's machine.
+    /// True when the client ran on the server's machine; null where the campaign did not start the
+    /// server.
     pub same_host: Option<bool>,
-    /// Route of the requests, such as `/v1/completions`.
+    /// Route of the requests, such as `/v1/completions`. No program writes it yet.
     pub route: Option<String>,
     /// True when the server streamed its responses in chunks.
     pub stream: Option<bool>,
-    /// SHA-256 of the tokenizer that prompts were made with, lower-case hex.
+    /// SHA-256 of the tokenizer that prompts were made with, lower-case hex. No program writes it
+    /// yet.
     pub tokenizer_sha256: Option<String>,
-    /// Maximum number of connections open at one time.
+    /// Maximum number of connections in use at one time.
     pub sockets_max: Option<u64>,
 }
 

@@ -11,13 +11,14 @@ pub struct Target {
     /// Machines that belong to the target; a target that requires no device is the fallback.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
-    /// Scenario ids, in the order in which they run.
+    /// Ids of the scenarios that are measured on the target, in the order in which they run.
     pub scenarios: Vec<String>,
     /// Scenario ids that run in addition where a release is compared with a baseline: concurrency
     /// levels whose latencies are release-blocking.
     #[serde(default)]
     pub gate_scenarios: Vec<String>,
-    /// Number of runs for each scenario.
+    /// Number of runs of each scenario and model where no releases are compared, unless the user
+    /// requests another number.
     pub repeats: u32,
     /// Models that are served on the target.
     pub models: Vec<TargetModel>,
@@ -27,10 +28,11 @@ pub struct Target {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TargetMatch {
-    /// Lower-case parts of GPU names; the name of a GPU must contain one. Empty for a CPU.
+    /// Lower-case parts of GPU names; the name of the machine's first GPU must contain one. Empty
+    /// for a target that requires no GPU.
     #[serde(default)]
     pub device_name: Vec<String>,
-    /// Minimum memory of a GPU, in GiB.
+    /// Minimum memory of the machine's first GPU, in GiB; 0 where left out.
     #[serde(default)]
     pub memory_gib_min: f64,
 }

@@ -9,19 +9,22 @@ use serde::{Deserialize, Serialize};
 /// Telemetry of a run, from just before the clock started to just after it stopped.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Telemetry {
-    /// Time between two polls in microseconds; null where only the moments before and after the run
-    /// were polled.
+    /// Time between two polls during the run, in microseconds; null where only the moments before
+    /// and after the run were polled.
     pub interval_us: Option<u64>,
     /// Cost of the polling that collected the telemetry.
     pub cost: LookCost,
-    /// Server metrics; null where the server does not report them.
+    /// Metrics of the server over the run; null where it does not report any.
     pub server: Option<ServerTelemetry>,
-    /// CPU, memory and load of the machine that the load generator ran on.
+    /// CPU time, memory and load average of the machine that the load generator ran on; null where
+    /// its kernel reports none.
     pub host: Option<HostTelemetry>,
-    /// All GPUs of the machine that the load generator ran on.
+    /// All GPUs of the machine that the load generator ran on, in the driver's order; null where
+    /// they cannot be read.
     pub gpus: Option<Vec<GpuTelemetry>>,
     /// Time series of all GPUs that worked, combined: sum of power, lowest clock, highest
-    /// temperature, mean utilization.
+    /// temperature, mean utilization. Left out where no GPU worked or there are fewer than three
+    /// polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_series: Option<Series>,
 }
@@ -39,11 +42,11 @@ impl Telemetry {
 /// Cost of polling telemetry during a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LookCost {
-    /// Number of telemetry polls during the run.
+    /// Number of telemetry polls of the run, with those just before and just after it.
     pub looks: u64,
-    /// Number of polls at which the server sent no response to the request for its metrics.
+    /// Number of requests for the server's metrics that failed.
     pub server_looks_failed: u64,
-    /// CPU time of the polling thread, in microseconds.
+    /// CPU time of the thread that polls during the run, in microseconds; 0 without such a thread.
     pub cpu_us: u64,
     /// Longest wait for the server's metrics, in microseconds.
     pub server_look_us_max: u64,
@@ -52,52 +55,60 @@ pub struct LookCost {
 /// Server metrics over a run, by the suite's names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerTelemetry {
-    /// Number of requests that the server was running.
+    /// Number of requests that the server was running, at the polls during the run.
     pub requests_running: Option<Spread>,
-    /// Number of requests that waited in the server.
+    /// Number of requests that waited in the server, at the polls during the run.
     pub requests_waiting: Option<Spread>,
-    /// Number of KV cache pages in use.
+    /// Number of KV cache pages in use, at the polls during the run.
     pub kv_pages_used: Option<Spread>,
-    /// Total number of KV cache pages of the server.
+    /// Total number of KV cache pages of the server; null where it is not reported.
     pub kv_pages: Option<u64>,
-    /// Increase of the server's counter of prompt tokens over the run.
+    /// Increase of the server's counter of prompt tokens over the run; null where it is not
+    /// reported or decreased.
     pub prompt_tokens: Option<u64>,
-    /// Increase of the server's counter of output tokens over the run.
+    /// Increase of the server's counter of output tokens over the run; null where it is not
+    /// reported or decreased.
     pub output_tokens: Option<u64>,
     /// Increase of the server's counter of prompt tokens looked up in the prefix cache over the
-    /// run.
+    /// run; null where it is not reported or decreased.
     pub prefix_query_tokens: Option<u64>,
-    /// Increase of the server's counter of prompt tokens found in the prefix cache over the run.
+    /// Increase of the server's counter of prompt tokens found in the prefix cache over the run;
+    /// null where it is not reported or decreased.
     pub prefix_hit_tokens: Option<u64>,
-    /// Increase of the server's counter of preemptions over the run.
+    /// Increase of the server's counter of preemptions over the run; null where it is not reported
+    /// or decreased.
     pub preemptions: Option<u64>,
-    /// Time series of the server metrics.
+    /// Time series of the server metrics; left out where there are fewer than three polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
 }
 
-/// CPU, memory and load of the machine that the load generator ran on.
+/// CPU time, memory and load average of the machine that the load generator ran on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HostTelemetry {
-    /// True when the server's address belongs to this machine.
+    /// True when the server's address belongs to the load generator's machine.
     pub has_server: bool,
-    /// Share of the time of all cores in user mode, from 0 to 1. What the user, system, iowait and
-    /// steal shares lack to 1 is idle time.
+    /// Share of the time of all cores in user mode, from 0 to 1; null for a run shorter than a
+    /// kernel tick. What the user, system, iowait and steal shares lack to 1 is idle time.
     pub cpu_user_share: Option<f64>,
-    /// Share of the time of all cores in the kernel including interrupts, from 0 to 1.
+    /// Share of the time of all cores in the kernel including interrupts, from 0 to 1; null for a
+    /// run shorter than a kernel tick.
     pub cpu_system_share: Option<f64>,
-    /// Share of the time of all cores idle while waiting for a disk, from 0 to 1.
+    /// Share of the time of all cores idle while waiting for a disk, from 0 to 1; null for a run
+    /// shorter than a kernel tick.
     pub cpu_iowait_share: Option<f64>,
-    /// Share of the time of all cores that the hypervisor gave to other machines, from 0 to 1.
+    /// Share of the time of all cores that the hypervisor gave to other machines, from 0 to 1; null
+    /// for a run shorter than a kernel tick.
     pub cpu_steal_share: Option<f64>,
     /// Peak memory in use on the machine, in bytes: total memory without what is available before
     /// swapping.
     pub memory_used_bytes_max: Option<u64>,
-    /// Peak of the machine's load average over one minute.
+    /// Largest load average over one minute of the machine during the run.
     pub load_1m_max: Option<f64>,
     /// Pressure stall times; null where the system does not report them.
     pub pressure: Option<Pressure>,
-    /// Time series of the machine's values.
+    /// Time series of the machine's CPU shares and memory; left out where there are fewer than
+    /// three polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,
 }
@@ -118,72 +129,88 @@ pub struct Pressure {
 pub struct GpuTelemetry {
     /// True when the GPU was busy at one or more polls.
     pub worked: bool,
-    /// Power draw of the GPU, in milliwatts.
+    /// Power draw of the GPU at the polls during the run, in milliwatts; null where the driver does
+    /// not report it.
     pub power_mw: Option<Spread>,
-    /// Energy of the GPU from just before the clock started to just after it stopped, in
-    /// millijoules.
+    /// Energy that the GPU used from just before the clock started to just after it stopped, in
+    /// millijoules; null where the driver reports neither energy nor power.
     pub energy_mj: Option<u64>,
-    /// Source of the energy figure `energy_mj`.
+    /// Source of the value of `energy_mj`; null where the energy is not known.
     pub energy_source: Option<EnergySource>,
-    /// Clock of the GPU's processors, in MHz.
+    /// Clock of the GPU's processors at the polls during the run, in MHz; null where the driver
+    /// does not report it.
     pub sm_mhz: Option<Spread>,
-    /// Clock of the GPU's memory, in MHz.
+    /// Clock of the GPU's memory at the polls during the run, in MHz; null where the driver does
+    /// not report it.
     pub memory_mhz: Option<Spread>,
-    /// Peak temperature of the GPU chip, in degrees Celsius.
+    /// Peak temperature of the GPU chip, in degrees Celsius; null where the driver does not report
+    /// it.
     pub gpu_c_max: Option<u64>,
-    /// Peak temperature of the GPU memory, in degrees Celsius.
+    /// Peak temperature of the GPU memory, in degrees Celsius; null where the driver does not
+    /// report it.
     pub memory_c_max: Option<u64>,
-    /// Share of time in which a kernel ran, in percent.
+    /// Share of time in which a kernel ran on the GPU, at the polls during the run, in percent;
+    /// null where the driver does not report it.
     pub util_percent: Option<Spread>,
-    /// Peak memory in use on the GPU by all processes, in bytes.
+    /// Peak memory in use on the GPU by all processes, in bytes; null where the driver does not
+    /// report it.
     pub memory_used_bytes_max: Option<u64>,
-    /// Shares of polls at which the GPU's clocks were throttled, by cause.
+    /// Shares of the polls during the run at which the GPU's clocks were throttled, by cause; null
+    /// where the driver does not report it.
     pub throttled: Option<Throttled>,
-    /// Number of uncorrectable memory errors from just before the clock started to just after it
-    /// stopped.
+    /// Number of uncorrectable memory errors of the GPU from just before the clock started to just
+    /// after it stopped; left out where the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ecc_uncorrected: Option<u64>,
-    /// Number of PCIe packets sent again from just before the clock started to just after it
-    /// stopped.
+    /// Number of PCIe packets that the GPU sent again from just before the clock started to just
+    /// after it stopped; left out where the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pcie_replays: Option<u64>,
 }
 
-/// Source of a GPU's energy figure.
+/// Source of the value of a GPU's energy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum EnergySource {
     /// Counter: the increase of the GPU's own energy counter.
     Counter,
-    /// Power: the power draw at each poll, integrated over time, for older cards without a counter.
+    /// Power: the power draw at each poll, integrated over time, for cards without an energy
+    /// counter.
     Power,
 }
 
-/// Shares of polls at which a GPU's clocks were throttled, by cause, each from 0 to 1.
+/// Shares of the polls during a run at which a GPU's clocks were throttled, by cause, each from 0
+/// to 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Throttled {
-    /// Share of polls throttled by the power limit.
+    /// Share of the polls during a run at which the power limit kept the GPU's clocks low, from 0
+    /// to 1.
     pub power_share: f64,
-    /// Share of polls throttled by temperature, in software or hardware.
+    /// Share of the polls during a run at which software or hardware kept the GPU's clocks low
+    /// because of its temperature, from 0 to 1.
     pub thermal_share: f64,
-    /// Share of polls throttled by hardware: an external power brake or an emergency slowdown.
+    /// Share of the polls during a run at which an external power brake or an emergency slowdown of
+    /// the hardware kept the GPU's clocks low, from 0 to 1.
     pub hardware_share: f64,
-    /// Share of polls throttled by another GPU of a group with synchronized clocks.
+    /// Share of the polls during a run at which another GPU of a group with synchronized clocks
+    /// kept the GPU's clocks low, from 0 to 1.
     pub sync_share: f64,
 }
 
-/// Spread of one quantity over all polls, in the unit of the field that holds it.
+/// Distribution of one polled quantity over the polls during a run, in the unit of the field that
+/// holds it; where a run has none, a GPU's values are those of the polls just before and after it.
+/// Percentiles are by nearest rank.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Spread {
-    /// Mean of the polled quantity over all polls.
+    /// Mean of the polled quantity over the polls during the run.
     pub mean: f64,
-    /// 5th percentile of the polled quantity over all polls.
+    /// 5th percentile of the polled quantity over the polls during the run.
     pub p5: u64,
-    /// Median of the polled quantity over all polls.
+    /// Median of the polled quantity over the polls during the run.
     pub p50: u64,
-    /// 95th percentile of the polled quantity over all polls.
+    /// 95th percentile of the polled quantity over the polls during the run.
     pub p95: u64,
-    /// Largest value of the polled quantity over all polls.
+    /// Largest value of the polled quantity over the polls during the run.
     pub max: u64,
 }
 

@@ -54,42 +54,47 @@ pub struct Verdict {
     pub cell: Cell,
     /// Name of the metric that the verdict is about.
     pub metric: String,
-    /// Mean over the baseline's runs, in the metric's unit; null where none measured the metric.
+    /// Mean of the metric's values over the baseline's runs behind the verdict, in the metric's
+    /// unit; null where none measured the metric.
     pub baseline: Option<f64>,
-    /// Mean over the candidate's runs, in the metric's unit; null where none measured the metric.
+    /// Mean of the metric's values over the candidate's runs behind the verdict, in the metric's
+    /// unit; null where none measured the metric.
     pub candidate: Option<f64>,
-    /// Number of pairs of runs behind the effect; 0 where the releases never ran side by side.
+    /// Number of pairs of runs behind the effect; 0 where no pairs were compared.
     pub pairs: u32,
-    /// Effect in percent: geometric mean of candidate / baseline over the pairs, minus one; without
-    /// pairs, that of the geometric means over all runs. Null where no ratio can be computed.
+    /// Effect in percent: geometric mean of candidate / baseline over the pairs, minus one; in a
+    /// cell without pairs, ratio of the geometric means over all usable runs, minus one. Null where
+    /// no ratio can be computed, and for failed requests.
     pub effect_pct: Option<f64>,
-    /// 95 % t interval of the effect from the log ratios of the pairs, in percent; null where the
-    /// pairs give none.
+    /// t interval of the effect from the log ratios of the pairs at the policy's confidence, such
+    /// as 95 %, in percent; null where the pairs give none.
     pub interval_pct: Option<(f64, f64)>,
     /// Two-sided p-value of the hypothesis that there is no effect; null where the pairs give
     /// none.
     pub p: Option<f64>,
     /// One-sided p-value of a confirmation, adjusted by Holm over all suspected changes of the
-    /// campaign; left out before a confirmation.
+    /// campaign in the same direction; left out before a confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_adjusted: Option<f64>,
     /// Cliff's delta, from -1 to 1: over all combinations of a baseline run and a candidate run,
     /// the share with the larger value at the candidate minus the share with the smaller one. It is
-    /// shown and does not affect the verdict.
+    /// shown and does not affect the verdict; left out where it cannot be computed, as for a single
+    /// run of a release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cliffs_delta: Option<f64>,
     /// Minimum effect of the metric in percent: the screen suspects no smaller effect, and a
     /// confirmation may measure half of it.
     pub floor_pct: f64,
-    /// Noise in percent: effect that a release showed against itself in this campaign. A smaller
-    /// effect is never called a change.
+    /// Noise in percent: half-width of the interval that a release showed against itself in this
+    /// campaign. The screen suspects no smaller effect, and a confirmation may measure half of it.
+    /// Left out where no release ran often enough to show any, or the metric is not judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_pct: Option<f64>,
     /// Minimum detectable effect in percent: the smallest effect that as many pairs with the same
     /// scatter would show with the power of the policy, such as 80 %; null where the pairs give
     /// none.
     pub mde_pct: Option<f64>,
-    /// Conclusion: regressed, improved, unchanged, inconclusive and so on.
+    /// Conclusion about the metric, such as regressed, improved, unchanged or inconclusive.
     pub verdict: VerdictKind,
     /// Stage that the judgement of the metric reached: estimate, screen or confirmation.
     pub stage: Stage,
@@ -102,7 +107,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// True when the verdict fails a release and is not waived.
+    /// True when the verdict is a regression or a new failure, and is not waived.
     pub fn fails(&self) -> bool {
         self.waiver.is_none()
             && matches!(self.verdict, VerdictKind::Regressed | VerdictKind::NewFailure)
@@ -113,26 +118,30 @@ impl Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictKind {
-    /// Regressed: worse beyond chance, and by the minimum effect or more (half of it in a
-    /// confirmation).
+    /// Regressed: the screen suspected that the candidate is worse, and the confirmation measured
+    /// it as worse beyond chance, by at least half the minimum effect and half the noise.
     Regressed,
-    /// Improved: better beyond chance, and by the minimum effect or more (half of it in a
-    /// confirmation).
+    /// Improved: the screen suspected that the candidate is better, and the confirmation measured
+    /// it as better beyond chance, by at least half the minimum effect and half the noise.
     Improved,
-    /// Unchanged: the 90 % interval lies within the minimum effect.
+    /// Unchanged: two one-sided tests at the policy's error probability show that the effect lies
+    /// within the minimum effect (the 90 % interval does, for a probability of 5 %).
     Unchanged,
-    /// Inconclusive: the runs do not suffice for a conclusion.
+    /// Inconclusive: the runs do not suffice for a conclusion, or the metric is shown and not
+    /// judged.
     Inconclusive,
     /// Changed configuration: baseline and candidate ran with different flags that a command line
     /// sets.
     ChangedConfig,
-    /// New failure: runs or requests failed at the candidate and none did at the baseline.
+    /// New failure: runs or requests failed at the candidate and none did at the baseline, which
+    /// has usable runs.
     NewFailure,
-    /// Fixed failure: runs or requests failed at the baseline and none did at the candidate.
+    /// Fixed failure: runs or requests failed at the baseline and none did at the candidate, which
+    /// has usable runs.
     FixedFailure,
 }
 
-/// Stage that the judgement of a metric reached.
+/// Stage that the judgement of a metric reached, or that a run belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Stage {

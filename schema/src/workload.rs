@@ -18,43 +18,48 @@ pub struct Workload {
     pub dataset: Option<String>,
     /// Number of measured requests to draw.
     pub requests: u64,
-    /// Seed of the sampler that draws the requests.
+    /// Seed with which requests and their send times are drawn.
     pub seed: u64,
-    /// Length of a prompt in tokens, or its bound or mean; a shared prefix comes in addition.
+    /// Length of a prompt in tokens, or its bound or mean, as the sampler uses it; a shared prefix
+    /// comes in addition. For `multi-turn`, longest prompt with all earlier turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
-    /// Length of an answer in tokens, or its bound or mean. For conversations, it replaces the
-    /// length of the answer in the dataset.
+    /// Length of an answer in tokens, or its bound or mean, as the sampler uses it. For
+    /// conversations of the `sharegpt` samplers it replaces the answer's length in the dataset; for
+    /// `jsonl` it applies to lines without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_tokens: Option<u64>,
-    /// Range of random lengths, from 0 to 1. `random@vllm` draws from
-    /// `[(1 - ratio) * mean, (1 + ratio) * mean]`, so that 0 means fixed lengths; other samplers
-    /// draw from `[ratio * bound, bound]`, so that 1 means fixed lengths.
+    /// Range of random lengths, from 0 to 1. `random@vllm` draws from `[(1 - ratio) * mean, (1 +
+    /// ratio) * mean]`, so that 0 means fixed lengths, and takes no 1; other samplers draw from
+    /// `[ratio * bound, bound]`, so that 1 means fixed lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_ratio: Option<f64>,
-    /// Length of the prefix that all prompts, or all prompts of a group, share, in tokens.
+    /// Length, or its bound, of the prefix that all prompts, or all prompts of a group, share, in
+    /// tokens; no prefix where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_tokens: Option<u64>,
-    /// Number of groups; the requests of a group share one prefix.
+    /// Number of groups, whose requests share one prefix each; left out for samplers without
+    /// groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<u64>,
-    /// Maximum number of requests (turns) in one conversation.
+    /// Maximum number of requests (turns) in one conversation; left out for no maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u64>,
-    /// Think time between an answer and the next turn of its conversation, in microseconds.
+    /// Think time between an answer and the next turn of its conversation, in microseconds; 0 where
+    /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think_us: Option<u64>,
 }
 
-/// Sampler: how requests are drawn. One that names a tool draws the same requests as that tool, bit
-/// for bit.
+/// Sampler: how requests are drawn. One that names a tool draws as that tool does with the same
+/// seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Pack {
     /// Conversations, as LMDeploy's `profile_restful_api.py` v0.9.2 samples them.
     #[serde(rename = "sharegpt@lmdeploy")]
     SharegptLmdeploy,
-    /// Conversations, as vLLM's `bench serve` 0.33 samples them: like LMDeploy, but drawn
-    /// repeatedly where the dataset has too few.
+    /// Conversations, as vLLM's `bench serve` 0.33 samples them: like LMDeploy, but some are
+    /// repeated where the dataset has too few.
     #[serde(rename = "sharegpt@vllm")]
     SharegptVllm,
     /// Conversations, as SGLang's `bench_serving` samples them since it dropped its upper bounds.
@@ -93,7 +98,8 @@ pub enum Pack {
     Jsonl,
 }
 
-/// Keys that a sampler needs and accepts besides `pack`, `requests` and `seed`.
+/// Keys of a workload that a sampler needs, and those that it accepts in addition, besides `pack`,
+/// `requests` and `seed`.
 struct Rule {
     id: &'static str,
     needs: &'static [&'static str],
@@ -135,7 +141,7 @@ impl Pack {
         self.rule().id
     }
 
-    /// True when the sampler's requests have recorded send times.
+    /// True when the sampler's requests may have recorded send times.
     pub fn has_times(self) -> bool {
         matches!(self, Self::TraceMooncake | Self::Jsonl)
     }
@@ -173,7 +179,7 @@ impl Workload {
     }
 
     /// Returns the longest sequence (prompt and answer) in tokens, or `None` where the dataset
-    /// decides.
+    /// decides its length.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -190,8 +196,8 @@ impl Workload {
         Some(tokens + above.ceil() as u64 + self.prefix_tokens.unwrap_or(0))
     }
 
-    /// Checks the answer length: for conversations, LMDeploy's and SGLang's tools refuse fewer than
-    /// four tokens.
+    /// Checks that the answer length is at least 1, or at least 4 for the `sharegpt` samplers of
+    /// LMDeploy and SGLang, whose tools refuse fewer tokens.
     fn check_answers(&self) -> Result<(), InvalidFile> {
         // An absent length passes as 4, which every sampler accepts.
         let tokens = self.output_tokens.unwrap_or(4);

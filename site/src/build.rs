@@ -22,13 +22,14 @@ struct Site {
     folder: PathBuf,
 }
 
-/// Writes the site of `catalog` to `out`, which is replaced as a whole. The files of the catalog
-/// lie below `roots`.
+/// Writes the site of `catalog` to the folder `out`, which is replaced as a whole. `roots` are the
+/// results folders from which the catalog's registry was read, in the same order.
 ///
 /// # Errors
 ///
-/// A template has a fault, releases cannot be compared, the site's data have no JSON form, or a
-/// file or folder cannot be read, written, moved or deleted.
+/// A template has a fault or does not fit a page, `judge` cannot compare releases or compute
+/// trends, the site's data have no JSON form, `out` has no name (such as `..`), or a file or folder
+/// cannot be read, written, moved or deleted.
 pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path) -> Result<()> {
     let folder = sibling(out, "new")?;
     // An earlier build may have been stopped and left its folder.
@@ -52,7 +53,8 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
 }
 
 impl Site {
-    /// Writes the site's files for programs: tables, series, schemas, feeds and badges.
+    /// Writes the site's files for programs: table of runs, data of the explorer page, trends, JSON
+    /// schemas, feeds and badges.
     fn data(&self, catalog: &Catalog, judged: &Judged, renderer: &Renderer) -> Result<()> {
         self.file("data/runs.csv", &store::export::csv(catalog.registry))?;
         self.file("data/explore.json", &explore::data(catalog))?;
@@ -68,8 +70,8 @@ impl Site {
         Ok(())
     }
 
-    /// Copies the records as they were committed, and writes the hash of each file to
-    /// `data/SHA256SUMS`.
+    /// Copies the file of each run, kernel, campaign and event record unchanged, and writes the
+    /// SHA-256 of each to `data/SHA256SUMS`.
     fn records(&self, catalog: &Catalog, roots: &[&Path]) -> Result<()> {
         let files = catalog.files();
         let copy = |(path, root): &(&str, usize)| -> Result<Option<String>> {
@@ -110,8 +112,8 @@ impl Site {
     }
 }
 
-/// Returns a hidden folder beside `out`, for a site before it is put in place or after it was
-/// replaced.
+/// Returns the path of a hidden folder beside `out`, for a site before it is put in place or after
+/// it was replaced.
 fn sibling(out: &Path, suffix: &str) -> Result<PathBuf> {
     let name = out.file_name().context("the output folder has no name")?.to_string_lossy();
     Ok(out.with_file_name(format!(".{name}.{suffix}")))

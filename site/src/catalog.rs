@@ -16,22 +16,24 @@ use schema::run::{Check, Kind, PromptForm, RunRecord};
 use schema::verdict;
 use serde::{Deserialize, Serialize};
 
-/// Run record with the events about the run and the findings of newer rules.
+/// Run record with what events say about the run, and the findings of quality rules that are newer
+/// than the record.
 #[derive(Debug, Clone)]
 pub struct Run<'a> {
     pub record: &'a RunRecord,
-    /// Path of the run's record below the registry's root.
+    /// Path of the run's record below the results folder that it was read from.
     pub path: &'a str,
     /// Index of the results folder that the run's record was read from; 0 is the registry.
     pub root: usize,
-    /// Use of the run's figures in summaries.
+    /// Use of the run's figures in summaries: whole, partial (some requests failed), or none.
     pub figures: Figures,
     /// Reason for which the run was retracted; `None` for a run that was not.
     pub retracted: Option<String>,
     pub replaced_by: Option<String>,
-    /// Annotations of the run, in the words of their authors.
+    /// Annotations of the run, in the words of their authors; empty where there are none.
     pub notes: Vec<String>,
-    /// Findings of quality rules that are newer than the run's record.
+    /// Findings of quality rules that are newer than the run's record, also of rules that the run
+    /// keeps.
     pub later: Vec<Check>,
 }
 
@@ -79,7 +81,7 @@ pub struct ReleaseKey {
 }
 
 impl ReleaseKey {
-    /// Returns the key of the page that `record` belongs to.
+    /// Returns the key of the release page that run record `record` belongs to.
     pub fn of(record: &RunRecord) -> Self {
         Self::new(&record.engine.name, &record.engine.release, &record.hardware.id)
     }
@@ -91,13 +93,14 @@ impl ReleaseKey {
     }
 }
 
-/// Key of a cell on the site: model, configuration, scenario, prompt form and kind, which must be
-/// equal for runs to be repeats of one another.
+/// Key of a cell among the runs of one release on one hardware: model, configuration, scenario,
+/// prompt form, kind of the record, and id of an imported record. Runs that are equal in all of
+/// them are repeats of one another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CellKey {
     pub model: String,
-    /// Configuration slug without its hash; for an imported record, the flags that its report
-    /// states.
+    /// Configuration slug without its hash; for an imported record, the tensor-parallel size and
+    /// the flags that its report states, except those in `ELSEWHERE`.
     pub config: String,
     /// Scenario of the cell, as `id@rev`.
     pub scenario: String,
@@ -108,7 +111,7 @@ pub struct CellKey {
     pub block: Option<String>,
 }
 
-/// Repeats of one cell, ordered by id, which is the order in which they ran.
+/// Runs of one cell, which are repeats of one another, ordered by id as the catalog's runs are.
 #[derive(Debug, Clone)]
 pub struct Cell<'a> {
     pub key: CellKey,
@@ -116,12 +119,14 @@ pub struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// Returns the runs whose figures the cell's summaries are made from.
+    /// Returns the runs whose figures the cell's summaries are made from: those that answered all
+    /// requests, or, without any, those that lost some.
     pub fn counted(&self) -> impl Iterator<Item = &'a Run<'a>> + '_ {
         counted(&self.runs, |run| run.figures)
     }
 
-    /// Returns the records of the runs whose figures the cell's summaries are made from.
+    /// Returns the records of the runs whose figures the cell's summaries are made from, as
+    /// [`Self::counted`] selects them.
     pub fn records(&self) -> impl Iterator<Item = &'a RunRecord> + '_ {
         self.counted().map(|run| run.record)
     }
@@ -132,14 +137,14 @@ impl<'a> Cell<'a> {
 pub struct Catalog<'a> {
     /// Registry whose records the catalog groups.
     pub registry: &'a Registry,
-    /// Runs ordered by id, which is the order in which they were planned.
+    /// Runs of all results folders, also retracted ones, ordered by id, then by path.
     pub runs: Vec<Run<'a>>,
-    /// Duplicates among published results: id of the earlier result by id of a result of the same
-    /// report file whose every figure equals that of the earlier one.
+    /// Duplicates among published results: maps the id of a result to the id of the first result of
+    /// the same report file that has exactly the same figures.
     pub twins: BTreeMap<&'a str, &'a str>,
     /// Ids of the campaigns that are labs.
     labs: BTreeSet<&'a str>,
-    /// Assignment of runs to the cells of trends, as `judge` sorts them.
+    /// Assignment of runs to the cells of trends, as `judge` computes it.
     cells: Cells<'a>,
 }
 
@@ -161,7 +166,8 @@ pub fn read(roots: &[&Path]) -> Result<Registry> {
 }
 
 impl<'a> Catalog<'a> {
-    /// Builds the catalog of `registry`, with events and newer rules applied to each run.
+    /// Builds the catalog of `registry`: joins each run with the events about it and with the
+    /// findings of quality rules that are newer than its record.
     pub fn of(registry: &'a Registry) -> Self {
         let mut runs: Vec<Run> =
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
@@ -171,8 +177,8 @@ impl<'a> Catalog<'a> {
         Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }
     }
 
-    /// Returns the path of every record's file and the index of the results folder that it was read
-    /// from.
+    /// Returns, for each run, kernel, campaign and event record, the path of its file below the
+    /// results folder that it was read from, and the index of that folder.
     pub fn files(&self) -> Vec<(&'a str, usize)> {
         fn of<T>(stored: &[Stored<T>]) -> impl Iterator<Item = (&str, usize)> {
             stored.iter().map(|stored| (stored.path.as_str(), stored.root))
@@ -186,8 +192,8 @@ impl<'a> Catalog<'a> {
         self.runs.iter().filter(|run| test(run.record)).collect()
     }
 
-    /// True when pages compare the run with other engines' runs: it neither duplicates another
-    /// published result, nor tries an option in a lab, whose page shows it.
+    /// True when pages compare the run with runs of other engines: it neither repeats every figure
+    /// of an earlier published result, nor belongs to the campaign of a lab.
     pub fn is_contender(&self, run: &RunRecord) -> bool {
         !self.twins.contains_key(run.id.as_str()) && !self.is_of_lab(run)
     }
@@ -213,8 +219,8 @@ impl<'a> Catalog<'a> {
         runs.filter(|run| self.cells.cell(run) == *cell).collect()
     }
 
-    /// Returns every distinct name that `read` extracts from the records, in natural order
-    /// (`v0.9.2` before `v0.10.0`).
+    /// Returns every distinct name that `read` extracts from the catalog's run records, in natural
+    /// order (`v0.9.2` before `v0.10.0`).
     pub fn names(&self, read: impl Fn(&'a RunRecord) -> &'a str) -> Vec<&'a str> {
         names(&self.runs.iter().collect::<Vec<_>>(), read)
     }
@@ -236,8 +242,9 @@ impl<'a> Catalog<'a> {
         places
     }
 
-    /// Groups runs by release and hardware, without runs of labs, whose pages show them. A release
-    /// that only labs measured keeps its runs with default flags.
+    /// Groups runs by engine, release and hardware, without runs of labs, whose pages show them.
+    /// Where only labs measured a release on a hardware, their runs with default flags stay, or all
+    /// of their runs if none has default flags.
     pub fn releases(&self) -> BTreeMap<ReleaseKey, Vec<&Run<'a>>> {
         let mut releases: BTreeMap<ReleaseKey, Vec<&Run<'a>>> = BTreeMap::new();
         for run in &self.runs {
@@ -304,8 +311,8 @@ pub fn cells<'a>(runs: &[&'a Run<'a>]) -> Vec<Cell<'a>> {
     cells
 }
 
-/// Returns those of `runs` that belong to the latest release of their engine on their hardware, by
-/// engine, release and hardware.
+/// Groups `runs` by engine, release and hardware, and returns only the groups of the latest release
+/// (among `runs`) of each engine on each hardware.
 pub fn latest_releases<'a, 'b>(runs: &[&'a Run<'b>]) -> BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> {
     let mut groups: BTreeMap<ReleaseKey, Vec<&'a Run<'b>>> = BTreeMap::new();
     for run in runs {
@@ -331,8 +338,9 @@ pub fn config(record: &RunRecord) -> String {
     config_parts(record).join(" ")
 }
 
-/// Returns the parts of the configuration of `record`: its slug, or, for an imported record, the
-/// tensor-parallel size and the flags that the report states, each with its value.
+/// Returns the configuration of `record` in parts: its slug alone, or, for an imported record, the
+/// tensor-parallel size (1 if the report states none) and the flags with two hyphens that the
+/// report states, each with its value, except those in `ELSEWHERE`.
 pub fn config_parts(record: &RunRecord) -> Vec<String> {
     if record.kind != Kind::Imported {
         return vec![config_slug(record)];
@@ -353,8 +361,8 @@ pub fn config_parts(record: &RunRecord) -> Vec<String> {
     parts
 }
 
-/// Flags that are left out of a configuration, because they name what is served or where, not how,
-/// or because the page shows them elsewhere.
+/// Flags that are left out of the configuration of an imported record, because they name what is
+/// served or where, not how, or because the page shows them elsewhere.
 const ELSEWHERE: [&str; 8] = [
     "--model",
     "--model-path",
@@ -366,8 +374,8 @@ const ELSEWHERE: [&str; 8] = [
     "--server-port",
 ];
 
-/// Computes a SHA-256 over the sorted record hashes, one per line, that identifies the data behind
-/// a page.
+/// Computes a SHA-256 over the sorted distinct record hashes, one per line, that identifies the
+/// data behind a page.
 pub fn records_sha256<'a>(hashes: impl Iterator<Item = &'a str>) -> String {
     let mut hashes: Vec<&str> = hashes.collect();
     hashes.sort_unstable();

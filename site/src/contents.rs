@@ -21,8 +21,8 @@ use crate::view::{
 
 mod lists;
 
-/// Largest number of rows of a comparison that are shown on one page; a longer one has a page per
-/// model.
+/// Largest number of rows of a comparison of releases that are shown on one page; a longer
+/// comparison has a page per model and configuration.
 const DIFF_ROWS: usize = 150;
 
 /// Name and version of the program that made a page.
@@ -38,17 +38,18 @@ pub struct Page<'a> {
     template: &'static str,
     frame: Frame,
     fill: Fill<'a>,
-    /// True when the page may differ because of records in an overlay: it is made from one or links
-    /// to a page made from one, or it is about the whole registry.
+    /// True when the page may differ because of records in an overlay: it is made from one, it is a
+    /// release page that links to a comparison or kernel benchmarks made from one, or it is about
+    /// the whole registry.
     pub fresh: bool,
 }
 
 impl Page<'_> {
-    /// Renders the page for each of `places` that has it, and returns path and text.
+    /// Renders the page for each of `places` that has it, and returns the path and text of each.
     ///
     /// # Errors
     ///
-    /// A template has a fault.
+    /// A template has a fault, or does not fit the page's view.
     pub fn render(
         &self,
         renderer: &Renderer,
@@ -71,7 +72,8 @@ impl Page<'_> {
 #[derive(Debug, Clone)]
 struct Sources<'a, 'b> {
     runs: Vec<&'a Run<'b>>,
-    /// Hashes of records other than runs: events, campaigns, kernel records.
+    /// SHA-256 of what the page is made from other than runs: events, campaign records, kernel
+    /// records, or constants of the code.
     others: Vec<String>,
     fresh: bool,
 }
@@ -88,11 +90,13 @@ impl<'a, 'b> Sources<'a, 'b> {
     }
 }
 
-/// View of a list that is split into pages: the page of the list itself, and further parts.
+/// List that is split into pages (the first page and further parts): its rows, and the values for
+/// the templates of its pages.
 struct List {
     /// Values for the templates of all pages of the list.
     view: Value,
-    /// Values for the template of the list's first page alone.
+    /// Values for the template of the list's first page alone; they take precedence over those of
+    /// all pages.
     first: Value,
     /// Key under which the view has the rows of the list.
     key: &'static str,
@@ -101,8 +105,8 @@ struct List {
     most: usize,
 }
 
-/// Inputs of all pages: the catalog, the conclusions of `judge` about it, and runs and kernel
-/// records by release.
+/// What all pages are made from: the catalog, the conclusions of `judge` about it, runs and kernel
+/// records by release, and the name of the policy.
 #[derive(Debug)]
 pub struct Contents<'a> {
     catalog: &'a Catalog<'a>,
@@ -158,7 +162,7 @@ impl<'a> Contents<'a> {
         Page { target, template, frame, fill: Box::new(fill), fresh: sources.fresh }
     }
 
-    /// Returns the pages of a list, one per part.
+    /// Returns the pages of a list, one for each part into which its rows are split.
     fn parts(
         &self,
         (template, target): (&'static str, Target),
@@ -318,7 +322,8 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    /// True when a page that `key`'s page links to is made from a record in an overlay.
+    /// True when the comparison with the release before or the kernel benchmarks, to which the
+    /// release page of `key` links, are made from a record in an overlay.
     fn has_fresh_neighbors(&self, key: &ReleaseKey) -> bool {
         let baseline = self.judged.leading_to(key).map(|(pair, _)| pair.releases()[0].clone());
         let runs = baseline.and_then(|key| self.releases.get(&key)).into_iter().flatten();
@@ -326,9 +331,9 @@ impl<'a> Contents<'a> {
         runs.map(|run| run.root).chain(kernels.map(|stored| stored.root)).any(|root| root != 0)
     }
 
-    /// Returns the links from the page of `key`: the comparison with the release before, and the
-    /// release's kernel benchmarks. Comparisons with later releases are left out, so that a
-    /// committed page does not change when a release is added.
+    /// Returns the related links on the release page of `key`: to the comparison with the release
+    /// before, and to the release's kernel benchmarks. Comparisons with later releases are left
+    /// out, so that a committed page does not change when a release is added.
     fn related(&self, key: &ReleaseKey) -> Vec<Link> {
         let diff = self.judged.leading_to(key).map(|(pair, _)| Link {
             text: format!("What changed since {}", outside::name(&pair.baseline)),
@@ -337,8 +342,8 @@ impl<'a> Contents<'a> {
         diff.into_iter().chain(self.kernel_pages(|other| other == key)).collect()
     }
 
-    /// Returns the pages of comparisons of releases: one page per model if a single page would be
-    /// too long.
+    /// Returns the pages of comparisons of releases: one page for each, or one per model and
+    /// configuration where a single page would be too long.
     fn diffs(&'a self) -> Vec<Page<'a>> {
         let pages = |(pair, diff): &(Pair, judge::diff::Diff)| {
             let runs = pair.releases().into_iter().filter_map(|key| self.releases.get(&key));
@@ -452,7 +457,7 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Page of a list: its rows, its target, and the links to the list's other pages.
+/// Page of a list: its rows, its target, and the links to all pages of the list.
 #[derive(Debug)]
 struct Part<T> {
     target: Target,

@@ -45,7 +45,7 @@ pub fn markdown(text: &str) -> String {
     out
 }
 
-/// Formats `text` as a Markdown code span that may stand in a table cell.
+/// Formats `text` as a Markdown code span that may stand in a table cell; empty for a blank text.
 pub fn code_span(text: &str) -> String {
     let line = text.replace(['\n', '\r'], " ");
     if line.trim().is_empty() {

@@ -20,7 +20,7 @@ use crate::{format, outside};
 /// Largest number of entries in an Atom feed: feed readers need the newest, and the site has all.
 const ENTRIES_MAX: usize = 200;
 
-/// Time of a feed without entries, and of entries whose ids contain no time.
+/// Time of a feed without entries, and of entries for which no time is known.
 const NEVER: &str = "1970-01-01T00:00:00Z";
 
 /// Entry of an Atom feed: a release, a regression or a correction.
@@ -30,7 +30,8 @@ struct Entry {
     /// regression or event.
     id: String,
     title: String,
-    /// Time of the feed entry, RFC 3339 in UTC.
+    /// Time of the feed entry, RFC 3339 in UTC: when the latest of its runs was planned, or the
+    /// time of its event; [`NEVER`] where neither is known.
     updated: String,
     target: Target,
     summary: String,
@@ -133,15 +134,16 @@ fn events(catalog: &Catalog) -> Vec<Entry> {
     events.map(entry).collect()
 }
 
-/// Returns the time at which the last of `ids` was planned; a ULID begins with its time.
+/// Returns the time at which the latest of `ids` was planned, since a ULID begins with its time;
+/// [`NEVER`] where no id is a ULID.
 fn latest<'a>(ids: impl Iterator<Item = &'a str>) -> String {
     let last = ids.filter_map(ulid_unix_ms).max();
     let at = last.and_then(|ms| rfc3339_of(i64::try_from(ms / 1000).ok()?));
     at.unwrap_or_else(|| NEVER.to_owned())
 }
 
-/// Formats an Atom feed, newest entry first. Addresses are relative, because the site does not know
-/// its own address.
+/// Formats an Atom feed of the newest [`ENTRIES_MAX`] of `entries`, newest first. Addresses are
+/// relative, because the site does not know its own address.
 fn feed(
     renderer: &Renderer,
     name: &str,
@@ -187,8 +189,9 @@ pub fn badges(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-/// Builds the badge of the engine with the highest output throughput for `model` on `hardware`:
-/// measured here, else published elsewhere. Only repeated measurements get a color.
+/// Builds the badge of the engine with the highest output throughput for `model` on `hardware` in
+/// the first scenario in page order that has figures: measured here, else published elsewhere. Only
+/// repeated measurements get a color; without figures the badge says so.
 fn badge(catalog: &Catalog, model: &str, hardware: &str) -> Json {
     let ranked = judged::best(catalog, model, hardware);
     let batch = ranked.iter().filter(|ranked| ranked.level == "batch");

@@ -10,8 +10,9 @@ const DIGITS: std::ops::RangeInclusive<i32> = 3..=5;
 /// Number of significant digits of a value whose repeats are all equal.
 const DIGITS_AGREED: i32 = 4;
 
-/// Formats `value`, rounded to the decimal place of the first digit of `spread` (a half-width in
-/// the same unit). Without a spread, as for a single run, three digits are shown.
+/// Formats `value` with three to five significant digits: up to the decimal place of the first
+/// digit of `spread` (a half-width in the same unit), four where `spread` is 0, three without one,
+/// as for a single run.
 pub fn rounded(value: f64, spread: Option<f64>) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -41,7 +42,8 @@ pub fn whole(value: u64) -> String {
     grouped(&value.to_string())
 }
 
-/// Formats a change in percent with its sign; zero never shows as `-0.0`.
+/// Formats a change in percent with its sign and without a unit: one decimal below 100, else none.
+/// Zero has no sign.
 pub fn percent(value: f64) -> String {
     let decimals = usize::from(value.abs() < 99.95);
     let text = format!("{value:+.decimals$}");
@@ -78,7 +80,8 @@ pub fn plus_minus(percent: f64) -> String {
     format!("±{} %", half_width(percent))
 }
 
-/// Formats a half-width in percent without a sign, to one or two significant digits.
+/// Formats a half-width in percent without sign and unit: no decimals for zero and from about 10
+/// on, one from about 0.1 on, else two.
 pub fn half_width(percent: f64) -> String {
     let decimals = if percent == 0.0 || percent >= 9.95 {
         0
@@ -90,7 +93,8 @@ pub fn half_width(percent: f64) -> String {
     format!("{percent:.decimals$}")
 }
 
-/// Formats a size in bytes in the largest binary unit that gives a value of at least one.
+/// Formats a size in bytes in the largest binary unit, up to TiB, that gives a value of at least
+/// one.
 pub fn bytes(value: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut scaled = as_f64(value);
@@ -110,8 +114,9 @@ pub fn seconds(us: u64) -> String {
     format!("{} s", rounded(as_f64(us) / 1e6, None))
 }
 
-/// Formats `value` to nine significant digits, beyond which there is only rounding error. A number
-/// whose shortest exact text has at most ten characters is not rounded.
+/// Formats `value` to nine significant digits, beyond which there is only rounding error, but never
+/// coarser than to a whole number. A number whose shortest exact text has at most ten characters
+/// after leading zeros, or that is below 1e-9, is not rounded.
 pub fn exactly(value: f64) -> String {
     let shortest = format!("{value}");
     if value == 0.0 || shortest.trim_start_matches(['0', '.', '-']).len() <= 10 {
@@ -137,8 +142,9 @@ impl Scale {
     /// Scale of rates, which are shown per second as they are stored.
     pub const PER_SECOND: Self = Self { unit: "/s", divisor: 1.0 };
 
-    /// Returns the display unit for values stored in `unit` up to `largest`, chosen so that a
-    /// column needs at most five digits before the decimal point.
+    /// Returns the display unit for values stored in `unit`, the largest of which is `largest`:
+    /// times in seconds from 10 s on, else in milliseconds, sizes in GiB from 1 GiB on, else in
+    /// MiB, rates and counts as they are stored.
     pub fn fit(unit: Unit, largest: f64) -> Self {
         let (unit, divisor) = match unit {
             Unit::PerSecond => ("/s", 1.0),

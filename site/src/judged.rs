@@ -52,10 +52,12 @@ pub struct Judged {
     /// Comparison of each pair of consecutive releases of an engine on one hardware, ordered by
     /// engine and hardware.
     pub diffs: Vec<(Pair, Diff)>,
-    /// Trend of every release-blocking metric, ordered by cell and metric.
+    /// Trend of every release-blocking metric of each cell that has at least two points, ordered by
+    /// cell and metric.
     pub trends: Vec<Trend>,
     /// Decisions of each lab campaign, computed again from its runs, with the campaign's index in
-    /// the registry, newest first.
+    /// the registry's list of campaigns, newest first. Labs without engines or profiles are left
+    /// out.
     pub labs: Vec<(usize, Replay)>,
 }
 
@@ -72,8 +74,7 @@ impl Judged {
     ///
     /// # Errors
     ///
-    /// Releases cannot be compared, or trends cannot be computed. The records of a catalog cause
-    /// neither.
+    /// `judge` cannot compare two releases, or cannot compute trends.
     pub fn of(catalog: &Catalog) -> Result<Self> {
         let pairs = pairs(catalog);
         let compare = |pair: &Pair| -> Result<Diff> {
@@ -130,8 +131,8 @@ fn pairs(catalog: &Catalog) -> Vec<Pair> {
     pairs
 }
 
-/// Computes the decisions of each lab again from its runs. Labs without engines or profiles are
-/// left out.
+/// Computes the decisions of each lab again from its runs that are not retracted, newest lab first.
+/// Labs without engines or profiles are left out.
 fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
     let policy = policy::standard().file;
     let mut found = Vec::new();
@@ -149,7 +150,8 @@ fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
 }
 
 /// Ranks engines that serve `model` on `hardware` at each service level, measured figures and
-/// published ones separately. Returns no ranking where there are no runs.
+/// published ones separately. Returns no ranking of the kind, measured or published, of which there
+/// are no runs.
 pub fn best(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Ranked> {
     let Some(metric) = by_name("output_tokens_per_s") else { return Vec::new() };
     let mut ranked = Vec::new();

@@ -11,17 +11,21 @@ use crate::outside;
 
 /// Target that a page can link to.
 ///
-/// - `Report` and `Claims`: pages of the results in one file published elsewhere, as a list and in
-///   the form of a lab's page.
-/// - `Trend`: page of the release-blocking metrics over the releases of an engine.
+/// - `Overview`, `Method`, `Data`, `Explore`, `Health`, `Corrections`, `Model`, `Hardware`,
+///   `Scenario`, `Lab`: page of that name.
+/// - `Imports`: list of the reports published elsewhere. `Report` and `Claims`: pages of the
+///   results in one of them, as a list and in the form of a lab's page.
+/// - `Trends`: list of all trends. `Trend`: page of the release-blocking metrics over the releases
+///   of an engine, for one model on one hardware.
 /// - `Frontier`: page of throughput against speed per user of one model (the Pareto frontier).
-/// - `Release`: page of a release on all hardware. `ModelOn`: page of one model of a release in one
-///   configuration, where the page of `ReleaseOn` would be too long.
+/// - `Release`: page of a release on all hardware; `ReleaseOn`: on one hardware. `ModelOn`: page of
+///   one model of a release in one configuration, where the page of `ReleaseOn` would be too long.
 /// - `Diff`: page of the comparison of two consecutive releases on a hardware.
 /// - `Kernels`: page of the kernel benchmarks of a release on a hardware.
 /// - `Run`: page of a run; `results/` has no such page and links to the record.
 /// - `Record`: file of the registry, by its path there.
-/// - `Part`: further part of a page that is too long; the page itself is the first part.
+/// - `Part`: further part, from number 2 on, of a page that is too long; the page itself is the
+///   first part.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Target {
     Overview {},
@@ -116,9 +120,10 @@ impl Target {
         format!("{folder}/{leaf}")
     }
 
-    /// Returns the path of the target among the committed pages of a registry; `None` for other
-    /// pages. Only pages for a reader on a code host are committed: overview, releases,
-    /// comparisons, corrections, labs, and figures published elsewhere.
+    /// Returns the path of the target below the root of a registry; `None` for a page that is not
+    /// committed. Only pages for a reader on a code host are committed: overview, releases,
+    /// comparisons, corrections, labs, and figures published elsewhere. The target of a run is its
+    /// record's file.
     fn committed(&self) -> Option<String> {
         let page = |folder, inner, leaf| of_page(&part(folder), &part(inner), &part(leaf));
         Some(match self {
@@ -203,13 +208,15 @@ impl Link {
     }
 }
 
-/// Returns the number of a published result's block: the last part of the result's id.
+/// Returns the number of a published result's block: the part of the result's id after the last
+/// hyphen.
 pub fn block_number(id: &str) -> String {
     outside::name(id.rsplit('-').next().unwrap_or(id))
 }
 
-/// Converts `text` to one valid part of a path. If characters must be replaced, a hash of the whole
-/// text is appended, so that two texts stay distinct.
+/// Converts `text` to one valid part of a path. If it is empty, too long or begins with a dot, or
+/// if characters must be replaced, it is cut and the beginning of a hash of the whole text is
+/// appended, so that two texts stay distinct.
 pub fn part(text: &str) -> String {
     let fit = |c: char| c.is_ascii_alphanumeric() || "._-@+".contains(c);
     if is_ulid(text)
@@ -224,12 +231,13 @@ pub fn part(text: &str) -> String {
     format!("{}-{}", kept.trim_start_matches('.'), &sha256_hex(text.as_bytes())[..8])
 }
 
-/// Returns an anchor for `text`: lower case, with hyphens for other characters.
+/// Returns an anchor for `text`: lower case, with hyphens for characters other than letters,
+/// digits, hyphens and underscores.
 pub fn anchor(text: &str) -> String {
     part(text).to_lowercase().replace(['.', '@', '+'], "-")
 }
 
-/// Returns `part` percent-encoded, except letters, digits and a few plain characters.
+/// Returns `part` percent-encoded, except ASCII letters, digits and the characters `._-@+~`.
 pub(crate) fn percent_encode(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     for byte in part.bytes() {

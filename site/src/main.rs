@@ -25,7 +25,8 @@ enum Command {
     Pages {
         #[command(flatten)]
         source: Source,
-        /// Folder to write to, laid out like `results/`, such as the registry itself.
+        /// Folder that the pages are written to, laid out like `results/`; may be `results/`
+        /// itself.
         #[arg(long)]
         out: PathBuf,
         /// Writes only pages made from records of the overlay, and pages about the whole registry.
@@ -41,7 +42,8 @@ enum Command {
         #[arg(long, default_value = "target/site")]
         out: PathBuf,
     },
-    /// Serves the HTML site on this machine, and rebuilds it when records or templates change.
+    /// Serves the HTML site on this machine, and rebuilds it when records, templates or static
+    /// files change.
     Preview {
         #[command(flatten)]
         source: Source,
@@ -62,7 +64,7 @@ enum Command {
         #[arg(long)]
         hardware: String,
     },
-    /// Fails when a committed page differs from what its records render.
+    /// Fails when committed pages or the document differ from what the records render.
     Check {
         #[command(flatten)]
         source: Source,
@@ -73,7 +75,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct Part {
-    /// Document beside `results/` whose marked part holds what this registry measured.
+    /// Document in a folder beside `results/`, whose marked part holds what this registry measured.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
 }
@@ -167,8 +169,8 @@ fn borrowed(roots: &[PathBuf]) -> Vec<&Path> {
     roots.iter().map(PathBuf::as_path).collect()
 }
 
-/// Returns the exit code for an error: a faulty template is a bug, an unreadable disk is the
-/// environment, and any other error is unsound data.
+/// Returns the exit code for an error: a faulty template is a bug, an error of input or output is
+/// the environment, and any other error is unsound data.
 fn exit_of(error: &anyhow::Error) -> u8 {
     const BUG: u8 = 101;
     if error.chain().any(|cause| cause.is::<RenderError>()) {

@@ -6,29 +6,33 @@ const NAME_MAX: usize = 120;
 /// Largest length of a shown message, in characters.
 const MESSAGE_MAX: usize = 400;
 
-/// Cleans a name: one line without invisible characters, cut at 120 characters.
+/// Cleans a name: one line, cut at 120 characters, with U+FFFD in place of control and invisible
+/// characters.
 pub fn name(text: &str) -> String {
     clip(&one_line(text), NAME_MAX)
 }
 
-/// Cleans a sentence or message: one line without invisible characters, cut at 400 characters.
+/// Cleans a sentence or message: one line, cut at 400 characters, with U+FFFD in place of control
+/// and invisible characters.
 pub fn message(text: &str) -> String {
     clip(&one_line(text), MESSAGE_MAX)
 }
 
-/// Cleans a text of several lines: removes invisible characters and keeps line breaks.
+/// Cleans a text of several lines: keeps line breaks, and puts U+FFFD in place of other control
+/// characters and of invisible ones. Does not cut the text.
 pub fn block(text: &str) -> String {
     let visible =
         |c: char| if c != '\n' && (c.is_control() || reorders(c)) { '\u{fffd}' } else { c };
     text.chars().map(visible).collect()
 }
 
-/// Returns the first `digits` characters of a hash, for display beside the whole hash.
+/// Returns the first `digits` characters of a hash or another text, cleaned for display.
 pub fn short_hash(text: &str, digits: usize) -> String {
     name(text).chars().take(digits).collect()
 }
 
-/// Formats a command line for a shell, quoting arguments where a shell requires it.
+/// Formats a command line for a shell, quoting arguments where a shell requires it. Each argument
+/// is cleaned as a name, so one of more than 120 characters is cut.
 pub fn command(argv: &[impl AsRef<str>]) -> String {
     let quoted: Vec<String> = argv.iter().map(|part| quote(&name(part.as_ref()))).collect();
     quoted.join(" ")

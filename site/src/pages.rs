@@ -20,13 +20,14 @@ use crate::template::Renderer;
 /// File name of the registry's front page.
 const README: &str = "README.md";
 
-/// Renders the committed pages of `catalog` and its `README.md`, by path below the registry's root.
-/// With `only_overlay`, the result has only pages made from a record of the overlay, and pages
-/// about the whole registry.
+/// Renders the committed pages of `catalog` and its `README.md`: text by path below the registry's
+/// root. With `only_overlay`, the result has the `README.md` and only those pages that may differ
+/// because of records in an overlay, and pages about the whole registry.
 ///
 /// # Errors
 ///
-/// A template has a fault, or releases of the catalog cannot be compared.
+/// A template has a fault or does not fit a page; `judge` cannot compare releases or compute
+/// trends.
 pub fn render(
     catalog: &Catalog,
     renderer: &Renderer,
@@ -50,7 +51,8 @@ pub fn render(
     Ok(pages)
 }
 
-/// Writes the pages whose file differs below `out`, each atomically, and returns their number.
+/// Writes those of `pages` (text by path below `out`) whose file is missing or differs, each
+/// atomically, and returns their number.
 ///
 /// # Errors
 ///
@@ -125,8 +127,8 @@ const WHOLE: [(&str, &str); 3] = [
 /// Name of the folder of lab pages, which takes the place of an engine's name.
 pub(crate) const LABS: &str = "labs";
 
-/// Committed pages of a release, for the front page: the one for all hardware, and one per
-/// hardware.
+/// Committed pages of a release, for the front page: the one for all hardware, one per hardware,
+/// and the comparisons that lead to the release.
 #[derive(Debug, Default)]
 struct Pages<'a> {
     all: Option<&'a str>,

@@ -42,7 +42,8 @@ pub struct Preview {
     pub port: u16,
 }
 
-/// Length of each source file in bytes, and the time of its last change since 1970.
+/// Length of each source file in bytes, and time from 1970 to its last change (`None` where it is
+/// not known), by path.
 type Seen = BTreeMap<PathBuf, (u64, Option<Duration>)>;
 
 impl Preview {
@@ -85,8 +86,8 @@ impl Preview {
         Ok(())
     }
 
-    /// Rebuilds the site whenever a source file changes. An error is printed, and the last good
-    /// site stays.
+    /// Rebuilds the site whenever a source file changes, and never returns. An error is printed,
+    /// and the last good site stays.
     async fn follow(&self, mut seen: Seen, made: &watch::Sender<u64>) -> Result<()> {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -160,6 +161,7 @@ fn poll_below(folder: &Path, seen: &mut Seen) {
 }
 
 /// Waits until the site's version differs from the one that the browser has seen, and returns it.
+/// After [`ANSWER_TIMEOUT`] returns the version that the browser has seen.
 async fn wait_for_the_next(
     State(mut versions): State<watch::Receiver<u64>>,
     Part(seen): Part<u64>,
@@ -172,8 +174,10 @@ async fn wait_for_the_next(
     }
 }
 
-/// Returns the file of the site at `path`, or the page of the folder there. Paths outside of
-/// `root` are not found. `address` is the path as the browser sent it, from the root and encoded.
+/// Returns the file of the site at `path`, or the page of the folder there. A folder's address
+/// without a slash at its end is redirected to the one with it; a missing file, or one outside of
+/// `root`, gives status 404. `address` is the path as the browser sent it, from the root and
+/// encoded.
 fn file_of(root: &Path, path: &str, address: &str) -> Response {
     let missing = || (StatusCode::NOT_FOUND, "no such page\n").into_response();
     let inside = |file: PathBuf| fs::canonicalize(file).ok().filter(|file| file.starts_with(root));

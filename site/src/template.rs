@@ -53,7 +53,7 @@ templates! {
 pub struct RenderError {
     /// Path of the template below `templates/`.
     pub template: String,
-    /// Line of the template that has the fault, from 1.
+    /// Line of the template that has the fault, from 1; 0 where it is not known.
     pub line: usize,
     /// Sentence that says what is wrong with the template or its view, with the expression that
     /// failed where it is known.
@@ -73,13 +73,14 @@ pub struct Frame {
     pub records_sha256: String,
     pub records: usize,
     pub generator: String,
-    /// Policy by which releases are judged: id, revision, hash.
+    /// Policy by which releases are judged: id, revision, first digits of its hash.
     pub policy: String,
     /// Limitations of the page's figures, as sentences.
     pub limits: Vec<String>,
 }
 
-/// Step of the path of links from the overview to a page; the last step has no target.
+/// Step of the path of links from the overview to a page; steps that have no page, such as the
+/// last, have no target.
 #[derive(Debug, Clone, Serialize)]
 pub struct Crumb {
     pub text: String,

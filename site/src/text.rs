@@ -12,7 +12,7 @@ use crate::view::release::{extent, notices};
 ///
 /// # Errors
 ///
-/// The registry has no runs of the release.
+/// The catalog has no runs of the engine's release on the hardware.
 pub fn release(catalog: &Catalog, key: &ReleaseKey) -> Result<String> {
     let releases = catalog.releases();
     if let Some(runs) = releases.get(key) {

@@ -9,13 +9,14 @@ use suite::client::sample::Moment;
 use suite::client::sample::Sample;
 use suite::client::stream::Stream;
 
-/// Events in one answer, enough that the HTTP head is negligible.
+/// Number of events in one answer, enough that the time for the HTTP head is negligible.
 const EVENTS: usize = 1000;
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
                     Transfer-Encoding: chunked\r\n\r\n";
 
-/// Chunk formats, as the named servers send them.
+/// Chunk formats to parse, one benchmark each: the benchmark's name, the API format, and the JSON
+/// of the event that the answer repeats.
 const SHAPES: [(&str, ApiFormat, &str); 6] = [
     (
         "redline",

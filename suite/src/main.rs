@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use suite::command::{audit, export, manual, plan, probe, run, serving, sweep};
 
-/// Measures an LLM server over its OpenAI-compatible HTTP interface.
+/// Measures an LLM server over its HTTP API.
 ///
 /// A scenario file defines the requests and their send times, an engine file the server's routes
 /// and features; a dataset and a tokenizer give the prompts. All four are local files: nothing is

@@ -32,7 +32,8 @@ fn build(shell: &Shell, programs: &[&str]) -> Result<()> {
     shell.cargo(&format!("build --quiet --release --locked --workspace --bin {names}"))
 }
 
-/// Builds `program` and those that it starts, runs `program VERB REST`, and returns its exit code.
+/// Builds `program` and the measurement programs that it may start, runs `program VERB REST`, and
+/// returns its exit code.
 ///
 /// # Errors
 /// A program does not build, cannot be started, or is killed by a signal.
@@ -46,8 +47,9 @@ pub fn and_run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> R
     run(shell, program, verb, rest)
 }
 
-/// Renders the site. `--check` compares the committed pages with freshly rendered ones, `--pages`
-/// renders the committed pages again, and `--open` serves the site and follows its sources.
+/// Renders the site and returns the exit code. `--check` compares the committed pages with freshly
+/// rendered ones, `--pages` renders the committed pages again, and `--open` serves the site and
+/// follows its sources.
 ///
 /// # Errors
 /// The program does not build, cannot be started, or is killed by a signal.
@@ -66,19 +68,20 @@ pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     }
 }
 
-/// Writes the committed files that are generated from code, the JSON Schemas, or with `check` prints
-/// which of them are stale.
+/// Writes the committed files that are generated from code, the JSON Schemas, or with `check`
+/// prints which of them are stale. Returns cargo's exit code, which is not 0 if one is stale or the
+/// generator does not build or fails.
 ///
 /// # Errors
-/// The generator cannot be built or started, or is killed by a signal.
+/// Cargo cannot be started, or is killed by a signal.
 pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
     let line = "run --quiet --release --locked --bin redline-schema -- schema/json";
     shell.cargo_code(&format!("{line}{}", if check { " --check" } else { "" }))
 }
 
-/// Returns the arguments `words` and `rest`, with the flag for the document that shows this tree's
-/// figures between them. The flag is left out if `rest` names another registry, overlay or output
-/// folder.
+/// Returns the arguments `words` and `rest`, with the flag for the document that shows values from
+/// this tree's registry between them. The flag is left out if `rest` names another registry,
+/// overlay or output folder.
 fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
     let names_another = |word: &OsString| {
         let word = word.to_string_lossy();

@@ -63,11 +63,11 @@ const EXTRA: &[Stage] = &[
 const EXTRA_INPUTS: [&str; 3] = ["qwen3-tokenizer", "qwen3-tokenizer-config", "gpt-oss-tokenizer"];
 
 /// Runs the stages of `cargo xtask ci`, or with `extra` only the slower ones, in order, and stops
-/// at the first that fails. Returns its exit code.
+/// at the first that fails. Returns its exit code, or 0 if all succeed.
 ///
 /// # Errors
-/// A program of a stage cannot be started or is killed by a signal, or a file cannot be read or
-/// written.
+/// A program of a stage does not build, cannot be started or is killed by a signal, a tool cannot
+/// be obtained or fails, or a file is invalid or cannot be read or written.
 pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
     let start = Instant::now();
     let mut before = Duration::ZERO;
@@ -103,7 +103,7 @@ fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
     }
 }
 
-/// Checks the format of every source file, also of those that `cargo fmt` does not see.
+/// Checks the format of every Rust file, also of those that `cargo fmt` does not see.
 fn format(shell: &Shell) -> Result<u8> {
     let code = shell.cargo_code("fmt --all --check")?;
     if code != 0 {

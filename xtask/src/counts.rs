@@ -42,12 +42,13 @@ struct Committed {
 }
 
 /// Counts the instructions of every case and compares them with the committed ones; exit code 1 if
-/// a count is out of bounds. With `renew` writes the counts instead. Without valgrind or with
-/// another compiler nothing is compared.
+/// a count is out of bounds or not committed. With `renew` writes the counts instead. Without
+/// valgrind nothing is counted (exit code 0, or 4 with `renew`), and with another compiler nothing
+/// is compared (0).
 ///
 /// # Errors
-/// The example does not build or run, `rustc` cannot be run, or the committed file cannot be read,
-/// parsed or written.
+/// The example does not build or run, `rustc` cannot be run, valgrind fails or counts nothing, or
+/// the committed file cannot be read, parsed or written.
 pub fn run(shell: &Shell, renew: bool) -> Result<u8> {
     // Every machine can run `ci`; only writing new counts requires valgrind.
     if shell.read(Path::new("valgrind"), &["--version"]).is_err() {

@@ -122,7 +122,7 @@ const PROGRAMS: &[(&str, &[&str])] = &[
 ];
 
 /// Parsed command of `cargo xtask`, with the arguments to pass on. `Program` stands for all
-/// commands that another program carries out.
+/// commands of `PROGRAMS`, which other programs carry out.
 #[derive(Debug, PartialEq, Eq)]
 enum Command {
     Help,
@@ -139,7 +139,7 @@ enum Command {
 /// Parses the arguments after the program's name.
 ///
 /// # Errors
-/// The command is unknown, or does not take a given flag.
+/// The command is unknown, or does not take a given argument.
 fn parse(arguments: &[OsString]) -> Result<Command, String> {
     let Some((word, rest)) = arguments.split_first() else { return Ok(Command::Help) };
     let word = word.to_string_lossy();

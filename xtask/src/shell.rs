@@ -12,14 +12,14 @@ pub struct Shell {
     pub root: PathBuf,
     /// Folder that cargo builds into: `CARGO_TARGET_DIR`, else `target/` in the workspace's root.
     pub target: PathBuf,
-    /// Folder that inputs and tools are downloaded into: `REDLINE_CACHE`, else the platform's cache
-    /// folder for `redline`; `None` if the system names none.
+    /// Folder that inputs and tools are downloaded into: `REDLINE_CACHE`, else `redline` in
+    /// `XDG_CACHE_HOME` or `~/.cache`; `None` if none of these variables nor `HOME` is set.
     pub cache: Option<PathBuf>,
 }
 
 impl Shell {
-    /// Finds the workspace's root by the place of this package, and its target folder as cargo
-    /// does, from `CARGO_TARGET_DIR`.
+    /// Finds the workspace's root, which is the parent of this package's folder, and from the
+    /// environment the folders that cargo builds into and that inputs are downloaded into.
     ///
     /// # Errors
     /// The package has no parent folder.
@@ -110,13 +110,15 @@ impl Shell {
     }
 }
 
-/// Returns the path of the cargo that runs this program.
+/// Returns the path of the cargo that runs this program, from `CARGO`; without it, the name
+/// `cargo`.
 pub fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
-/// Returns the cache folder: `REDLINE_CACHE`, else the platform's cache folder for `redline`. Every
-/// program gets it as `REDLINE_CACHE`, so that tests look where the inputs were downloaded to.
+/// Returns the cache folder: `REDLINE_CACHE`, else `redline` in `XDG_CACHE_HOME` or `~/.cache`;
+/// `None` if none of these variables nor `HOME` is set. Every program gets it as `REDLINE_CACHE`,
+/// so that tests look where the inputs were downloaded to.
 fn cache() -> Option<PathBuf> {
     let variable =
         |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);

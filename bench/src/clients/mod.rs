@@ -46,9 +46,10 @@ const COMMAND: &str = "cargo xtask client-bench --document";
 /// Runs `client-bench`. The exit code is 1 if a figure of Redline is beyond its bound.
 ///
 /// # Errors
-/// A program of Redline is missing, another process holds the clone's lock, a client cannot be
-/// obtained or fails, a file cannot be read or written, a system call fails, or the run is
-/// interrupted.
+/// A program is missing, cannot be obtained or started, or takes too long; Redline's load generator
+/// fails; another process holds the clone's lock; git or a system call fails; a file cannot be read
+/// or written or is not valid; or the run is interrupted. If another client fails, the results say
+/// so instead.
 pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     let dir = world.places.target("client-bench");
     let path = dir.join(KEPT);
@@ -128,10 +129,11 @@ fn measure_row(
     Ok(result)
 }
 
-/// Returns a table row without values, with the date, commit and machine of the measurement.
+/// Returns a row of the client comparison without values, with the current time, commit and
+/// machine.
 ///
 /// # Errors
-/// The clone is not a git repository, git fails, or the hardware cannot be detected.
+/// The clone is not a git repository, git fails, or the detection of the hardware is interrupted.
 pub fn place(world: &World) -> Result<RowResult, Stop> {
     let git = Git::open(&world.places.root, &world.interrupt)?;
     let commit = git.try_text(&["rev-parse", "HEAD"])?.map(|text| text.trim().to_owned());
@@ -207,8 +209,10 @@ pub fn applies(row: Row, tool: Tool) -> bool {
 /// Measures the figures of the table row `row` once with the client `tool`.
 ///
 /// # Errors
-/// A program does not start, fails or takes too long, a file cannot be read or written, the wait is
-/// interrupted, or the client does not report a value that the row needs.
+/// A program or another file cannot be obtained; a program does not start, fails or takes too long;
+/// a file cannot be read or written or is not valid; the system does not report CPU time or memory;
+/// or the wait is interrupted. A time that the client does not report is no error: its figure is
+/// left out.
 pub fn measure(testbed: &Testbed<'_>, row: Row, tool: Tool) -> Result<Values, Stop> {
     match row {
         Row::Saturated => saturated(testbed, tool),
@@ -232,8 +236,8 @@ fn values<const N: usize>(known: [(&'static str, Option<f64>); N]) -> Values {
     known.into_iter().filter_map(|(id, value)| Some((id, value?))).collect()
 }
 
-/// Difference between a reported and a true time (both in microseconds), in milliseconds; `None` if
-/// one of them is unknown.
+/// Reported time minus true time, both given in microseconds, in milliseconds; `None` if one of
+/// them is unknown.
 fn error_ms(said: Option<f64>, true_us: Option<f64>) -> Option<f64> {
     Some((said? - true_us?) / 1e3)
 }
@@ -276,8 +280,9 @@ fn starts(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     ]))
 }
 
-/// Finds, by binary search in `LOADS`, the highest load at which the client reports the gaps
-/// between tokens correctly; loads below a correct one are assumed to be correct too.
+/// Finds, by binary search in `LOADS`, the highest load in events per second, 0 if there is none,
+/// at which the client reports the gaps between tokens correctly; loads below a correct one are
+/// assumed to be correct too.
 fn limit(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     let (mut right, mut wrong) = (None, LOADS.len());
     while right.map_or(0, |at| at + 1) < wrong {
@@ -336,9 +341,10 @@ fn open_loop(testbed: &Testbed<'_>, tool: Tool) -> Result<Values, Stop> {
     ]))
 }
 
-/// Difference in percent between the rate at which requests arrived at the mock server and the
-/// requested rate. `None` for clients other than Redline's, which sends at even intervals: with
-/// random ones, the mean of a few thousand deviates by chance.
+/// Difference in percent between the time over which the requests arrived at the mock server and
+/// the time that the requested rate gives; above 0 if they came too slowly. `None` without answers,
+/// and for clients other than Redline's, which sends at even intervals: with random ones, the mean
+/// of a few thousand deviates by chance.
 fn rate_error_pct(tool: Tool, truth: &Truth) -> Option<f64> {
     let arrived = || truth.answers.iter().map(|answer| answer.received_ns);
     let (first, last) = (arrived().min()?, arrived().max()?);
@@ -379,8 +385,8 @@ const ESTIMATES: &str = "parse/completions/new/estimates.json";
 /// Number of events that the load generator's parser benchmark parses in one iteration.
 const EVENTS: f64 = 1000.0;
 
-/// Median cost of parsing an event into a sample in microseconds, by the load generator's criterion
-/// benchmark.
+/// Runs the load generator's criterion benchmark and returns its median time, in microseconds, of
+/// parsing one event into a sample.
 fn parse_us(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     let home = testbed.path("criterion");
     // An earlier result must not be read if the benchmark writes none.
@@ -418,8 +424,9 @@ pub struct Exchange {
 /// reports.
 ///
 /// # Errors
-/// A program does not start, fails or takes too long, a file cannot be read or written, not every
-/// request was answered, or the wait was interrupted.
+/// A program is not installed, does not start, fails or takes too long; a file cannot be read or
+/// written or is not valid; a client that reads answers did not get one to every request; a system
+/// call fails; or the wait was interrupted.
 pub fn exchange(testbed: &Testbed<'_>, tool: Tool, load: &Load) -> Result<Exchange, Stop> {
     make_dir(&testbed.dir)?;
     let server = start_mock_server(testbed, load)?;

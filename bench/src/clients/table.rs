@@ -13,7 +13,8 @@ use campaign::files::{read_text, write_whole};
 use campaign::stop::Stop;
 use judge::summary::{self, Summary};
 
-/// Group of figures in the comparison: measurements that yield one or more figures together.
+/// Row of the client comparison (`--row`): a measurement that yields one or more figures, each of
+/// which is one line of the printed table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Row {
@@ -28,7 +29,7 @@ pub enum Row {
     /// Highest load, in events per second, at which the client reports the gaps between tokens
     /// correctly.
     Limit,
-    /// Standard deviation that the client adds to ITL, with 1,000 streams of 100 events per second.
+    /// Reported minus true standard deviation of ITL, with 1,000 streams of 100 events per second.
     Spread,
     /// Error of the times that Redline records for the tokens of 9,000 streams.
     Stamps,
@@ -40,14 +41,15 @@ pub enum Row {
     Parse,
     /// Time to sample a workload of 10,000 conversations with `redline-bench plan`.
     Prepare,
-    /// Verdicts on fifty runs without a fault, which should all be judged valid.
+    /// Verdicts of Redline's load generator on fifty runs without a fault, all of which should be
+    /// valid.
     Clean,
 }
 
 /// Figure of the client comparison: one line of its table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figure {
-    /// Table row in whose measurement the figure is obtained.
+    /// Row of the client comparison in whose measurement the figure is obtained.
     pub row: Row,
     /// Id of the figure, with the unit last.
     pub id: &'static str,
@@ -141,7 +143,7 @@ pub const FIGURES: [Figure; 21] = [
 
 const SCHEMA: &str = "client-bench.v1";
 
-/// Content of the results file of the client comparison, with the results by table row.
+/// Content of the results file of the client comparison, with the results by row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Kept {
     pub schema: String,
@@ -159,9 +161,10 @@ pub struct RowResult {
     pub dirty: bool,
     pub cpu: String,
     pub kernel: String,
-    /// Values by figure id and then by client id; each list has one value per repeat.
+    /// Values by figure id and then by client id; each list has one value per repeat in which the
+    /// client reported it.
     pub values: BTreeMap<String, BTreeMap<String, Vec<f64>>>,
-    /// Reasons why clients have no result in the row, by client id.
+    /// Reasons why clients were left out of the row, or failed in one of its repeats, by client id.
     pub absent: BTreeMap<String, String>,
 }
 
@@ -263,7 +266,8 @@ pub fn spread(repeats: &Summary, digits: usize, kept: bool) -> String {
     }
 }
 
-/// Formats a number with thousands separators, such as `1,234.5`; zero has no sign.
+/// Formats a number with `digits` decimals and thousands separators, such as `1,234.5`; one that
+/// rounds to zero has no sign.
 pub fn grouped(value: f64, digits: usize) -> String {
     let text = format!("{:.digits$}", value.abs());
     let (whole, rest) = text.split_at(text.find('.').unwrap_or(text.len()));

@@ -39,8 +39,8 @@ pub struct Peers {
 #[derive(Debug)]
 pub struct Testbed<'a> {
     pub world: &'a World,
-    /// Working folder of the client comparison. Each measurement overwrites the files of the
-    /// previous one.
+    /// Working folder of the client comparison. Each exchange overwrites the files of the previous
+    /// one.
     pub dir: PathBuf,
     pub emitter_core: usize,
     pub client_core: usize,
@@ -84,7 +84,7 @@ pub struct Load {
     /// Time between tokens in microseconds; 0 sends the tokens without a pause, which saturates the
     /// client.
     pub gap_us: u64,
-    /// Rate at which requests are sent; `None` sends all at once.
+    /// Number of requests sent per second; `None` sends all at once.
     pub requests_per_s: Option<u32>,
 }
 
@@ -99,8 +99,8 @@ impl Load {
     }
 }
 
-/// Mean, standard deviation and p99 of times in microseconds; `None` where a client does not report
-/// one.
+/// Mean, standard deviation and p99 of times in microseconds; `None` where there are no samples, or
+/// a client does not report the value.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Spread {
     pub mean_us: Option<f64>,
@@ -152,9 +152,9 @@ impl Truth {
     }
 }
 
-/// Interval at which a running client is polled.
+/// Interval at which a running program, or a condition that is waited for, is polled.
 const POLL: Duration = Duration::from_millis(20);
-/// Time after which a client that has not ended counts as hung.
+/// Time after which a client, or `redline-bench plan`, that has not ended counts as hung.
 const LIMIT: Duration = Duration::from_secs(180);
 
 /// Resources that a finished program has used.
@@ -163,8 +163,8 @@ pub struct Cost {
     /// User and system CPU time in microseconds, including the program's children.
     pub cpu_us: f64,
     pub wall_s: f64,
-    /// Peak memory of the program's first process, in bytes; `None` if the program ended before it
-    /// was read.
+    /// Peak resident memory in bytes of the program's own process, without its children; `None` if
+    /// the program ended before it was read.
     pub peak_bytes: Option<u64>,
 }
 
@@ -172,8 +172,8 @@ pub struct Cost {
 /// for the moment of the start, because a child inherits its parent's cores.
 ///
 /// # Errors
-/// The system refuses to move the calling process to the core or back, as when the machine has no
-/// such core, or the program cannot be started.
+/// The system refuses to report the cores of the calling process or to change them, as when the
+/// machine has no such core, or the program cannot be started.
 pub fn start_on(core: usize, command: &mut Command) -> Result<Group, Stop> {
     let this = Pid::from_raw(0);
     let refused = |what: &str| {

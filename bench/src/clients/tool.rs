@@ -166,8 +166,8 @@ impl Tool {
     /// Reads the times and the verdict from the result file that the client left.
     ///
     /// # Errors
-    /// The file is missing or has another format. The error is a phrase that continues a message
-    /// after the client's name.
+    /// A result file is missing or has another format, or the results are not those of the whole
+    /// load. The error is a phrase that continues a message after the client's name.
     pub fn read(self, testbed: &Testbed<'_>, load: &Load) -> Result<Reported, String> {
         // File, pointers to mean, deviation and p99 of TTFT, gaps and lag, and the unit in microseconds.
         let (file, pointers, unit_us) = match self {
@@ -309,12 +309,12 @@ fn samples(testbed: &Testbed<'_>) -> Result<(u64, Vec<Sample>), Stop> {
     Ok((origin_ns.ok_or_else(unknown)?, samples))
 }
 
-/// Computes the error of each token's time in nanoseconds, relative to the moment at which the mock
-/// server handed the token to the system: first of the recorded times, then of the times at which
-/// the client's code had the token. Returns one list for each.
+/// Computes the absolute error of each token's time in nanoseconds, relative to the moment at which
+/// the mock server handed the token to the system: first of the recorded times, then of the times
+/// at which the client's code had the token. Returns one list for each.
 ///
 /// # Errors
-/// The samples of the last measurement cannot be read.
+/// The samples of the last measurement cannot be read, or do not state from when their times count.
 pub fn stamp_errors_ns(
     testbed: &Testbed<'_>,
     answers: &[Emitted],
@@ -353,7 +353,7 @@ const WHOLE: &str = "installed";
 ///
 /// # Errors
 /// Python cannot be run or has another version than the module needs, a package cannot be obtained
-/// or installed, or the wait is interrupted.
+/// or installed, a file cannot be written, or the wait is interrupted.
 pub fn obtain(world: &World, tools: &[Tool]) -> Result<Peers, Stop> {
     let sglang = tools.contains(&Tool::Sglang).then(|| sglang(world)).transpose()?;
     let aiperf = tools.contains(&Tool::Aiperf).then(|| aiperf(world)).transpose()?;

@@ -56,8 +56,9 @@ fn plan_file(bundle: &Path, scenario: &str, tokenizer: &str) -> PathBuf {
 /// Runs a subcommand of `gpu-validation`: pack, run or collect.
 ///
 /// # Errors
-/// Wrong use, an unfit machine, an interruption, or an input or output that fails. A failing stage
-/// is no error.
+/// The command line is wrong, the machine does not fit, a program is missing or does not build, a
+/// file cannot be obtained, read or written, git or the registry refuses the records, or the run is
+/// interrupted. A failing stage is no error, but gives exit code 1.
 pub fn run(world: &World, step: &GpuValidation) -> Result<Exit, Stop> {
     match step {
         GpuValidation::Pack(flags) => pack::run(world, flags),
@@ -92,11 +93,12 @@ fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {
 }
 
 /// Reads the results of a bundle, prints the outcome of each stage, and records the measured runs
-/// and kernels: those of a release are committed to the registry.
+/// and kernels. Those of a release are committed to the registry, if a run was measured.
 ///
 /// # Errors
 /// The folder or archive contains no readable results of a bundle, a program of Redline is missing,
-/// or the records cannot be written or committed to the registry.
+/// the records, pages or site cannot be written, the registry refuses the records, or the wait is
+/// interrupted.
 fn collect(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let dir = unpacked(world, &flags.results)?;
@@ -229,8 +231,8 @@ impl Results<'_> {
         }
     }
 
-    /// Commits the runs' records to the registry if the bundle is of a release; prints only their
-    /// table if it is of a working tree.
+    /// Commits the staged records to the registry and builds the site, if the bundle is of a
+    /// release; only prints the table of results if it is of a working tree.
     fn publish(&self, flags: &CollectFlags, runs: usize) -> Result<(), Stop> {
         let world = self.world;
         let dir = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
@@ -260,9 +262,10 @@ impl Results<'_> {
         Ok(())
     }
 
-    /// Writes the record of all kernel benchmarks in the stages' outputs to the staged results;
-    /// returns the number of benchmarks. The record has the bundle's own id, so that collecting
-    /// again gives the same record.
+    /// Writes the record of the kernel benchmarks in the outputs of all command stages that are
+    /// done to the staged results; returns the number of benchmarks. Without benchmarks no record
+    /// is written. The record has the bundle's own id, so that collecting again gives the same
+    /// record.
     ///
     /// # Errors
     /// The record has no canonical JSON form or no path under `results/`, or it cannot be written.

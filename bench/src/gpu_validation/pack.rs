@@ -44,9 +44,9 @@ const SCRIPT: &str = "#!/bin/sh\n\
 /// Builds the release or working tree, draws the workload manifests, and packs them into a bundle.
 ///
 /// # Errors
-/// The GPU validation, release or a file that it names is unknown, another process holds the
-/// clone's lock, a program is missing or does not build, an input cannot be obtained, or a file of
-/// the bundle cannot be written.
+/// The GPU validation, the release, or a model or scenario is unknown; another process holds the
+/// clone's lock; a program is missing or does not build; a model or dataset cannot be obtained; a
+/// file cannot be read or written; or the run is interrupted.
 pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let validation = world.catalog.validation(&flags.validation)?;
@@ -118,7 +118,7 @@ impl Bundle<'_> {
     }
 
     /// Copies the server, the load generator, the running program `redline-peers`, and, if a stage
-    /// needs them, the engine's test programs into the bundle.
+    /// needs them, the engine's test programs and their reference files into the bundle.
     fn put_programs(&self, wanted: &Wanted, spec: &ServerSpec) -> Result<(), Stop> {
         let programs = self.dir.join("bin");
         put_program(spec.binary(), &programs.join(ENGINE))?;
@@ -165,8 +165,8 @@ impl Bundle<'_> {
         Ok(())
     }
 
-    /// Returns a cell for every pair of a model and a scenario of the GPU validation, and its
-    /// scenarios.
+    /// Returns a cell for every pair of a model and a scenario of the GPU validation, and the
+    /// scenario of each cell in the same order.
     fn cells(&self) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
         let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
         for model in &self.validation.models {

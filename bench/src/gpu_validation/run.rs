@@ -117,7 +117,7 @@ fn refuse_unknown(described: &ValidationBundle, only: &[String]) -> Result<(), S
 }
 
 /// Detects the machine's hardware, and checks that it matches the bundle and any earlier results in
-/// the folder `results`.
+/// the folder `results`; writes the facts about the machine into the folder.
 fn machine(
     world: &World,
     described: &ValidationBundle,
@@ -153,8 +153,8 @@ fn machine(
     Ok(file.hardware)
 }
 
-/// Writes all results of the bundle into an archive. The archive is written again after every
-/// stage, because the machine may be taken away at any time.
+/// Writes the folder of the bundle's results into an archive. The archive is written again after
+/// every stage, because the machine may be taken away at any time.
 fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
     let mut tar = Command::new("tar");
     tar.arg("-czf").arg(to).arg("-C").arg(results).arg(".");
@@ -176,8 +176,8 @@ struct StageRunner<'a> {
     hardware: &'a HardwareFacts,
 }
 
-/// Outcome of a stage, with a phrase for its report: the reason for the outcome, or the measured
-/// figures of a scenario; `None` where there is nothing to say.
+/// Outcome of a stage, with a phrase for its report: the reason for the outcome, or the output rate
+/// that a scenario measured; `None` where there is nothing to say.
 type Ended = (Outcome, Option<String>);
 
 impl StageRunner<'_> {
@@ -200,8 +200,8 @@ impl StageRunner<'_> {
     /// Runs one stage of the bundle and returns its outcome.
     ///
     /// # Errors
-    /// The run is interrupted, or the machine or a Redline tool fails; the stage then has no result
-    /// and runs again next time.
+    /// The run is interrupted, a file cannot be read or written, or the machine or a tool of
+    /// Redline fails; the stage then has no report, and the next call runs it again.
     fn carry_out(&self, stage: &Stage) -> Result<Ended, Stop> {
         match &stage.work {
             StageWork::Command { argv, needs, model } => match needs {
@@ -244,7 +244,8 @@ impl StageRunner<'_> {
     }
 
     /// Runs a stage's program; its standard output and error go to files of the stage, and its exit
-    /// status decides the outcome.
+    /// status decides the outcome. A program that cannot be started, exceeds the stage's time
+    /// limit, or is a test program that ran no test has failed.
     fn command(&self, stage: &str, argv: &[String]) -> Result<Ended, Stop> {
         let Some((program, args)) = argv.split_first() else {
             return Ok((Outcome::Failed, Some("the stage names no program".to_owned())));
@@ -353,8 +354,8 @@ impl StageRunner<'_> {
     }
 }
 
-/// True for the output of a Rust test program whose filter selected no test. Such a program ends with
-/// success, and would show nothing.
+/// True for the output of a Rust test program whose filter selected no test. Such a program ends
+/// with success, and would show nothing.
 fn ran_no_test(output: &str) -> bool {
     let results = output.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
     let mut passed = results.map(|rest| rest.split(' ').next().unwrap_or_default()).peekable();

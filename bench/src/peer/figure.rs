@@ -14,7 +14,8 @@ use campaign::process::{Interrupt, capture, describe};
 use campaign::stop::Stop;
 use judge::summary;
 
-/// Measurement of an engine in the comparison, done once per engine in every repeat.
+/// Measurement of an engine in the comparison, done once per engine in every repeat; perplexity is
+/// measured in the first repeat only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     /// Prefill of a prompt of 512 tokens, measured by the engine's own tool.
@@ -45,7 +46,7 @@ pub enum Figure {
     Memory,
     Perplexity,
     /// Perplexity of Redline's f32 reference path, next to the perplexity of the other engine's
-    /// usual path.
+    /// usual path where that engine's file names no f32 path.
     PerplexityF32,
 }
 
@@ -115,7 +116,7 @@ pub struct ToolFilling<'a> {
 ///
 /// # Errors
 /// The tool's entry in the engine file is not valid, the tool cannot be run, fails or is
-/// interrupted, or it prints no positive value at that place.
+/// interrupted, or it prints no value at that place, or one that is not positive.
 pub fn measure(
     tool: &FigureTool,
     with: ToolFilling<'_>,
@@ -165,8 +166,9 @@ fn argv(tool: &FigureTool, with: ToolFilling<'_>) -> Vec<String> {
     tool.argv.iter().map(fill).collect()
 }
 
-/// Reads the numbers at the JSON pointer `pointer` in a tool's output: from the whole output if it
-/// is one JSON document, else from each line that is a JSON document.
+/// Reads the numbers at the JSON pointer `pointer` (a number or a list of numbers) in a tool's
+/// output: from the whole output if it is one JSON document, else from each line that is a JSON
+/// document.
 fn figures(printed: &str, pointer: &str) -> Vec<f64> {
     let documents: Vec<Value> = match serde_json::from_str(printed) {
         Ok(document) => vec![document],

@@ -41,16 +41,17 @@ use crate::peer::figure::{Figure, Sample, ToolFilling, Work};
 use crate::peer::report::{PERPLEXITY_TEXT, Report};
 use crate::{RivalError, float, local_bench, name_of, whole};
 
-/// Name, in an engine's file, of the perplexity of its f32 reference path, for an engine that
-/// serves with another path.
+/// Name, in an engine's file, of the tool that measures the perplexity of the engine's f32
+/// reference path, for an engine that serves with another path.
 const PERPLEXITY_F32: &str = "perplexity-f32";
 
 /// Runs `peer-bench` and prints its report.
 ///
 /// # Errors
-/// The other engine, the model or the scenario is unknown, another process holds the clone's lock,
-/// a program is missing or does not build, an input cannot be obtained, one of the engines or tools
-/// fails, or the run is interrupted.
+/// The other engine, the model or the scenario is unknown; an engine's file is not valid or lacks a
+/// figure's tool; another process holds the clone's lock; a program is missing or does not build; a
+/// model or dataset cannot be obtained; a file cannot be read or written; an engine or tool fails;
+/// or the run is interrupted.
 pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let (engine, distribution) = peer(world, &flags.engine)?;
     world.tools.check()?;
@@ -105,7 +106,8 @@ fn text(world: &World) -> Result<PathBuf, Stop> {
     Ok(world.obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
 }
 
-/// Reads the other engine's file and the source distribution that it names.
+/// Reads the file of the engine `id`, and returns the engine and the `[source]` of its file; an
+/// error if the engine is unknown or its file has no `[source]`.
 fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
     if !world.catalog.ids("engine")?.iter().any(|known| known == id) {
         return Err(unknown("engine", id, &peers(world)?));
@@ -136,7 +138,7 @@ pub struct Comparison<'a> {
     pub variants: &'a [ServerSpec; 2],
     pub cell: &'a ReadyCell,
     pub threads: u32,
-    /// Text on which perplexity is measured; `None` if it is not measured.
+    /// Path of the text on which perplexity is measured; `None` if perplexity is not measured.
     pub text: Option<PathBuf>,
 }
 
@@ -276,12 +278,12 @@ const POLL: Duration = Duration::from_millis(20);
 const VERB: &str = "first-answer";
 
 /// Measures the seconds from just before the server's start to the first byte of its first answer.
-/// The server gets only its flags for threads. The client is started before the server, so that its
-/// own start does not count.
+/// Of its optional flags the server gets only those for threads. The client is started before the
+/// server, so that its own start does not count.
 ///
 /// # Errors
-/// The server cannot be started, dies or does not answer in time, the client cannot be run or
-/// fails, a file cannot be read or written, or the wait is interrupted.
+/// No port is free, the server cannot be started, dies or does not answer in time, the client
+/// cannot be run or fails, a file cannot be read or written, or the wait is interrupted.
 pub fn first_answer_s(
     world: &World,
     variant: &ServerSpec,
@@ -358,8 +360,8 @@ impl Resident {
 /// Reads the resident memory and the KV cache size of a running server.
 ///
 /// # Errors
-/// The server does not answer, the system does not report its memory, or neither its metrics nor
-/// its log state the size of its KV cache.
+/// The server does not answer, the system does not report the server's memory, neither the server's
+/// metrics nor its log state the size of its KV cache, or the wait is interrupted.
 fn resident_memory(world: &World, variant: &ServerSpec, server: &Server) -> Result<Resident, Stop> {
     let engine = &variant.engine;
     let unknown =

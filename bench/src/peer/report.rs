@@ -192,7 +192,7 @@ pub struct Row {
     pub redline: Repeats,
     pub peer: Repeats,
     /// Ratio of Redline's value to the other engine's over the pairs of repeats: geometric mean and
-    /// interval.
+    /// 95 % interval, which a single pair does not have.
     pub ratio: Ratio,
 }
 

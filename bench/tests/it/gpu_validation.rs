@@ -64,7 +64,7 @@ impl Lab {
         (root.join("target/validations/all/bundle"), root.join("out"))
     }
 
-    /// Makes the command of the bundle's own script, run outside of a clone.
+    /// Builds the command of the bundle's own script, run outside of a clone.
     fn validate(&self, args: &[&str]) -> Command {
         let (place, out) = self.places();
         let mut command = Command::new(place.join("validate"));

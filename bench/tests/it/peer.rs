@@ -25,7 +25,7 @@ const FIGURES: [&str; 8] = [
     "perplexity_f32",
 ];
 
-/// Makes a scratch clone whose suite contains the rival engine `tiny`, and servers that can be
+/// Creates a scratch clone whose suite contains the rival engine `tiny`, and servers that can be
 /// measured.
 fn with_peer() -> Scratch {
     let scratch = Scratch::new();

@@ -19,8 +19,8 @@ use crate::process::{self, describe};
 use crate::stop::{Stop, environment};
 use crate::world::World;
 
-/// Environment variables with compiler flags; they are removed for a build, so that all releases
-/// are built alike.
+/// Names of environment variables that set compiler flags or the build's target platform; they are
+/// removed for a build, so that all releases are built alike.
 const FLAG_VARIABLES: &[&str] =
     &["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
 

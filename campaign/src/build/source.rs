@@ -80,8 +80,8 @@ impl PeerBuild {
 ///
 /// # Errors
 /// The source distribution cannot be downloaded or has another hash, CMake and Ninja are missing
-/// and cannot be installed, the build fails, the cache cannot be written, or the command is
-/// interrupted.
+/// and cannot be installed, the build fails, a file of the cache cannot be read or written, or the
+/// command is interrupted.
 pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<PeerBuild, Stop> {
     let dir = world.cache.dir.join("builds").join(id).join(key(source, cpu));
     if let Some(facts) = kept(&dir, source) {
@@ -197,8 +197,8 @@ fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, Stop> 
     Ok(facts)
 }
 
-/// Returns name and version of the C++ compiler, from
-/// `CMakeFiles/<version>/CMakeCXXCompiler.cmake`.
+/// Returns name and version of the C++ compiler, from `CMakeFiles/<version>/CMakeCXXCompiler.cmake`
+/// below the build folder `tree`; `None` if no such file states them.
 fn compiler(tree: &Path) -> Option<String> {
     let folders = fs::read_dir(tree.join("CMakeFiles")).ok()?.flatten();
     let found = folders.map(|entry| entry.path().join("CMakeCXXCompiler.cmake"));

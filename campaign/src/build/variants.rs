@@ -32,8 +32,8 @@ pub const REDLINE: &str = "redline";
 pub enum Origin {
     /// A release of Redline, built from its commit.
     Release(Release),
-    /// Program built from the clone's working tree: its version, HEAD's commit, and whether there
-    /// are changes that are not committed.
+    /// Program built from the clone's working tree: its version, HEAD's commit (`None` without a
+    /// commit), and whether there are changes that are not committed.
     Tree { version: String, commit: Option<String>, dirty: bool },
     /// Source distribution of a rival engine, which is built on this machine.
     Source(Box<Source>),
@@ -126,8 +126,9 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
 /// Resolves a release of an engine by its name to a variant that is not built yet.
 ///
 /// # Errors
-/// No release is named or known by the name, the engine is neither built nor installed here, or git
-/// fails.
+/// No release is named; the name is no release, or its commit is in doubt, because the history is
+/// incomplete or contradicts its tag; the engine is neither built nor installed here; or git fails
+/// or is interrupted.
 pub fn named(
     world: &World,
     engine: &Engine,
@@ -203,7 +204,7 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
 ///
 /// # Errors
 /// The engine is not built from this clone, the manifest cannot be read or has no literal version
-/// or another one than the requested one, or git fails.
+/// or another one than the requested one, or git fails or is interrupted.
 pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Result<Wanted, Stop> {
     if engine.id != REDLINE {
         let id = &engine.id;
@@ -251,8 +252,10 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, St
 /// Builds the program of one variant, or finds it where it is installed or running.
 ///
 /// # Errors
-/// Git, a download or a build fails, the package is not installed in the requested version, the
-/// engine's file names no container image that is needed, or the command is interrupted.
+/// The release cannot be checked out, downloaded or built; the package is not installed in the
+/// requested version, or Python or the container runtime fails; the engine's file names no
+/// container image, where one is needed; a file cannot be read or written; or the command is
+/// interrupted.
 pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     let Variant { engine, release, .. } = &wanted.variant;
     let built = match &wanted.origin {
@@ -294,7 +297,8 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
 /// Builds the working tree's Redline, with the flags of a server under load on `threads` threads.
 ///
 /// # Errors
-/// Anything that [`working_tree`] or [`build_one`] fails with.
+/// The engine's file is missing or invalid, or anything that [`working_tree`] or [`build_one`]
+/// fails with.
 pub fn build_working_tree(world: &World, threads: u32) -> Result<ServerSpec, Stop> {
     let mut spec = build_one(world, &working_tree(world, &world.catalog.engine(REDLINE)?, None)?)?;
     spec.built.variant.flags = spec.engine.loaded_flags(threads);

@@ -29,9 +29,9 @@ const SEEN_LATE: Duration = Duration::from_secs(60);
 const GOING: Duration = Duration::from_secs(30);
 /// Interval at which a waiting loop checks for an interrupt.
 const WAKE: Duration = Duration::from_millis(50);
-/// Number of consecutive failed queries after which a silent scheduler is an error.
+/// Largest number of consecutive queries without an answer of the scheduler that are no error.
 const SILENCES: u32 = 10;
-/// Number of lines that are shown from the end of a failed node's log.
+/// Number of lines that are shown from the end of a job's log when the job stops the campaign.
 const LOG_LINES: usize = 12;
 
 /// Number of retries of a job after failures that neither the job nor the engine caused, such as a
@@ -46,8 +46,8 @@ pub struct Drive<'a> {
     pub journal: &'a mut Journal,
     /// Keys of jobs that this process has submitted, or found already submitted.
     known: BTreeSet<String>,
-    /// Time, since the command began, at which a job was first seen to have ended without its final
-    /// file, by the job's key.
+    /// Time, since the command began, at which each job was first seen to have ended, by the job's
+    /// key.
     ended: BTreeMap<String, Duration>,
     /// Number of consecutive queries that the scheduler has not answered.
     silences: u32,
@@ -153,8 +153,9 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Handles a job that this process has not touched yet: adopts it if it is running or has
-    /// ended, and submits it otherwise.
+    /// Handles a job that this process has not touched yet: adopts it if the journal says that it
+    /// was submitted, or if the executor finds it waiting, running or with a final report; submits
+    /// it otherwise.
     fn find_or_submit(
         &mut self,
         job: &Entry,
@@ -211,7 +212,8 @@ impl<'a> Drive<'a> {
     }
 
     /// Tolerates a scheduler that temporarily does not answer: `None` means that the query is
-    /// repeated later. A refusal is an answer and is returned as an error.
+    /// repeated later. A refusal is returned as an error, as is a failure on this machine, after an
+    /// interrupt, or after too many queries without an answer.
     fn patiently<T>(&mut self, answered: Result<T, Stop>) -> Result<Option<T>, Stop> {
         let may_yet_answer = |stop: &Stop| {
             // Slurm's controller restarts for maintenance; a campaign of days should survive that.

@@ -49,12 +49,12 @@ pub struct Job {
     /// Files and folders that the job's runs read, each with its size in bytes; a folder has size
     /// 0.
     pub inputs: Vec<(PathBuf, u64)>,
-    /// Facts of the hardware of a server elsewhere (`--url`); `None` when the node detects its own
-    /// hardware.
+    /// Facts of the hardware of a server that is already running (`--url`); `None` when the node
+    /// detects its own hardware.
     pub hardware: Option<RecordedHardware>,
     /// True when each tensor-parallel rank of a server takes a GPU.
     pub on_gpu: bool,
-    /// Hardware id that the node must have for its figures to belong to the campaign; `None`
+    /// Hardware id that the node must have for its results to belong to the campaign; `None`
     /// accepts any hardware.
     pub hardware_id: Option<String>,
     pub url: Option<String>,
@@ -83,8 +83,9 @@ impl Job {
     }
 }
 
-/// Returns the key of a job, `redline-<12 hex>-<attempt>`. It is a hash of campaign, first run and
-/// attempt, so that it finds the same job again after a crash and never another.
+/// Returns the key of a job, `redline-<12 hex>-<attempt>`. The hex digits are the first of a
+/// SHA-256 over campaign, first run and attempt, so that the key finds the same job again after a
+/// crash and never another.
 pub fn key(campaign: &str, runs: &[PlannedRun], attempt: u32) -> String {
     let first = runs.first().map_or("", |run| &run.run);
     // The first run's id tells jobs of one campaign apart, since a run belongs to one job.
@@ -129,9 +130,10 @@ pub enum NodeEnd {
     Well,
     /// The job's node is not fit to measure, for the reason in `said`; another node may be.
     Unfit { said: String },
-    /// A Redline tool or the node's machine failed, so that the job ended early.
+    /// A Redline tool, the node's machine or a file operation failed, so that the job ended early.
     Broke { said: String, hint: Option<String> },
-    /// The job's request cannot be met on any node.
+    /// The job ended early for a reason that no other node would mend: wrong usage, invalid data,
+    /// or GPU-hours that are used up.
     Refused { said: String, hint: Option<String> },
 }
 
@@ -181,8 +183,8 @@ impl Job {
 }
 
 impl Done {
-    /// Reads the final report of the job in the folder `places`; `None` while the job runs, or while
-    /// a network file system does not show the file yet.
+    /// Reads the final report of the job in the folder `places`; `None` while the job runs, or
+    /// while a network file system does not show the file yet.
     ///
     /// # Errors
     /// The file exists, but cannot be read or is invalid.
@@ -221,7 +223,7 @@ fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Stop> {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
-    /// The node has begun the job, and checks the machine next.
+    /// A process on the node has begun the job or continues it.
     Began,
     /// The node has a note for the user, such as that the machine is slower than before.
     Noted { said: String },
@@ -229,8 +231,8 @@ pub enum Step {
     BlockBegun { block: u32 },
     /// The node has begun a run of the current block.
     RunBegun { run: String },
-    /// A run has ended, `wall_us` microseconds after its server was started; `said` are lines for
-    /// the user: its figures or its failure, and findings about its validity.
+    /// A run has ended; it took `wall_us` microseconds with start and stop of its server. `said`
+    /// are lines for the user: its rates or its failure, and findings about its validity.
     RunEnded { run: String, said: Vec<String>, wall_us: u64 },
     /// Every run of the block has its record; `files` are the record files.
     BlockDone { block: u32, files: Vec<FileFact> },
@@ -248,8 +250,8 @@ pub struct Progress {
     pub files: Vec<FileFact>,
     /// Number of the job's interrupted blocks whose files were set aside.
     pub aside: usize,
-    /// Time of the ended runs of the job in microseconds, including those of discarded blocks; a
-    /// run that was cut short does not count.
+    /// Total time of the ended runs of the job in microseconds, including those of discarded
+    /// blocks; a run that was cut short does not count.
     pub wall_us: u64,
 }
 
@@ -273,7 +275,8 @@ impl Progress {
     }
 }
 
-/// Reads all steps from the step log of the job in the folder `places`.
+/// Reads all steps from the step log of the job in the folder `places`; none if there is no log
+/// yet.
 ///
 /// # Errors
 /// The file cannot be read, or a line before the last is not a step.
@@ -286,12 +289,12 @@ fn unsound(what: String) -> Stop {
     Stop::wrong_use(what).with_hint("copy the job's folder again, or remove it and measure again")
 }
 
-/// Copies the records of a job's finished blocks into the staged results; returns the
-/// job's progress and the ids of the copied runs.
+/// Copies the records of a job's finished blocks into the staged results; returns the job's
+/// progress and the ids of the copied runs.
 ///
 /// # Errors
-/// A record file is missing, is not in the job's step log, or differs from what the node wrote; or
-/// a file cannot be read or written.
+/// The step log or the final report is invalid; a record file is missing, is not in the step log,
+/// is no record or differs from what the node wrote; or a file cannot be read or written.
 pub fn collect(places: &CampaignPlaces, staged: &Path) -> Result<(Progress, Vec<String>), Stop> {
     let progress = Progress::of(&read_steps(places)?);
     // The two files are written separately; a record that only one of them lists means damage.
@@ -446,8 +449,8 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
 }
 
 /// Returns the time limit of a job: for each run the limit of its scenario's tier, or a multiple of
-/// its expected time if that is shorter, with time for the server's start and for the node's
-/// checks.
+/// its expected time if that is known and shorter, with time for the server's start and for the
+/// node's checks.
 fn wall_max(job: &Job) -> Duration {
     let runs = job.runs.iter().map(|run| {
         let start = Duration::from_secs(job.variants[run.variant].engine.file.launch.timeout_s);

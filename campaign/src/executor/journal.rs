@@ -52,7 +52,7 @@ pub struct PreparedCampaign {
     pub hardware: RecordedHardware,
     /// True when each tensor-parallel rank of a server takes a GPU.
     pub on_gpu: bool,
-    /// Number of pairs of confirmation runs in each cell that differs; `None` without a
+    /// Number of pairs of confirmation runs in each cell with a suspected change; `None` without a
     /// confirmation stage.
     pub confirm_pairs: Option<u32>,
     /// True when the campaign's records are committed. Records of releases are; records of a
@@ -60,14 +60,15 @@ pub struct PreparedCampaign {
     pub commits: bool,
     /// Repository whose `results/` receives the campaign's records.
     pub registry: PathBuf,
-    /// Expected time of all runs of the plan in microseconds.
+    /// Expected total time in microseconds of the planned runs whose duration is known; for a lab,
+    /// that of its largest number of runs.
     pub expected_us: u64,
     /// Expected time of one run in microseconds, by cell and variant; 0 if unknown.
     pub each_us: Vec<Vec<u64>>,
     pub url: Option<String>,
     pub timeout_s: Option<u32>,
     pub max_gpu_hours: Option<f64>,
-    /// The lab that plans runs round by round; `None` for a campaign whose plan is complete.
+    /// Facts about the lab that plans runs round by round; `None` for a campaign that is no lab.
     #[serde(default)]
     pub lab: Option<Box<PreparedLab>>,
 }
@@ -112,8 +113,8 @@ impl PreparedCampaign {
         }
     }
 
-    /// Copies the suite's files that the runs read into the campaign's folder, points the plan at
-    /// the copies, and notes the size of every input file.
+    /// Copies the files of engines, scenarios and lab into the campaign's folder, points the
+    /// prepared campaign at the copies, and notes the size of every input file.
     ///
     /// # Errors
     /// A file cannot be read or written.
@@ -145,15 +146,16 @@ impl PreparedCampaign {
         }
     }
 
-    /// Takes the hardware id of the first record: a node elsewhere knows its hardware better than the
-    /// plan does.
+    /// Takes the hardware id of the first record: a node elsewhere knows its hardware better than
+    /// the plan does.
     pub fn take_hardware(&mut self, records: &[RunRecord]) {
         if let Some(record) = records.first() {
             record.hardware.id.clone_into(&mut self.hardware.0.id);
         }
     }
 
-    /// Returns the registry's key of a release of an engine on the campaign's hardware.
+    /// Returns what the registry's tools select runs by: the engine, its release, and the hardware
+    /// of the campaign.
     pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
         Named { engine, release, hardware: &self.hardware.0.id }
     }
@@ -193,7 +195,7 @@ impl From<RecordedHardware> for (HardwareFacts, BTreeMap<String, String>) {
     }
 }
 
-/// A job as planned: one attempt at the runs of one cell.
+/// A job as planned: one attempt at runs of one cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedJob {
     pub key: String,
@@ -205,7 +207,8 @@ pub struct PlannedJob {
     /// Number of earlier attempts at the runs that were lost through no fault of the job or the
     /// engine.
     pub lost: u32,
-    /// Names of the nodes on which earlier attempts at the runs failed.
+    /// Names of the nodes on which earlier attempts at the runs were lost, and which this attempt
+    /// avoids; empty on this machine.
     pub excluded_nodes: Vec<String>,
 }
 
@@ -225,7 +228,8 @@ pub enum Line {
     },
     /// The budget of the campaign's lab was reduced to `runs_max` runs.
     Allowed { runs_max: u32 },
-    /// Jobs were planned: all jobs of a stage, or the next attempt at one of them.
+    /// Jobs were planned: those of a stage or of a lab's round, the next attempt at a job, or a job
+    /// that `ingest` has found.
     Planned { stage: Option<Stage>, jobs: Vec<PlannedJob> },
     /// The job with the key `job` was submitted; the executor knows it by `handle`.
     Submitted { job: String, handle: Handle },
@@ -233,8 +237,8 @@ pub enum Line {
     Running { job: String, node: String },
     /// The job with the key `job` was cancelled before it was done; it counts as planned again.
     Withdrawn { job: String },
-    /// The job with the key `job` has ended; the records of its finished blocks are in the staged
-    /// results.
+    /// The job with the key `job` has ended: the records of `runs`, from its finished blocks or of
+    /// failures, are in the staged results; its ended runs took `wall_us` microseconds in total.
     Collected { job: String, runs: Vec<String>, wall_us: u64 },
     /// The collected records of the job with the key `job` passed their checks.
     Checked { job: String },
@@ -264,7 +268,7 @@ pub struct Entry {
     pub node: Option<String>,
     /// Ids of the job's runs whose records were collected.
     pub runs: Vec<String>,
-    /// Time of the job's runs in microseconds; 0 until its records are collected.
+    /// Total time of the job's ended runs in microseconds; 0 until its records are collected.
     pub wall_us: u64,
 }
 
@@ -356,7 +360,8 @@ impl Journal {
     }
 
     /// Opens the journal of an existing campaign to continue it. Returns true if its last line was
-    /// cut short by a crash and is dropped.
+    /// cut short by a crash and is dropped. Without a file it returns the journal of a new
+    /// campaign.
     ///
     /// # Errors
     /// The file cannot be read or written, or a line before the last is not one of a journal.
@@ -371,7 +376,8 @@ impl Journal {
         Ok((journal, held.torn))
     }
 
-    /// Reads the state of a campaign without opening its journal for writing.
+    /// Reads the state of a campaign without opening its journal for writing; the default state if
+    /// there is no journal.
     ///
     /// # Errors
     /// The file cannot be read, or a line before the last is not one of a journal.
@@ -384,7 +390,7 @@ impl Journal {
     /// Appends a line to the journal; it is on disk when this function returns.
     ///
     /// # Errors
-    /// The line cannot be written.
+    /// The journal cannot be opened or written.
     pub fn note(&mut self, line: Line) -> Result<(), Stop> {
         let lines = match &mut self.lines {
             Some(lines) => lines,
@@ -395,16 +401,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the campaign from the journal's first line.
-    ///
-    /// # Panics
-    /// The journal does not have its first line yet.
+    /// Returns the prepared campaign from the journal's first line, with the changes that later
+    /// lines made to it.
     pub fn prepared(&self) -> &PreparedCampaign {
         self.state.ready.as_ref().expect("a campaign is written down before it is carried out")
     }
 
-    /// Adds to the error of a campaign that ends early where its records are and that `--resume`
-    /// continues it.
+    /// Returns the error of a campaign that ends early, with a hint that says where its records are
+    /// and whether `--resume` continues it. After an interrupt, the error only says so.
     pub fn ended_early(&self, stop: Stop, world: &World) -> Stop {
         let staged = world.places.shown(&self.places.staged());
         let written = files_below(&self.places.staged().join("runs")).len();
@@ -447,8 +451,9 @@ pub struct PreparedLab {
     pub each_us: u64,
     /// Path of the copy of the lab's file as it was when the campaign began.
     pub path: PathBuf,
-    /// Server flags that each engine's own file adds for a server under load, in the order of the
-    /// lab's engines.
+    /// Server flags of the variant of each engine before the lab adds its own, in the order of the
+    /// lab's engines: those for a server under load for an engine that is built from its source
+    /// distribution, else none.
     pub loaded: Vec<Vec<String>>,
 }
 

@@ -33,7 +33,8 @@ pub struct JobSpec {
     pub dir: PathBuf,
     /// Program of the job, and its arguments, to run on the node.
     pub argv: Vec<String>,
-    /// Environment variables of the job; it gets no others from the controller.
+    /// Environment variables that are set for the job, in addition to those of the controller on
+    /// this machine, or those of `sbatch` on Slurm.
     pub env: BTreeMap<String, String>,
     /// Time limit of the job, after which the scheduler may end it.
     pub wall_max: Duration,
@@ -43,47 +44,53 @@ pub struct JobSpec {
     pub excluded_nodes: Vec<String>,
 }
 
-/// The scheduler's own id of a job, as its tools accept it.
+/// Id by which an executor knows a submitted job: Slurm's job id, or on this machine the job's key
+/// with process id and start time.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Handle(pub String);
 
 /// State of a job, independent of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
-    /// The job waits for a node, for a reason in the scheduler's own words.
+    /// The job waits for a node; `reason` is why in the scheduler's own words, or the name of its
+    /// state.
     Queued { reason: String },
-    /// The job runs, or has been assigned a node and is about to start.
+    /// The job runs, or has been assigned a node and is about to start. `node` is its name, empty
+    /// if unknown, and `this machine` for a local job.
     Running { node: String },
-    /// The job has ended; `node` is where it ran, if it ran and the scheduler still knows.
+    /// The job has ended; `node` is where it ran, `None` if it never ran, if the scheduler no
+    /// longer knows the node, and on this machine.
     Ended { end: JobEnd, node: Option<String> },
 }
 
-/// Why a job ended, as the scheduler sees it; `said` is in the scheduler's words. The job's own result
-/// is in its folder.
+/// Why a job ended, as the executor sees it; `said` is the cause as a text. The outcome that the
+/// node itself reported is in the job's folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobEnd {
     /// The job's program ended with exit code 0 or, on this machine, after it had written its final
     /// report.
     Well,
-    /// The job's program ended with another exit code than 0, or by a signal.
+    /// The job failed on its node: its program ended with another exit code than 0 or by a signal,
+    /// or the scheduler states another reason.
     Failed { said: String },
     /// The job exceeded its time limit and was ended.
     TimedOut,
     /// The job exceeded its memory limit and was ended.
     OutOfMemory,
-    /// The job is lost: its node failed or never became ready, its process is gone, or the
-    /// scheduler no longer knows it.
+    /// The job is lost: its node failed, never became ready or refused to begin it, its process is
+    /// gone, or the scheduler no longer knows it.
     LostNode { said: String },
     /// The scheduler took the node for a job of higher priority.
     Preempted,
     /// The job was cancelled, by the controller, a user or the scheduler itself.
     Cancelled,
-    /// No node of this scheduler can ever run the job.
+    /// The scheduler ended the job without giving it a node, as it does when no node can ever run
+    /// the job.
     Impossible { said: String },
 }
 
-/// Scheduler that runs jobs, each on an allocation of its own. No call waits for a job to end, and
-/// none is retried.
+/// Runner of jobs: this machine, or a scheduler that gives each job an allocation of its own. No
+/// call waits for a job to end, and none is retried.
 pub trait Executor {
     /// Returns the name of the executor in records and in `--executor`: `local` or `slurm`.
     fn name(&self) -> &'static str;
@@ -101,39 +108,43 @@ pub trait Executor {
     }
 
     /// Checks that jobs can be submitted: a scheduler's tools are installed and it answers; on this
-    /// machine no job of another campaign runs.
+    /// machine no job of another campaign of the clone runs.
     ///
     /// # Errors
-    /// A tool is missing, the scheduler does not answer, or a job of another campaign runs on this
-    /// machine; the hint says what to do.
+    /// A tool cannot be run, the scheduler does not answer, the call is interrupted, or a job of
+    /// another campaign runs on this machine.
     fn preflight(&self) -> Result<(), Stop>;
 
     /// Submits a job and returns the scheduler's id of it. A caller that does not know the outcome,
     /// such as after a crash, uses [`Self::find`].
     ///
     /// # Errors
-    /// The scheduler refuses the job (exit code 2) or does not answer (4), the job's program cannot
-    /// be started, or a file in the job's folder cannot be written.
+    /// Exit code 2: the scheduler refuses the job, or the job's program, a path or the name of a
+    /// variable cannot be used. Exit code 4: the scheduler does not answer or its answer cannot be
+    /// parsed, the call is interrupted, the job's program cannot be started, or a file in the job's
+    /// folder cannot be written.
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop>;
 
-    /// Finds the latest job with this key, running or ended; `None` if the scheduler knows none.
+    /// Finds the latest job with this key, waiting, running or ended; `None` if the executor knows
+    /// none.
     ///
     /// # Errors
-    /// The scheduler does not answer or its answer cannot be parsed, or the job's file with its
-    /// process id cannot be read.
+    /// The scheduler does not answer or its answer cannot be parsed, the call is interrupted, or
+    /// the job's file with its process id cannot be read.
     fn find(&self, key: &str) -> Result<Option<Handle>, Stop>;
 
     /// Queries the state of a job.
     ///
     /// # Errors
-    /// The scheduler does not answer or its answer cannot be parsed, or `handle` is not one of this
-    /// executor.
+    /// The scheduler does not answer or its answer cannot be parsed, the call is interrupted, or
+    /// `handle` is not one of this executor.
     fn poll(&self, handle: &Handle) -> Result<JobState, Stop>;
 
-    /// Cancels a job; a job that has ended is left unchanged.
+    /// Cancels a job, without waiting for its end; a job that has ended is left unchanged.
     ///
     /// # Errors
-    /// The scheduler does not answer or refuses, or `handle` is not one of this executor.
+    /// The scheduler does not answer or refuses, the call is interrupted, or `handle` is not one of
+    /// this executor.
     fn cancel(&self, handle: &Handle) -> Result<(), Stop>;
 }
 

@@ -68,7 +68,8 @@ impl<'a> StageLog<'a> {
         self.printed.insert(key.to_owned(), steps.len() - usize::from(under_way));
     }
 
-    /// Prints the steps of the job with this key that are not printed yet.
+    /// Prints the steps of the job with this key that are not printed yet: begun and ended runs,
+    /// notes, and blocks that begin again. The other kinds of steps print nothing.
     pub fn follow(&mut self, key: &str, steps: &[Step]) {
         let printed = self.printed.insert(key.to_owned(), steps.len()).unwrap_or(0);
         for step in steps.iter().skip(printed) {
@@ -118,8 +119,8 @@ impl<'a> StageLog<'a> {
     }
 }
 
-/// Returns the title of a variant: its release, preceded by the engine if the campaign has several
-/// engines.
+/// Returns the title of a variant: its release and, if it has one, its name, preceded by the engine
+/// if the campaign has several engines.
 fn title(ready: &PreparedCampaign, variant: usize) -> String {
     let variants = &ready.plan.variants;
     match variants.iter().all(|other| other.engine == variants[variant].engine) {

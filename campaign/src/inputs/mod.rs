@@ -113,7 +113,8 @@ pub struct Obtained {
 }
 
 impl Obtained {
-    /// Returns an obtained input that is a published file or folder.
+    /// Returns an obtained input that is a file or folder with the content itself, unlike a model
+    /// with random weights.
     pub fn file(path: PathBuf, sha256: String, source: String) -> Self {
         Self { path, sha256, source, random_weights: false, hub: None }
     }
@@ -175,8 +176,8 @@ impl World {
     /// hash is verified if one is pinned.
     ///
     /// # Errors
-    /// The input cannot be obtained or has another hash, the cache is not writable, or the command
-    /// is interrupted.
+    /// The input cannot be found or downloaded, has another hash or cannot be repaired; a file
+    /// cannot be read or written; or the command is interrupted.
     pub fn obtain(&self, input: &Input) -> Result<Obtained, Stop> {
         if let Some(path) = self.given.get(&input.id) {
             return match input.hub {
@@ -303,7 +304,7 @@ fn source_name(source: &InputSource) -> String {
     named.cloned().unwrap_or_else(|| GIVEN.to_owned())
 }
 
-/// Facts from a checkpoint's configuration files; `None` where the files do not state one.
+/// Facts from a checkpoint's configuration files; each is `None` where the files do not state it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckpointFacts {
     /// Quantization method in `config.json`, such as `fp8` or `mxfp4`.

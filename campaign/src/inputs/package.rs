@@ -34,8 +34,8 @@ const SDIST: &str = include_str!("sdist.py");
 /// have it.
 ///
 /// # Errors
-/// The package does not contain the file, a file cannot be read or written, or the command is
-/// interrupted.
+/// The package cannot be opened or does not contain the file, a file cannot be read or written, or
+/// the command is interrupted.
 pub fn fetch(
     world: &World,
     source: &InputSource,
@@ -199,8 +199,8 @@ pub fn mend(method: RepairMethod, raw: &Path, out: &mut File, place: &Path) -> R
     Ok(copied.map_err(FileError::at("write", place))?)
 }
 
-/// Opens a damaged JSON array, and returns the length in bytes of the part that ends with its last
-/// complete object; `None` if no complete object is found near its end.
+/// Opens a damaged JSON array, and returns the length in bytes of the part before the closing brace
+/// of its last complete object; `None` if no complete object is found near its end.
 fn whole_objects(raw: &Path) -> io::Result<(File, Option<u64>)> {
     let mut input = File::open(raw)?;
     // The file is large, and only its end is damaged.

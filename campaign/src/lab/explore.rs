@@ -49,8 +49,8 @@ pub fn lab_of(ready: &PreparedCampaign) -> &PreparedLab {
     ready.lab.as_deref().expect("a campaign with rounds is a lab's")
 }
 
-/// Returns the next round of a campaign's lab or its conclusion, from the records in the registry and
-/// in the staged results.
+/// Returns the next round of a campaign's lab or its conclusion, from the records in the registry
+/// and in the staged results.
 ///
 /// # Errors
 /// The records cannot be read.
@@ -218,8 +218,8 @@ impl Explore<'_> {
         self.journal.state.jobs.iter().flat_map(|job| &job.planned.runs)
     }
 
-    /// Returns the indices of the variants whose server has failed in this round, which are not run
-    /// again in it.
+    /// Returns the indices of the variants with a failed run in this round, which are not run again
+    /// in it.
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
         let variants = &self.journal.prepared().plan.variants;
@@ -243,8 +243,8 @@ impl Explore<'_> {
 /// tells if a configuration is recommended, none meets the limits, or the lab is not finished.
 ///
 /// # Errors
-/// A record is refused, a tool fails, a file cannot be read or written, or the command is
-/// interrupted.
+/// A record is refused or cannot be read, the engine's file has no flag for a setting of the
+/// recommended server, a tool fails, a file cannot be written, or the command is interrupted.
 pub fn finish(
     world: &World,
     ready: &PreparedCampaign,

@@ -212,7 +212,7 @@ fn each_us(decided: &Decided) -> u64 {
 }
 
 /// Returns the expected time of a run of one engine under one profile, in microseconds: from
-/// earlier runs, else assumed from the scenario.
+/// earlier runs or imported results, else assumed from the scenario.
 fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
     cell.each.us_with_workload().unwrap_or_else(|| {
         let id = cell.scenario.split('@').next();
@@ -267,9 +267,9 @@ fn refuse_small(
 }
 
 /// Returns a reduced limit on the lab's runs if runs take longer than expected; `None` if the limit
-/// stays. The limit always allows the last round and as many runs as a conclusion needs, since
-/// otherwise everything measured so far would be wasted. It never rises again: a round skipped for
-/// lack of runs would be requested again.
+/// stays, as without a time budget. The limit always allows the last round and as many runs as a
+/// conclusion needs, since otherwise everything measured so far would be wasted. It never rises
+/// again: a round skipped for lack of runs would be requested again.
 #[expect(clippy::cast_precision_loss, reason = "microseconds of a lab are far below 2^53")]
 pub fn lowered(lab: &PreparedLab, state: &State, round: &Round) -> Option<u32> {
     let left_us = lab.hours_max? * HOUR_US - spent_us(state) as f64;
@@ -278,8 +278,9 @@ pub fn lowered(lab: &PreparedLab, state: &State, round: &Round) -> Option<u32> {
     (allowed < lab.asked.runs_max).then_some(allowed)
 }
 
-/// Returns the limit on all runs of a lab if `made` were made and the budget allows `affordable`
-/// more.
+/// Returns the limit on all runs of a lab if `made` were made and the time budget allows
+/// `affordable` more: at least the last round's runs more, and as many in total as a conclusion
+/// needs.
 fn still_allowed(outline: &LabOutline, made: u32, affordable: u32) -> u32 {
     made.saturating_add(affordable.max(outline.runs_last)).max(outline.runs_enough)
 }

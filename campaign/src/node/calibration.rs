@@ -28,8 +28,8 @@ const BYTES_PER_CORE: usize = 32 << 20;
 const LANES: usize = 64;
 /// Number of multiply-adds per accumulator between two readings of the clock.
 const ROUNDS: usize = 20_000;
-/// Largest relative difference of a figure from the median of earlier calibrations that is not
-/// reported.
+/// Largest relative difference of a calibrated rate from the median of earlier calibrations that is
+/// not reported.
 const TOLERANCE: f64 = 0.02;
 /// Smallest number of earlier calibrations whose median a new one is compared with.
 const HISTORY_MIN: usize = 3;
@@ -46,8 +46,8 @@ pub struct Calibration {
     pub memory_gbps: f64,
 }
 
-/// Runs the machine calibration on `cores` threads. Each figure is the best of its rounds, since
-/// other activity on the machine can only slow a round down.
+/// Runs the machine calibration on `cores` threads. Each rate is the sum over the threads of the
+/// best round of each, since other activity on the machine can only slow a round down.
 pub fn calibrate(cores: u32, clock: Clock) -> Calibration {
     let sum_of = |one: fn(Clock) -> f64| {
         let rates = thread::scope(|scope| {
@@ -110,11 +110,10 @@ pub fn facts(before: Calibration, after: Calibration) -> BTreeMap<String, Value>
     .into()
 }
 
-/// Figure of a calibration: a phrase for messages, its unit, and the function that returns its
-/// value.
+/// Rate of a calibration: a phrase for messages, its unit, and the function that returns its value.
 type Figure = (&'static str, &'static str, fn(&Calibration) -> f64);
 
-/// A calibrated figure that differs from earlier calibrations of the machine, with a text for the
+/// A calibrated rate that differs from earlier calibrations of the machine, with a text for the
 /// user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlike {
@@ -137,8 +136,8 @@ impl History {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Returns each figure of `now` that differs from the median of earlier calibrations by more
-    /// than a machine at rest varies; none if there are too few earlier ones.
+    /// Returns each rate of `now` that differs from the median of earlier calibrations by more than
+    /// the share `TOLERANCE`; none if there are fewer than `HISTORY_MIN` earlier ones.
     pub fn unlike(&self, now: Calibration) -> Vec<Unlike> {
         if self.calibrations.len() < HISTORY_MIN {
             return Vec::new();

@@ -120,8 +120,8 @@ impl Machine {
         )
     }
 
-    /// Returns the hardware id of a run: the GPU's if the target is a class of GPUs, else the
-    /// CPU's.
+    /// Returns the hardware id of a run: with `on_gpu` that of the first GPU, if there is one, else
+    /// that of the CPU.
     pub fn id(&self, on_gpu: bool) -> String {
         match self.gpus.first() {
             Some(gpu) if on_gpu => gpu_id(gpu),
@@ -237,7 +237,8 @@ fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {
 }
 
 /// Queries of `nvidia-smi` for each GPU's identity and settings, the most complete first: a driver
-/// refuses a query with a field that it does not know. [`parse_gpus`] expects the fields in this order.
+/// refuses a query with a field that it does not know. [`parse_gpus`] expects the fields in this
+/// order.
 const QUESTIONS: [&str; 2] = [
     "--query-gpu=name,memory.total,driver_version,vbios_version,power.limit,\
      clocks.applications.graphics,clocks.max.graphics,uuid,power.default_limit,\

@@ -38,11 +38,11 @@ use crate::stop::{Stop, wrong_use};
 use crate::tools::BENCH;
 use crate::world::World;
 
-/// Smallest difference between wall clock and steady clock, in milliseconds, that means the wall
-/// clock was set and not just adjusted.
+/// Difference between wall clock and steady clock, in milliseconds, above which the wall clock
+/// counts as set and not just adjusted.
 const CLOCK_STEP_MS_MIN: u64 = 1000;
 
-/// Runs a job, or what an earlier attempt has left of it.
+/// Runs a job, or what an earlier process on it has left to do.
 ///
 /// # Errors
 /// The controller ended before the start, another process runs the job, the job's files cannot be
@@ -95,7 +95,8 @@ struct Node<'a> {
     job: &'a Job,
     lines: Lines,
     progress: Progress,
-    /// Calibrated figures whose deviation was noted already, so that each is noted once.
+    /// Calibrated rates whose deviation from earlier calibrations was noted already, so that each
+    /// is noted once.
     noted: BTreeSet<&'static str>,
 }
 
@@ -128,8 +129,8 @@ impl Node<'_> {
         Ok(NodeEnd::Well)
     }
 
-    /// Calibrates the machine if a processor is measured, and notes figures that differ from
-    /// earlier calibrations. Returns `None` for a GPU and for a server that is already running.
+    /// Calibrates the machine if a processor is measured, and notes rates that differ from earlier
+    /// calibrations. Returns `None` for a GPU and for a server that is already running.
     fn calibrate(&mut self) -> Result<Option<Calibration>, Stop> {
         // Calibration would disturb a server that runs already, and there is none of a GPU.
         if self.job.url.is_some() || self.job.on_gpu {
@@ -148,7 +149,8 @@ impl Node<'_> {
         Ok(Some(found))
     }
 
-    /// Measures every run of a block and returns the records, without calibration and hash.
+    /// Measures every run of a block and returns the records, without calibration, findings and
+    /// hash.
     fn block(&mut self, block: u32, hardware: &HardwareFacts) -> Result<Vec<RunRecord>, Stop> {
         self.lines.append(&Step::BlockBegun { block })?;
         let runs = self.job.runs.iter().filter(|run| run.block == block);
@@ -248,8 +250,8 @@ impl Node<'_> {
     }
 }
 
-/// Summarizes a run in lines for the terminal: `1.52 requests/s, 301.4 output tokens/s` or the
-/// failure, then the findings about its validity.
+/// Summarizes a run in lines for the terminal: first `1.52 requests/s, 301.40 output tokens/s` or
+/// `no figures`, with its failure and a verdict other than VALID, then the reasons of the verdict.
 fn outcome(record: &RunRecord) -> Vec<String> {
     let mut line = match (&record.metrics, record.status) {
         (Some(metrics), Status::Ok | Status::Partial) => {
@@ -274,15 +276,15 @@ fn outcome(record: &RunRecord) -> Vec<String> {
 }
 
 /// Returns by how many milliseconds the wall clock was set during a run, compared with a steady
-/// clock; `None` below [`CLOCK_STEP_MS_MIN`].
+/// clock, negative if it was set back; `None` up to [`CLOCK_STEP_MS_MIN`].
 fn clock_step_ms(before_ms: u64, after_ms: u64, took: Duration) -> Option<i64> {
     let wall = i64::try_from(after_ms).ok()? - i64::try_from(before_ms).ok()?;
     let step = wall - i64::try_from(took.as_millis()).ok()?;
     (step.unsigned_abs() > CLOCK_STEP_MS_MIN).then_some(step)
 }
 
-/// Marks a record as degraded because the wall clock was set during the run: its times of day are
-/// wrong, its durations are not.
+/// Marks a record as DEGRADED, unless it is INVALID, because the wall clock was set during the run:
+/// its times of day are wrong, its durations are not.
 fn degrade(record: &mut RunRecord, step_ms: i64) {
     let reason = format!(
         "clock-step: the wall clock was set by {step_ms:+} ms during the run; durations are of \

@@ -32,8 +32,8 @@ pub struct Parts<'a> {
     pub dataset_sha256: Option<&'a str>,
     pub hardware: HardwareFacts,
     /// Facts about the server that the campaign itself knows: its command line (`None` for a server
-    /// that was already running), environment, variant, and the time from start to ready, measured
-    /// from outside.
+    /// that was already running), environment, variant, tensor-parallel size, and the time from
+    /// start to ready, measured from outside.
     pub started: ServerFacts,
     pub model: ModelFacts,
     pub probe: Option<Probe>,
@@ -114,8 +114,9 @@ fn server_facts(reported: ServerFacts, started: ServerFacts, identity: &Identity
     }
 }
 
-/// Combines the model facts that the server reports with those that the campaign knows; the
-/// server's are preferred because they describe what ran.
+/// Combines the model facts that the server reports with those that the campaign knows. Id, source,
+/// quantization and chat template are the campaign's; of the others the server's are preferred,
+/// because they describe what ran.
 fn model_facts(reported: ModelFacts, known: ModelFacts) -> ModelFacts {
     ModelFacts {
         id: known.id,
@@ -131,8 +132,8 @@ fn model_facts(reported: ModelFacts, known: ModelFacts) -> ModelFacts {
     }
 }
 
-/// Returns the number of the machine's GPUs that worked during the measurement; `None` if they were
-/// not sampled.
+/// Returns the number of the machine's GPUs that worked during the measurement, 0 on a machine
+/// without GPUs; `None` if they were not sampled.
 fn gpus_used(record: &RunRecord) -> Option<u32> {
     if record.hardware.gpu.as_ref()?.is_empty() {
         return Some(0);
@@ -154,9 +155,9 @@ fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha25
     facts.warmup.get_or_insert_with(|| scenario.warmup.clone());
 }
 
-/// Marks the record as failed, or as partial if requests were answered. The campaign's class and
-/// message of the failure replace the load generator's, because the campaign observed the server as
-/// well.
+/// Marks the record as INVALID and as failed, or as partial if requests were answered. The
+/// campaign's class and message of the failure replace the load generator's, because the campaign
+/// observed the server as well.
 fn fail(record: &mut RunRecord, failure: Failure) {
     let answered = record.counts.as_ref().and_then(|counts| counts.requests_ok).unwrap_or(0);
     record.status = if answered > 0 { Status::Partial } else { Status::Failed };
@@ -181,14 +182,15 @@ pub enum Happening {
     OtherVersion { expected: String, found: String },
     /// The server's process ended, with this status, during the measurement.
     Died(ExitStatus),
-    /// The server's process runs and no longer answers; the text says how the last probe failed.
+    /// The server does not answer after the load generator has failed, and its process, if this job
+    /// started it, runs; the text says how the last probe failed.
     Silent(String),
     /// The load generator did not end within `limit_s` seconds.
     Stuck { limit_s: u64 },
 }
 
 const SIGKILL: i32 = 9;
-/// Exit code of `redline` for a flag or value that the release does not support.
+/// Exit code of servers for a flag or value that they do not support.
 const REFUSED: i32 = 2;
 
 /// Classifies a failure of a run and writes its message, with the end of the server's log. `phase`

@@ -77,13 +77,15 @@ struct Outcome {
 }
 
 impl Bench<'_> {
-    /// Executes one planned run and returns its sealed record; calls `inspect` with the server after
-    /// the measurement, before the server is stopped. An engine's failure becomes a record; an error
-    /// is a failure of the machine or of a tool, and ends the job.
+    /// Executes one planned run and returns its record, with findings and hash; calls `inspect`
+    /// with a server that it has started, after a measurement without a failure and before the
+    /// server is stopped. An engine's failure becomes a record; an error is a failure of the
+    /// machine or of a tool, and ends the job.
     ///
     /// # Errors
-    /// The command is interrupted, a file operation, the machine or a Redline tool fails, or
-    /// `inspect` fails.
+    /// The command is interrupted; the engine's file lacks a flag or image that is needed; no
+    /// server answers at the URL; a file operation, the machine or a Redline tool fails; the record
+    /// has no canonical form; or `inspect` fails.
     pub fn run(
         &self,
         planned: &PlannedRun,
@@ -96,11 +98,12 @@ impl Bench<'_> {
         Ok(record)
     }
 
-    /// Executes one planned run like [`Self::run`] and returns its record without findings
-    /// and hash, because a job adds the machine calibration first.
+    /// Executes one planned run like [`Self::run`] and returns its record without findings and
+    /// hash, because a job adds the machine calibration first.
     ///
     /// # Errors
-    /// The command is interrupted, a file operation, the machine or a Redline tool fails, or
+    /// The command is interrupted; the engine's file lacks a flag or image that is needed; no
+    /// server answers at the URL; a file operation, the machine or a Redline tool fails; or
     /// `inspect` fails.
     pub fn run_unsealed(
         &self,
@@ -239,7 +242,7 @@ impl Run<'_> {
     }
 
     /// Returns the server's command line, and the command that removes its container, which
-    /// outlives the process; `None` without a container.
+    /// outlives the process; `None` without a container and for Apptainer.
     fn line(&self, port: u16) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
         let Self { bench, planned, spec, cell } = self;
         let file = &spec.engine.file;
@@ -373,8 +376,8 @@ fn workload_arguments(cell: &ReadyCell) -> Vec<&OsStr> {
     words
 }
 
-/// Has the load generator sample the requests of a cell and save them as the workload manifest `to`,
-/// unless the file exists, so that several runs send the same requests.
+/// Has the load generator sample the requests of a cell and save them as the workload manifest
+/// `to`, unless the file exists, so that several runs send the same requests.
 ///
 /// # Errors
 /// The load generator cannot be run or fails, the folder cannot be created, or the command is

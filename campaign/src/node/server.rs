@@ -39,7 +39,7 @@ pub type Readiness = Result<(Probe, u64), Happening>;
 pub struct Server {
     group: Group,
     /// Command that removes the server's container, which outlives its process; `None` without a
-    /// container.
+    /// container and for Apptainer.
     pub removal: Option<Vec<String>>,
     port: u16,
     log: PathBuf,
@@ -99,7 +99,8 @@ impl Server {
         self.group.poll()
     }
 
-    /// Probes the server until it is ready, it ends, or `limit` has passed.
+    /// Probes the server until it is ready, it gives an answer that cannot be parsed, it ends, or
+    /// `limit` has passed since its start.
     ///
     /// # Errors
     /// The command is interrupted, the probing tool cannot be run or its output cannot be parsed,
@@ -137,8 +138,8 @@ impl Server {
     }
 
     /// Returns the peak resident memory of the server so far, in bytes; `None` if the system does
-    /// not report it, and for a server of several processes, because their shared pages would be
-    /// counted repeatedly.
+    /// not report it, for a server in a container, and for a server of several processes, because
+    /// their shared pages would be counted repeatedly.
     pub fn rss_bytes_max(&self) -> Option<u64> {
         // With a container, the process here is the runtime's client and not the server.
         if self.removal.is_some() || self.group.members() != 1 {
@@ -147,7 +148,8 @@ impl Server {
         status_bytes(&self.status()?, "VmHWM")
     }
 
-    /// Returns the current content of the server's `/proc/<pid>/status`.
+    /// Returns the current content of the server's `/proc/<pid>/status`; `None` if it cannot be
+    /// read.
     pub fn status(&self) -> Option<String> {
         fs::read_to_string(format!("/proc/{}/status", self.id())).ok()
     }
@@ -192,7 +194,8 @@ pub enum ProbeAnswer {
     Unreadable(String),
 }
 
-/// Probes a server once with `redline-bench probe`.
+/// Probes a server once with `redline-bench probe`; a server that does not answer within `limit` is
+/// not ready yet.
 ///
 /// # Errors
 /// Interrupted, or the tool cannot be run or its output cannot be parsed.
@@ -236,7 +239,8 @@ pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, S
     }
 }
 
-/// Returns the value in bytes of a field of `/proc/<pid>/status` that is given in kB.
+/// Returns the value in bytes of a field of `/proc/<pid>/status` that is given in kB; `None` if
+/// there is no such field.
 pub fn status_bytes(status: &str, field: &str) -> Option<u64> {
     let mut fields = status.lines().filter_map(|line| line.split_once(':'));
     let (_, value) = fields.find(|(name, _)| *name == field)?;

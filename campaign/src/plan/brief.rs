@@ -21,7 +21,7 @@ pub struct CellBrief {
 
 impl CellBrief {
     /// Returns the expected time of all runs of the engine in the cell, in microseconds; `None` if
-    /// no earlier run is known.
+    /// the duration of a run is unknown.
     fn expected_us(&self) -> Option<u64> {
         self.each.us().map(|us| us.saturating_mul(self.runs))
     }
@@ -39,7 +39,7 @@ pub struct Brief {
     /// processor.
     pub on_gpu: bool,
     pub cells: Vec<CellBrief>,
-    /// Number of pairs of confirmation runs in each cell that differs; `None` without a
+    /// Number of pairs of confirmation runs in each cell with a suspected change; `None` without a
     /// confirmation stage.
     pub confirm_pairs: Option<u32>,
     /// Ids of the models and datasets that the runs need, each with true if it is available without

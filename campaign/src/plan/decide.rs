@@ -123,7 +123,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
 }
 
 /// Summarizes each cell for the printed plan, once per engine, with an estimate from the registry's
-/// earlier runs.
+/// earlier runs and imported results.
 fn cell_briefs(
     plan: &Plan,
     scenarios: &[ScenarioEntry],
@@ -185,8 +185,8 @@ fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), S
 /// them.
 ///
 /// # Errors
-/// A file of the suite is missing or invalid, an input cannot be obtained, or the cache is not
-/// writable.
+/// A file of the suite is missing or invalid, an input cannot be obtained, a file cannot be read or
+/// written, or the command is interrupted.
 pub fn ready_cells(
     world: &World,
     cells: &[Cell],
@@ -292,8 +292,8 @@ const DEFAULT_TARGET: &str = "cpu";
 /// model of the target `cpu`, under the scenario `sharegpt-lite`.
 ///
 /// # Errors
-/// The target `cpu` or the model's file is missing or invalid, the target lists no model, or the
-/// model has random weights, which another engine could not load.
+/// A target's or the model's file is missing or invalid, no model is given and the target `cpu`
+/// lists none, or the model has random weights, which another engine could not load.
 pub fn default_cell(world: &World, model: Option<&str>) -> Result<Cell, Stop> {
     let targets = world.catalog.targets()?;
     let first = targets.get(DEFAULT_TARGET).and_then(|target| target.models.first());

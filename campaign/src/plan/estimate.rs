@@ -20,15 +20,18 @@ const PAST_RUNS: usize = 9;
 /// without earlier results.
 const TOKENS_PER_S: u64 = 1_000;
 const TOKENS_PER_S_ON_GPU: u64 = 10_000;
-/// Mean number of tokens of prompt and answer of a conversation in the standard dataset.
+/// Assumed number of tokens of a request, prompt and output together, whose prompt is from a
+/// dataset.
 const CONVERSATION_TOKENS: u64 = 500;
 
 /// Expected time of one run, and what the estimate is based on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Estimate {
-    /// The estimate is the median of `runs` earlier runs in the registry, in microseconds.
+    /// The estimate is `us` microseconds: the median wall time of the measurement in `runs` earlier
+    /// runs of the registry, plus an assumed time around it.
     Measured { us: u64, runs: usize },
-    /// The estimate is the median of `runs` results that others published, in microseconds.
+    /// The estimate is `us` microseconds: the median wall time of `runs` results that others
+    /// published.
     Imported { us: u64, runs: usize },
     /// The duration is unknown: the registry has no earlier run and no imported result of the cell.
     Unknown,
@@ -65,8 +68,8 @@ pub struct Of<'a> {
     pub rev: u32,
 }
 
-/// Estimates the time of one run of a cell, including the server's start, from the registry in
-/// `results`, whatever the release and configuration.
+/// Estimates the time of one run of a cell from the registry in `results`, whatever the release and
+/// configuration.
 pub fn of_run(results: &Path, of: Of<'_>) -> Estimate {
     estimate(&past_wall_us(results, of), &imported_wall_us(results, of))
 }
@@ -127,8 +130,8 @@ fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     walls.collect()
 }
 
-/// Returns the wall times of the newest earlier runs of a cell in microseconds, whatever the
-/// release and configuration.
+/// Returns the wall times of at most [`PAST_RUNS`] earlier runs of a cell, the newest that have not
+/// failed, in microseconds, whatever the release and configuration.
 ///
 /// Unreadable files are skipped: an estimate is no check of the registry.
 fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {

@@ -22,7 +22,8 @@ pub struct Variant {
     pub engine: String,
     pub release: String,
     #[serde(rename = "variant")]
-    /// Name of the variant from `--variant`; `None` for the engine's default flags.
+    /// Name of the variant, from `--variant` or of a lab's candidate; `None` for the engine's
+    /// default flags.
     pub name: Option<String>,
     /// Server flags of the variant, beyond those of every server of the engine.
     pub flags: Vec<String>,
@@ -64,18 +65,19 @@ pub struct PlannedRun {
     #[serde(rename = "side")]
     pub variant: usize,
     pub cell: usize,
-    /// Number of the run's block in the campaign. A block contains one run of every variant of a
-    /// cell; the runs of baseline and candidate in a block are a pair.
+    /// Number of the run's block in the campaign. A block contains one run of each variant that is
+    /// measured in a cell; the runs of baseline and candidate in a block are a pair.
     pub block: u32,
     pub position: u32,
-    /// Number of the variant's repeat in the cell, counted from 1.
+    /// Number of the variant's repeat in the cell, counted from 1 in each stage of a comparison, or
+    /// through all rounds of a lab.
     pub repeat: u32,
     /// Stage of the campaign that the run belongs to: `confirm` for a run that confirms a
-    /// difference, `None` for the screening stage.
+    /// difference, `None` for every other run.
     pub stage: Option<Stage>,
 }
 
-/// A campaign's plan: variants, cells, and every planned run.
+/// A campaign's plan: variants, cells, and the runs that were planned before its start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub campaign: String,
@@ -86,8 +88,8 @@ pub struct Plan {
     pub runs: Vec<PlannedRun>,
 }
 
-/// Combines the target's models with the scenarios into cells; `models` restricts them, empty means
-/// all.
+/// Combines the target's models with the scenarios into cells, each once; `models` restricts them,
+/// empty means all.
 ///
 /// # Errors
 /// A model is not in the target, so that its tensor-parallel size is unknown.
@@ -132,7 +134,8 @@ pub struct Round {
 }
 
 impl Round {
-    /// Requests the first runs of `variants` variants in the first `cells` cells.
+    /// Returns the request for the screening stage: `repeats` runs of each of the first `variants`
+    /// variants in each of the first `cells` cells.
     pub fn first(cells: usize, variants: usize, repeats: u32) -> Self {
         Self { cells: (0..cells).collect(), variants, repeats, block: 0, stage: None }
     }
@@ -210,8 +213,8 @@ pub fn parse_other_engine(text: &str) -> Result<(String, String), String> {
 /// spaces; quotes keep a value with spaces together.
 ///
 /// # Errors
-/// The name is not one of lower-case letters, digits and hyphens, a quote is not closed, or there
-/// are no flags.
+/// There is no `=`, the name is not one of 1 to 40 lower-case letters, digits and hyphens, a quote
+/// is not closed, or there are no flags.
 pub fn parse_variant(text: &str) -> Result<(String, Vec<String>), String> {
     let (name, flags) = text.split_once('=').ok_or("expected NAME='FLAGS'")?;
     let fit = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';

@@ -14,8 +14,8 @@ const MANIFEST: &str = "engine/Cargo.toml";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edit {
     pub commit: String,
-    /// Literal version in the commit's `engine/Cargo.toml`; `None` where it is inherited from the
-    /// workspace or the file is not TOML.
+    /// Literal version in the commit's `engine/Cargo.toml`; `None` without one, as where it is
+    /// inherited from the workspace.
     pub version: Option<String>,
 }
 
@@ -56,8 +56,9 @@ impl Release {
 /// Finds the commit of the release named `wanted`, with or without `v`.
 ///
 /// # Errors
-/// The name is not a version, no such release is known, its tag points at a commit that is not the
-/// first with that version, or a shallow clone lacks the history that would decide.
+/// The name is not a version or that of a working tree, no such release is known, its tag points at
+/// a commit that has another version or is not the first with it, or a shallow clone lacks the
+/// history that would decide.
 pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
     let version = parse_name(wanted)?;
     let name = format!("v{version}");
@@ -124,8 +125,8 @@ pub fn is_development(version: &str) -> bool {
     version.ends_with("-dev")
 }
 
-/// Returns the literal `package.version` of a Cargo manifest; `None` if it is inherited or the
-/// manifest is not TOML.
+/// Returns the literal `package.version` of a Cargo manifest; `None` without one, as where it is
+/// inherited or the manifest is not TOML.
 pub fn literal_version(manifest: &str) -> Option<String> {
     let table: toml::Table = manifest.parse().ok()?;
     table.get("package")?.get("version")?.as_str().map(str::to_owned)
@@ -135,8 +136,8 @@ pub fn literal_version(manifest: &str) -> Option<String> {
 /// `wanted` names, with git.
 ///
 /// # Errors
-/// git fails or was interrupted, or the list of commits without parents in a shallow clone cannot
-/// be read.
+/// git cannot be run, fails or is interrupted, or the list of commits without parents in a shallow
+/// clone cannot be read.
 pub fn read_history(git: &Git, wanted: &[&str]) -> Result<History, Stop> {
     let mut history = History::default();
     // A clone without any commit has no HEAD, and no release either.

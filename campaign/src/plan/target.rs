@@ -12,8 +12,8 @@ use crate::stop::{Stop, environment};
 const GIB_BYTES: f64 = 1_073_741_824.0;
 
 /// Chooses the hardware target: `named` if given, else the one whose device name has the longest
-/// match with the first GPU's name (an `h200` is no `h20`), else one without a device name. The named
-/// target of a plan that is executed `elsewhere` need not match this machine.
+/// match with the first GPU's name (an `h200` is no `h20`), else one without a device name. The
+/// named target of a plan that is executed `elsewhere` need not match this machine.
 ///
 /// # Errors
 /// The named target is unknown or does not match this machine, or no target matches.
@@ -54,7 +54,8 @@ pub fn choose<'a>(
         })
 }
 
-/// Returns true when this machine matches the target.
+/// Returns true when the machine with `gpus` matches the target, which every machine does if the
+/// target is no class of GPUs.
 pub fn is_here(target: &Target, gpus: &[Gpu]) -> bool {
     !needs_device(target) || fits(&target.matches, gpus)
 }

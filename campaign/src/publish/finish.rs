@@ -32,11 +32,11 @@ const ROWS: [(&str, &str); 4] = [
 ];
 
 /// Records, publishes and prints the results of a campaign. The exit code tells if a run failed or
-/// a release-blocking metric regressed.
+/// is INVALID, or else whether the comparison found a regression or is inconclusive.
 ///
 /// # Errors
-/// A record is refused or cannot be read, a file cannot be written, a tool fails, or the command is
-/// interrupted.
+/// A record is refused or cannot be read, the releases cannot be compared, a file cannot be
+/// written, a tool fails, or the command is interrupted.
 pub fn finish(
     world: &World,
     ready: &PreparedCampaign,

@@ -25,10 +25,10 @@ use crate::world::World;
 /// Runs the command `ingest`.
 ///
 /// # Errors
-/// The folder contains no jobs, jobs of several campaigns, or no finished block; the campaign is
-/// finished already; a file cannot be read or written, or differs from what its node wrote; the
-/// clone is in use by another campaign; a tool is missing or fails; or the registry cannot accept
-/// records.
+/// The folder does not exist, or contains no jobs, jobs of several campaigns, or no finished block;
+/// the campaign is finished already; a file cannot be read or written, or differs from what its
+/// node wrote; a record fails a check or is refused; the clone is in use by another campaign; a
+/// tool is missing or fails; or the command is interrupted.
 pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     world.tools.check()?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;

@@ -23,7 +23,8 @@ use crate::stop::Stop;
 use crate::tools::{RESULTS, SITE, Tools, ended};
 use crate::world::World;
 
-/// The registry of a campaign, used through `redline-results` and `redline-site`.
+/// The registry of records in a repository: its files are read directly, and changed and rendered
+/// through `redline-results` and `redline-site`.
 #[derive(Debug)]
 pub struct Registry<'a> {
     tools: &'a Tools,
@@ -78,7 +79,7 @@ impl<'a> Registry<'a> {
     ///
     /// # Errors
     /// Records cannot be committed, for a cause that the registry's tool has printed; or the tool
-    /// cannot be run.
+    /// cannot be run or is interrupted.
     pub fn preflight(&self) -> Result<(), Stop> {
         self.must(RESULTS, "preflight", |command| command.stdout(Stdio::null()))
     }
@@ -86,7 +87,7 @@ impl<'a> Registry<'a> {
     /// Renders the Markdown pages of the releases in the staged results, into the staged results.
     ///
     /// # Errors
-    /// The site's tool cannot be run or fails.
+    /// The site's tool cannot be run, fails or is interrupted.
     pub fn render_pages(&self, staged: &Path) -> Result<(), Stop> {
         // Pages go into the staged results, so that one commit contains records and pages.
         self.must(SITE, "pages", |command| {
@@ -99,7 +100,8 @@ impl<'a> Registry<'a> {
     /// it.
     ///
     /// # Errors
-    /// A record fails a check, the commit cannot be made, or the registry's tool cannot be run.
+    /// A record fails a check, the commit cannot be made, or the registry's tool cannot be run or
+    /// is interrupted.
     pub fn record(&self, staged: &Path, message: &str) -> Result<Option<String>, Stop> {
         let mut command = self.tools.results("record");
         command.arg(staged).arg("--registry").arg(self.dir);
@@ -116,7 +118,7 @@ impl<'a> Registry<'a> {
     /// Builds the HTML site in the folder `out`.
     ///
     /// # Errors
-    /// The site's tool cannot be run or fails.
+    /// The site's tool cannot be run, fails or is interrupted.
     pub fn build_site(&self, out: &Path) -> Result<(), Stop> {
         self.must(SITE, "build", |command| command.arg("--out").arg(out).stdout(Stdio::null()))
     }
@@ -124,7 +126,7 @@ impl<'a> Registry<'a> {
     /// Prints a release's table on standard output; `staged` holds records that are not committed.
     ///
     /// # Errors
-    /// The site's tool cannot be run or fails.
+    /// The site's tool cannot be run, fails or is interrupted.
     pub fn print_table(&self, of: Named<'_>, staged: Option<&Path>) -> Result<(), Stop> {
         self.must(SITE, "table", |command| {
             command.args(["--engine", of.engine, "--release", of.release]);
@@ -148,7 +150,7 @@ impl<'a> Registry<'a> {
     /// `staged` holds records that are not committed.
     ///
     /// # Errors
-    /// The registry's tool cannot be run, or cannot compare the releases.
+    /// The registry's tool cannot be run, is interrupted, or cannot compare the releases.
     pub fn diff(&self, baseline: &str, of: Named<'_>, staged: Option<&Path>) -> Result<Exit, Stop> {
         let mut command = self.tools.results("diff");
         command.args([baseline, of.release, "--registry"]).arg(self.dir);

@@ -15,8 +15,8 @@ use crate::stop::{Stop, wrong_use};
 pub struct CommandLine {
     /// Program and arguments that start the server.
     pub argv: Vec<String>,
-    /// Command line for the record, in which the placeholders `{model}` and `{port}` stand for the
-    /// values that differ from run to run.
+    /// Command line for the record: placeholders such as `{model}` and `{port}`, and the engine's
+    /// id as the program's name, stand for values that differ between runs or machines.
     pub recorded: Vec<String>,
 }
 
@@ -30,8 +30,8 @@ pub struct ServerSettings {
     /// Largest length of a sequence in tokens, prompt and output together, as the target fixes it;
     /// `None` for the engine's default.
     pub context_tokens: Option<u64>,
-    /// Share of the device's memory that the server may use, in percent, as the target fixes it;
-    /// `None` for the engine's default.
+    /// Share of memory that the server may use, in percent and in the engine's own definition, as
+    /// the target fixes it; `None` for the engine's default.
     pub memory_percent: Option<u32>,
 }
 

@@ -19,8 +19,8 @@ pub use command_line::{
     container_name, image_name, image_of,
 };
 
-/// Server specification of one variant: its engine, and the program or image that was built or found
-/// for its release, with its flags.
+/// Server specification of one variant: its engine, and the program or image that was built or
+/// found for its release, with its flags.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerSpec {
     pub engine: Engine,
@@ -54,8 +54,8 @@ pub struct BuiltVariant {
     #[serde(rename = "side")]
     pub variant: Variant,
     pub facts: EngineFacts,
-    /// Path of the server's program; `None` for a server that is already running, or a program
-    /// found on the `PATH`.
+    /// Path of the server's program; `None` for a server that is already running or runs in a
+    /// container, and for a program named like its engine on the `PATH`.
     pub binary: Option<PathBuf>,
     /// Version that the server must report; `None` if the reported version is not compared.
     pub version: Option<String>,
@@ -99,8 +99,8 @@ pub struct ReadyCell {
 }
 
 impl ReadyCell {
-    /// Lists the files that the cell's runs with `variants` read, each with its current size in
-    /// bytes; a folder has size 0.
+    /// Lists the existing files and folders that the cell's runs with `variants` read, each with
+    /// its current size in bytes; a folder has size 0.
     pub fn inputs(&self, variants: &[ServerSpec]) -> Vec<(PathBuf, u64)> {
         let mut paths = vec![&self.scenario.path, &self.model.path, &self.tokenizer];
         paths.extend(self.dataset.as_ref().map(|dataset| &dataset.path));

@@ -48,7 +48,8 @@ pub trait Collective<X: ?Sized = [f32]>: Send + fmt::Debug {
     fn all_reduce_sum(&mut self, x: &mut X) -> Result<(), DeviceError>;
 
     /// All-gather: writes to each of the `rows` rows of `out` the same row of every rank's `x`,
-    /// side by side in the order of ranks. Ranks may contribute different numbers of columns.
+    /// side by side in the order of ranks. Ranks may contribute different numbers of columns, as
+    /// [`Rank::share`] divides them.
     ///
     /// # Errors
     /// Returns an error if another rank of the group has ended or a rank's device fails.

@@ -16,9 +16,9 @@ use crate::{DeviceError, StepBatch, StepOutput};
 /// effect in the order of their calls.
 ///
 /// An operation returns an error if the device fails, lacks memory or does not support the
-/// operation or its shapes and types, if another rank of the group has ended, or if a step names KV
-/// pages, sampled tokens or state slots that do not exist. Shapes that do not match are bugs of the
-/// caller, and panic.
+/// operation or its shapes and types, if another rank of the group has ended, or if a step's batch
+/// is not valid ([`StepBatch::check`], [`check_state_slots`](crate::check_state_slots)). Shapes
+/// that do not match are bugs of the caller, and panic.
 pub trait Device: Send + fmt::Debug {
     /// Activation buffer `[rows, cols]` of the device, row major; a device may keep a quantized
     /// copy beside it.
@@ -47,8 +47,8 @@ pub trait Device: Send + fmt::Debug {
         0
     }
 
-    /// Returns the number of free bytes of device memory, or none where the device shares its
-    /// memory with other programs, as a CPU does.
+    /// Returns the number of free bytes of device memory, or none where that is the memory of the
+    /// machine, as on a CPU.
     fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
         Ok(None)
     }
@@ -81,8 +81,8 @@ pub trait Device: Send + fmt::Debug {
     /// `x`, and sets its number of rows accordingly.
     fn write(&mut self, x: &mut Self::Buffer, values: &[f32]) -> Result<(), DeviceError>;
 
-    /// Returns the name of the number type, such as `bf16`, in which the weight matrices loaded so
-    /// far are multiplied; where there are several, that of the least precise.
+    /// Returns the name of the number type in which the weight matrices loaded so far are
+    /// multiplied: `int8`, `bf16` or `f32`; where there are several, the first of these.
     fn compute_dtype(&self) -> &'static str;
 
     /// Loads the host matrices `parts` as one weight matrix, stacked along N: a matmul by it writes
@@ -143,9 +143,9 @@ pub trait Device: Send + fmt::Debug {
     /// the memory of a CPU is first touched when slots fill.
     fn state(&mut self, shape: StateShape) -> Result<Self::State, DeviceError>;
 
-    /// Prepares a step: checks the page tables of `batch` against `kv`, and its references to
-    /// tokens that the previous step sampled, and computes the cos/sin tables of its positions, one
-    /// for each rotary embedding in `rotations`.
+    /// Prepares a step: checks `batch` as [`StepBatch::check`] does and computes the cos/sin tables
+    /// of its positions, one for each rotary embedding in `rotations`, or for the first only on a
+    /// device that lacks [`Feature::LayerRotations`].
     fn prepare_step(
         &mut self,
         batch: &StepBatch,
@@ -157,9 +157,9 @@ pub trait Device: Send + fmt::Debug {
     /// batch's own: a device may pad, and the content of padding rows is unspecified.
     fn rows(&self, step: &Self::StepMetadata) -> StepRows;
 
-    /// Launches the CUDA graph that the device captured from an earlier step of the same shape,
-    /// which computes all operations of `step`. Returns false if there is none, as on a CPU: the
-    /// caller must then call the operations one by one.
+    /// Launches the CUDA graph that the device captured from an earlier step with as many rows,
+    /// padding included, which computes all operations of `step`. Returns false if this rank or
+    /// another has none, as on a CPU: the caller must then call the operations one by one.
     fn replay(&mut self, step: &Self::StepMetadata) -> Result<bool, DeviceError> {
         let _ = step;
         Ok(false)
@@ -354,12 +354,13 @@ pub trait Device: Send + fmt::Debug {
         own: Range<usize>,
     ) -> Result<Self::Routes, DeviceError>;
 
-    /// Returns the number of rows that [`Device::dispatch`] writes: one for each pair of a row and
-    /// one of its top-k experts that this rank holds.
+    /// Returns the number of rows that the output of [`Device::dispatch`] needs: at least one for
+    /// each pair of a row and one of its top-k experts that this rank holds. A device may also
+    /// count the pairs of other ranks; the content of their rows is unspecified.
     fn routed_rows(&self, routes: &Self::Routes) -> usize;
 
-    /// Copies each row of `x` once for each of its experts in `routes`, so that the rows of each
-    /// expert are contiguous in `out`.
+    /// Copies each row of `x` once for each of its experts in `routes` that this rank holds, so
+    /// that the rows of each expert are contiguous in `out`.
     fn dispatch(
         &mut self,
         x: &Self::Buffer,

@@ -106,9 +106,9 @@ impl RowOrder {
     }
 }
 
-/// Numbers of heads, head size and score scale of an attention layer on one rank. A row of a `qkv`
-/// buffer holds `heads` query heads, then `kv_heads` key heads, then `kv_heads` value heads, D
-/// elements each.
+/// Numbers of heads, head size and score scale of an attention layer, or of one rank's part of it.
+/// A row of a `qkv` buffer holds `heads` query heads, then `kv_heads` key heads, then `kv_heads`
+/// value heads, D elements each.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionShape {
     /// H: number of query heads of an attention layer, a multiple of `kv_heads`.
@@ -283,7 +283,8 @@ impl KvType {
 pub struct KvShape {
     /// Number of the model's layers with keys and values in the KV cache: its attention layers.
     pub layers: usize,
-    /// Number of key heads of a layer in the KV cache, and of its value heads.
+    /// Number of key heads, and also of value heads, that the KV cache holds for each layer; with
+    /// tensor parallelism, those of one rank.
     pub kv_heads: usize,
     /// D: number of elements of a key or value head in the KV cache.
     pub head_dim: usize,
@@ -297,10 +298,10 @@ pub struct KvShape {
 }
 
 /// Numbers and sizes of the heads of a gated DeltaNet layer (linear attention with recurrent
-/// state). A row of its projection holds the queries and keys of all key heads and the values of
-/// all value heads, which pass the causal convolution; then one gate per value element; then, for
-/// each value head, the number whose sigmoid is beta; then, for each value head, the number from
-/// which the decay is computed.
+/// state), or of one rank's part of it. A row of its projection holds the queries and keys of all
+/// key heads and the values of all value heads, which pass the causal convolution; then one gate
+/// per value element; then, for each value head, the number whose sigmoid is beta; then, for each
+/// value head, the number from which the decay is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeltaNetShape {
     /// Number of query heads of a gated DeltaNet layer, and of its key heads.
@@ -393,17 +394,17 @@ impl KvShape {
     }
 }
 
-/// Weight matrices `[N, K]` of the experts of a MoE layer and the experts' biases `[N]`: one bias
-/// per expert, or an empty list.
+/// Weight matrices `[N, K]` of the experts of a MoE layer that one rank holds, and the experts'
+/// biases `[N]`: one bias per expert, or an empty list.
 pub type Stack<M, V> = (Vec<M>, Vec<V>);
 
 /// Numbers of rows of the operations of one step, padding rows of the device included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepRows {
-    /// Number of rows of each operation of a step before the LM head: one per input token, and the
-    /// padding rows of the device.
+    /// Number of rows of each operation of a step before the LM head: one per input token, and
+    /// padding rows if the device adds them.
     pub all: usize,
     /// Number of rows of a step that pass the LM head: those that a token is sampled from or whose
-    /// logits the host reads, and the padding rows of the device.
+    /// logits the host reads, and padding rows if the device adds them.
     pub head: usize,
 }

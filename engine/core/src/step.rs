@@ -59,7 +59,8 @@ pub struct StateSlots {
 /// Which rows of a sequence in a step need logits, and whether the device samples from them.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum LogitRows {
-    /// No row of the sequence needs logits: it is a prefill chunk that does not end its prompt.
+    /// No row of the sequence needs logits, as in a prefill chunk that does not reach the
+    /// sequence's last token.
     #[default]
     None,
     /// The sequence's last row in the step needs logits, which the host reads, for instance to
@@ -101,7 +102,7 @@ pub struct StepOutput<'a> {
     /// row major, in the order of the batch.
     pub logits: &'a [f32],
     /// Token ids that the device sampled in a completed step, in the order of the batch; `None`
-    /// where no logit was finite.
+    /// where a row's largest logit, NaNs left out, was not finite.
     pub tokens: &'a [Option<u32>],
 }
 

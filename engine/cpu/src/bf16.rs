@@ -168,9 +168,10 @@ struct Left {
     ahead: usize,
 }
 
-/// Multiplies `MR` rows by one tile of columns over `count` pairs of k, adds to the accumulators in
-/// `kept`, and returns `MR`. Prefetches `LINES` cache lines per pair: behind a tile of weights lies
-/// the tile that this thread usually takes next.
+/// Multiplies `MR` rows by one tile of columns over `count` pairs of k and returns `MR`. Adds the
+/// products to the accumulators in `kept` or, in the last block of k, writes the results to the
+/// output. Prefetches `LINES` cache lines per pair: behind a tile of weights lies the tile that
+/// this thread usually takes next.
 ///
 /// # Safety
 /// `left` has `MR` rows of `count` pairs, `weights` points to `count` pairs of a tile, and no other

@@ -37,8 +37,8 @@ pub(super) struct DeltaNet<'a> {
 }
 
 impl DeltaNet<'_> {
-    /// Computes the layer for all sequences of the step and writes `[T, value heads * value dim]`
-    /// to `out`. The state slots must have been checked against the step.
+    /// Computes the gated DeltaNet layer for all sequences of the step and writes `[T, value heads
+    /// * value dim]` to `out`. The state slots must have been checked against the step.
     pub(super) fn run(&self, pool: &mut Pool, state: &mut State, out: &mut [f32]) {
         let shape = &self.layer.shape;
         assert_eq!(*shape, state.shape.net, "the states are of this shape");
@@ -113,8 +113,9 @@ impl Item<'_, '_> {
         [(query, key_dim), (key, key_dim), (2 * keys + self.head * values, values)]
     }
 
-    /// Computes one token of a DeltaNet head: convolves its query, key and values, applies the
-    /// delta rule to each value head, and writes the gated norm of the results.
+    /// Computes one token of a DeltaNet key head: convolves query, key and values, normalizes query
+    /// and key, applies the delta rule to each value head that shares the key head, and writes the
+    /// gated norm of the results.
     #[inline(always)]
     fn advance<L: Lanes>(&self, lanes: L, row: usize, history: &[f32], matrices: &mut [f32]) {
         let DeltaNetShape { value_heads, key_dim, value_dim, .. } = *self.shape();
@@ -154,8 +155,9 @@ impl Item<'_, '_> {
     }
 
     /// Returns the channels from column `col` on after causal convolution and SiLU; `own` is their
-    /// range in the history. Inputs are added from the oldest on, whether they come from the
-    /// history or from the step, so the cut between steps changes no bit.
+    /// range among the channels of the key head, in which the history is laid out. Inputs are added
+    /// from the oldest on, whether they come from the history or from the step, so the cut between
+    /// steps changes no bit.
     #[inline(always)]
     fn convolve<L: Lanes>(
         &self,
@@ -228,7 +230,8 @@ impl Item<'_, '_> {
 
 /// Inputs of the delta rule (gated DeltaNet) for one token and one value head.
 struct Token<'a> {
-    /// Query of a token after the L2 norm, padded: at least as long as `key`.
+    /// Query of a token, scaled to the L2 norm `1 / sqrt(key dim)` and padded: at least as long as
+    /// `key`.
     query: &'a [f32],
     key: &'a [f32],
     values: &'a Padded,

@@ -254,7 +254,7 @@ fn pass<L: Lanes, R: Rule>(
     lanes.lower(rule.one(lanes, lanes.lift(gate), lanes.lift(up)))
 }
 
-/// Multiplies `x` by `sigmoid(gate)`, element by element, in rows of `cols`.
+/// Multiplies `x`, rows of `cols` elements, in place by `sigmoid(gate)`, element by element.
 pub(super) fn sigmoid_mul(isa: Isa, pool: &mut Pool, x: &mut [f32], gate: &[f32], cols: usize) {
     assert_eq!(x.len(), gate.len(), "a gate for each element");
     let (rows, x) = (x.len() / cols, Shared::new(x));

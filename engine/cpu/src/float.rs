@@ -16,11 +16,11 @@ use super::shared::Shared;
 use super::tile::{self, Left, Out, Right, TILE_GROUPS, TILE_ROWS};
 use engine_core::WeightType;
 
-/// Largest number of activation rows for which the f32 GEMM dequantizes weights in registers, again
-/// for each block of four rows.
+/// Largest number of activation rows for which the f32 GEMM dequantizes weights in registers; for
+/// more rows it dequantizes them into memory that all rows share.
 const FEW_ROWS: usize = 4;
 /// Number of steps of k that the f32 GEMM dequantizes at once for many rows: with four column
-/// groups 16 KiB, half of the L1 cache.
+/// groups 16 KiB, half of an L1 cache of 32 KiB.
 const BLOCK_K: usize = 64;
 
 /// Marker type of the f32 GEMM, which implements the micro-kernel.
@@ -30,8 +30,8 @@ pub(super) struct F32;
 /// Rows of f32 activations, in the order in which the f32 GEMM reads them.
 #[derive(Debug, Default)]
 pub(super) struct Activations {
-    /// Activations of the f32 GEMM: a few rows are row major; more are panels of six rows, `[T /
-    /// 6][K][6]`, so that a tile reads its rows side by side.
+    /// Activations of the f32 GEMM: a few rows are row major; more are panels of six rows, `[T / 6,
+    /// rounded up][K][6]`, so that a tile reads its rows side by side.
     values: Vec<f32>,
     is_few: bool,
 }
@@ -153,7 +153,8 @@ impl<L: Lanes> Multiply<L> for F32 {
 }
 
 /// Multiplies the rows of a block by `NR` groups of 16 columns and returns `NR`. For few rows:
-/// weights are dequantized in registers, again for every four rows.
+/// weights are dequantized in registers, again for each one, two or four rows that are multiplied
+/// together.
 #[inline(always)]
 fn few_rows<L: Lanes, const NR: usize>(
     lanes: L,

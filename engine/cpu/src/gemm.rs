@@ -19,12 +19,15 @@ use super::pool::Pool;
 use super::shared::Shared;
 use engine_core::{HostMatrix, WeightType};
 
-/// Number of bytes of activations that one GEMM work item reads repeatedly, few enough to stay in
-/// the L2 cache.
+/// Largest number of bytes of activations that one GEMM work item reads repeatedly, few enough to
+/// stay in the L2 cache; an item has at least [`MicroKernel::UNIT_ROWS`] rows even if they have
+/// more.
 const CHUNK_BYTES: usize = 384 << 10;
-/// Number of rows of a GEMM block, whose sums stay in the L1 cache together with their operands.
+/// Largest number of rows of a GEMM block, unless a micro-kernel sets another: their sums stay in
+/// the L1 cache together with their operands.
 const BLOCK_ROWS: usize = 128;
-/// Number of GEMM work items per thread: more items balance the threads better, fewer cost less.
+/// Number of work items per thread into which a GEMM divides the output columns, where there are
+/// enough: more items balance the threads better, fewer cost less.
 const ITEMS_PER_THREAD: usize = 4;
 
 /// Arithmetic of a GEMM (f32, bf16 or int8): how activations and weights are converted and packed
@@ -42,8 +45,8 @@ pub(super) trait MicroKernel: Debug + Sized {
 
     /// Number of output columns of a tile of the GEMM's packed weights.
     const COLUMNS: usize;
-    /// Number of rows that the GEMM never splits among blocks or threads: those of the highest
-    /// micro-kernel tile.
+    /// Number of rows that the GEMM never splits among blocks or threads, at least those of the
+    /// highest micro-kernel tile.
     const UNIT_ROWS: usize;
     /// Number of steps of k to a multiple of which the GEMM pads K.
     const UNIT_K: usize;
@@ -138,14 +141,14 @@ pub(super) struct Target<'a, 'b> {
     pub cols: usize,
 }
 
-/// Output location of a GEMM tile: its rows and columns in the output, and the scales of these
-/// columns.
+/// Output location of the results of a block of a GEMM work item: rows and columns in the output,
+/// and the scales of these columns if there are any.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     start: *mut f32,
     /// Distance in elements from row to row of the output.
     stride: usize,
-    /// Number of the tile's columns that exist in the output; the last tile of a matrix may be
+    /// Number of the work item's columns that exist in the output; the last tile of a matrix may be
     /// padded.
     columns: usize,
     scales: Option<&'a [f32]>,
@@ -417,8 +420,8 @@ struct ThreadSplit {
 
 impl ThreadSplit {
     /// Divides a GEMM of `rows` rows, each `row_bytes` long, by `tiles` tiles of columns. A chunk
-    /// of rows has as many rows as stay in the L2 cache, and for many rows at most a thread's
-    /// share, so that each thread keeps the rows that it has.
+    /// of rows has as many rows as stay in the L2 cache and, where a thread's share of the rows is
+    /// at least [`BLOCK_ROWS`], at most that share.
     fn new(rows: usize, row_bytes: usize, unit: usize, tiles: usize, threads: usize) -> Self {
         let cached = (CHUNK_BYTES / row_bytes / unit).max(1) * unit;
         let share = rows.div_ceil(threads).next_multiple_of(unit);

@@ -36,7 +36,8 @@ pub(super) trait Lanes: Copy {
 
     /// Number of vectors of f32 accumulators that fit in registers next to a tile's operands.
     const ACCUMULATORS: usize;
-    /// Number of 16-column groups that the f32 GEMM decodes side by side when there are few rows.
+    /// Largest number of 16-column groups that the f32 GEMM decodes side by side when there are few
+    /// rows.
     const FEW_ROWS_GROUPS: usize;
 
     /// Runs a part of a kernel as a function of its own, compiled for the instruction set.
@@ -92,7 +93,7 @@ pub(super) trait Lanes: Copy {
     /// # Safety
     /// Sixteen bytes can be read at `from`.
     unsafe fn load_i8(self, from: *const i8) -> Self::V;
-    /// Loads 16 E4M3 floats and converts them to f32. The bit pattern of NaN yields 480.
+    /// Loads 16 E4M3 floats and converts them to f32. The bit patterns of NaN yield 480 and -480.
     ///
     /// # Safety
     /// Sixteen bytes can be read at `from`.
@@ -167,7 +168,7 @@ pub(super) trait Pairs: Copy {
     /// bf16 activations of two steps of k of one row, broadcast to all 16 columns.
     type Row: Copy;
 
-    /// Number of rows of a bf16 micro-kernel tile whose accumulators fit in registers.
+    /// Largest number of rows of a bf16 micro-kernel tile whose accumulators fit in registers.
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;
@@ -178,7 +179,8 @@ pub(super) trait Pairs: Copy {
         weights: Self::Weights,
         row: Self::Row,
     ) -> <Self::Lanes as Lanes>::V;
-    /// Rounds 16 f32 to the nearest bf16, ties to even, and returns the bits.
+    /// Rounds 16 f32 to the nearest bf16, ties to even, and returns the bits. AVX-512 BF16 rounds
+    /// numbers below the smallest normal f32 to zero.
     fn round(self, x: &[f32; LANES]) -> [u16; LANES];
 
     /// Loads the bf16 weights of two steps of k for 16 columns.
@@ -221,7 +223,7 @@ pub(super) trait Dots: Copy {
     /// Accumulators of int8 dot products: sixteen i32, one per output column.
     type Sums: Copy;
 
-    /// Number of rows of an int8 micro-kernel tile whose accumulators fit in registers.
+    /// Largest number of rows of an int8 micro-kernel tile whose accumulators fit in registers.
     const ROWS: usize;
 
     fn lanes(self) -> Self::Lanes;

@@ -69,7 +69,8 @@ impl Layout {
         }
     }
 
-    /// Returns the number of steps of k in a unit of packed weights, which share scales.
+    /// Returns the number of steps of k in a unit of packed weights, which share scales if the
+    /// layout has any.
     pub(super) const fn unit(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
@@ -142,7 +143,8 @@ impl Layout {
         }
     }
 
-    /// Writes one unit of column `lane` of a packed group: scale, minimum and quantized values.
+    /// Writes one unit of column `lane` of a packed group: scale, minimum if the layout has minima,
+    /// and quantized values.
     fn put(self, scale: f32, minimum: f32, quants: &[i8], lane: usize, unit: &mut [u8]) {
         let (head, body) = unit.split_at_mut(self.head_bytes());
         let is_half = matches!(self, Self::Q4_1 | Self::Q8_0);
@@ -210,7 +212,7 @@ pub(super) trait Consumer<L: Lanes, const NR: usize> {
 }
 
 /// Dequantizes the first `steps` steps of k, whole units, of each of `groups`, passes the weights
-/// to `consumer` in rising k, and returns it.
+/// to `consumer` in rising k, and returns the consumer.
 #[inline(always)]
 pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
     lanes: L,
@@ -236,8 +238,8 @@ pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
     decode_by!(F32 F16 Bf16 F8E4M3 Q4_1 Q8_0 Affine4 Affine8 Mxfp4)
 }
 
-/// Header of a unit of packed weights for 16 columns: scales and minima, or the scales twice where
-/// there are no minima.
+/// Header of a unit of packed weights for 16 columns: scales and minima, the scales twice where
+/// there are no minima, or zeros where there are neither.
 type Head<V> = [V; 2];
 
 /// Loop that dequantizes the units of packed groups, with a layout that is known at compile time.

@@ -57,8 +57,8 @@ use rope::Rope;
 pub struct Cpu {
     isa: Isa,
     arithmetic: Arithmetic,
-    /// True when any weight matrix was packed for the int8 GEMM. Operations then also write their
-    /// outputs quantized to int8.
+    /// True when any weight matrix was packed for the int8 GEMM. RMS norms and gated activations
+    /// then also write their outputs quantized to int8.
     multiplies_int8: bool,
     /// True when any weight matrix was packed for the bf16 GEMM.
     multiplies_bf16: bool,
@@ -85,13 +85,14 @@ impl fmt::Debug for Cpu {
 
 impl Cpu {
     /// Creates a CPU device that computes a whole model on `threads` threads, the calling one
-    /// included.
+    /// included and at least that one. The others are pinned to processors where possible.
     pub fn new(isa: Isa, threads: usize) -> Self {
         Self::over(isa, Pool::new(threads.max(1)), None)
     }
 
-    /// Creates a CPU device of `threads` threads for one rank of a tensor-parallel group. The ranks
-    /// share the processor, so no thread is pinned.
+    /// Creates a CPU device of `threads` threads, the calling one included and at least that one,
+    /// for one rank of a tensor-parallel group. The ranks share the processor, so no thread is
+    /// pinned.
     pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
         Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
     }

@@ -33,13 +33,15 @@ pub(super) fn reserve(
     Ok(memory)
 }
 
-/// Size in bytes from which the C library takes a block of memory directly from the system.
+/// Size in bytes from which glibc, once configured, takes a block of memory directly from the
+/// system.
 #[cfg(target_env = "gnu")]
 const LARGE_BLOCK: libc::c_int = 256 << 10;
 
 /// Configures glibc to take large blocks of memory directly from the system and return them when
 /// freed. By default it would raise that threshold with each freed block, up to 32 MiB, and keep
-/// the holes: in a server they add up to a tenth of a small model's size. Does nothing elsewhere.
+/// the holes: in a server they add up to a tenth of a small model's size. Does nothing with other C
+/// libraries.
 pub fn keep_large_blocks_apart() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, and changes only where later blocks come from.
@@ -49,7 +51,7 @@ pub fn keep_large_blocks_apart() {
 }
 
 /// Returns freed memory of glibc to the system. After loading a model that is a tenth of the
-/// model's size, which the library would otherwise keep. Does nothing elsewhere.
+/// model's size, which the library would otherwise keep. Does nothing with other C libraries.
 pub fn give_back_freed() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, and moves nothing that is in use.
@@ -79,7 +81,8 @@ fn control_group() -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
-/// Returns the number that follows `name` in the first line of `text` that begins with `name`.
+/// Returns the number that follows `name` in the first line of `text` that begins with `name`;
+/// `None` if there is no such line or no number.
 fn field(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()

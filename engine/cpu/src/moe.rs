@@ -22,8 +22,9 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Selects the `top_k` of `experts` experts for each row of router logits. Keeps only the
-    /// experts in the range `own`, those of this rank, and numbers them from its start.
+    /// Selects, for each row of logits, the `top_k` of `experts` experts with the largest router
+    /// logits, of equal ones those of lower index. Keeps only the experts in the range `own`, those
+    /// of this rank, and numbers them from its start.
     pub(super) fn choose(
         logits: &[f32],
         experts: usize,

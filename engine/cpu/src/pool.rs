@@ -19,15 +19,15 @@ use std::thread::{self, JoinHandle};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Number of iterations of the spin loop before a waiting worker thread parks, about a hundred
-/// microseconds.
+/// Number of iterations of the spin loop before a waiting worker thread parks or the waiting caller
+/// yields its processor, about a hundred microseconds.
 const SPINS: u32 = 2_000;
 
 /// Number of elements of an operation below which one thread is faster than the whole thread pool.
 pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
 
-/// Largest number of elements of a work item of [`Pool::rows`], few enough that its output is still
-/// in the cache when it is quantized.
+/// Largest number of elements, rounded up to whole rows, of a work item of [`Pool::rows`], few
+/// enough that its output is still in the cache when it is quantized.
 const ITEM_ELEMENTS: usize = 16_384;
 
 /// Pointer to the task that the thread pool's caller runs; valid while that caller waits.
@@ -35,7 +35,8 @@ type Task = *const (dyn Fn(usize) + Sync);
 
 /// State that the thread pool's caller and its worker threads share.
 struct Shared {
-    /// Number of tasks given to the worker threads so far; a change is the signal to start.
+    /// Number of tasks given to the worker threads so far; a change is the signal to start the
+    /// task, or to end where the pool is dropped.
     generation: AtomicUsize,
     task: UnsafeCell<Option<Task>>,
     /// Number of worker threads that have not finished the current task.
@@ -222,7 +223,8 @@ impl Drop for Pool {
     }
 }
 
-/// Runs the main loop of a worker thread: waits for a task, runs it, reports its end.
+/// Runs the main loop of a worker thread: waits for a task, runs it, reports its end, until the
+/// pool is dropped.
 fn work(shared: &Shared, parked: &AtomicBool, thread: usize) {
     let mut seen = 0;
     loop {

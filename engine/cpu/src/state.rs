@@ -28,7 +28,8 @@ impl State {
         Ok(Self { shape, storage })
     }
 
-    /// Returns an error if a sequence of the step has no state slot, or one that does not exist.
+    /// Returns an error if a sequence of the step has no state slot, or names one that does not
+    /// exist.
     pub(super) fn check(&self, step: &StepMetadata) -> Result<(), DeviceError> {
         check_state_slots(&step.sequences, self.shape.slots)
             .map_err(|message| DeviceError { operation: "state", message })
@@ -60,7 +61,8 @@ impl Head {
         }
     }
 
-    /// Returns the number of elements of the convolution's earlier inputs of one key head.
+    /// Returns the number of elements of the convolution's earlier inputs of one key head, in one
+    /// slot and layer.
     pub(super) fn history(&self) -> usize {
         self.past * self.channels
     }

@@ -42,8 +42,8 @@ struct Entry {
 }
 
 impl Libraries {
-    /// Compiles all kernels for the host and loads them. Returns `None` and prints a message where
-    /// no compiler is installed.
+    /// Compiles all portable kernels for the host and loads them. Returns `None` and prints a
+    /// message where no compiler is installed.
     pub fn compile() -> Option<Self> {
         let kernels = kernels("shim", true);
         let (even, odd): (Vec<_>, Vec<_>) =

@@ -44,8 +44,9 @@ pub struct Emulated {
 pub struct Script {
     /// Number of algorithms of the emulated GEMM library; 0 means that no library is installed.
     pub algorithms: u64,
-    /// Nanoseconds reported for a kernel, by its name, or for a matrix multiplication, by a text
-    /// such as `algorithm 2 of 16 rows`.
+    /// Nanoseconds reported for a kernel, by its name, for a matrix multiplication by the GEMM
+    /// library, by a text such as `algorithm 2 of 16 rows`, or for a collective operation, by the
+    /// name of NCCL's function.
     pub ns: fn(&str) -> f64,
 }
 
@@ -157,7 +158,8 @@ impl State {
         work.addresses().into_iter().map(|at| self.allocation(at, &name)).collect()
     }
 
-    /// Adds `work` to the number of kernel launches or of GEMM library calls so far.
+    /// Adds `work` to the number of kernel launches or of GEMM library calls so far; collective
+    /// operations are not counted.
     fn count(&mut self, work: &Work) {
         match work {
             Work::Launch { .. } => self.launches += 1,

@@ -50,7 +50,8 @@ impl Buffer {
         }
     }
 
-    /// Gives an activation buffer the shape `[rows, cols]` and allocates memory for it as bf16.
+    /// Gives an activation buffer the shape `[rows, cols]` with elements of bf16, and grows its
+    /// memory where that is needed; its content is unspecified afterwards.
     pub(super) fn reshape(&mut self, stream: &mut Stream, rows: usize, cols: usize) -> Result<()> {
         (self.rows, self.cols) = (rows, cols);
         self.output(stream, DType::Bf16).map(|_| ())

@@ -13,7 +13,7 @@ use super::driver::{Algorithm, keep};
 use crate::Result;
 use engine_weights::hex;
 
-/// Number of candidate algorithms to request from cuBLASLt for one matrix multiplication.
+/// Largest number of candidate algorithms to request from cuBLASLt for one matrix multiplication.
 pub const ALGORITHMS: usize = 8;
 /// Share of our own kernels' time that an algorithm of cuBLASLt must stay below to be chosen. A
 /// gain of less than 2 % is noise, and our own kernels give the same bits on every start.
@@ -73,12 +73,12 @@ impl Choices {
     }
 }
 
-/// Returns the fastest of our own kernels and cuBLASLt's `algorithms`. `measure` returns the
-/// nanoseconds of one matrix multiplication, or `None` if the implementation turns out not to
-/// support it.
+/// Returns the fastest of our own kernels and cuBLASLt's `algorithms`, which must be more than 2 %
+/// faster than our own kernels. `measure` returns the nanoseconds of one matrix multiplication, or
+/// `None` if the implementation turns out not to support it.
 ///
 /// # Errors
-/// A measurement fails for another reason than that the implementation does not support the size.
+/// `measure` fails, for another reason than that the implementation does not support the size.
 pub fn fastest(
     algorithms: &[Algorithm],
     mut measure: impl FnMut(Way) -> Result<Option<f64>>,

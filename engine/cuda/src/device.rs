@@ -35,7 +35,8 @@ pub const RUN_AHEAD: usize = 1;
 /// One GPU as a [`Device`], with the memory and launch state of the one model that it serves.
 #[derive(Debug)]
 pub struct Cuda {
-    /// Tensor-parallel group, if any. Dropped first, to release kernels that wait for this device.
+    /// This rank's access to its tensor-parallel group; `None` on a device that computes alone.
+    /// Dropped first, to release kernels that wait for this device.
     group: Option<Group>,
     pub(super) stream: Stream,
     pub(super) staging: Staging,
@@ -43,7 +44,8 @@ pub struct Cuda {
     /// Attention variants of the model (shape and window). The metadata of every step has an
     /// attention plan for each of them.
     attending: Vec<Attending>,
-    /// Partial attention results of query lines whose key positions are split among blocks.
+    /// Device buffer for partial attention results of query lines (a row's query of one head) whose
+    /// key positions are split among blocks.
     lines: GrowableBuffer,
     gemm: Gemm,
     /// Result of a matrix multiplication with padded weights, before the padding is removed.
@@ -85,7 +87,7 @@ impl Cuda {
     /// Creates the devices of a tensor-parallel group, in the order of the ranks.
     ///
     /// # Errors
-    /// A device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or a device reports an error.
     pub fn group(members: Vec<Member>) -> Result<Vec<Self>> {
         let drivers: Vec<_> = members.iter().map(|member| Arc::clone(&member.driver)).collect();
         let ranks = drivers.into_iter().zip(Group::of(members)?);

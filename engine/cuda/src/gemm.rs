@@ -25,7 +25,7 @@ pub struct Gemm {
     /// Measured choices between our own kernels and cuBLASLt, by shape of the weights and number of
     /// rows.
     choices: Choices,
-    /// Scratch memory of cuBLASLt's algorithms; `None` if no algorithm was chosen.
+    /// Scratch memory of cuBLASLt's algorithms; `None` before tuning, and if it chose no algorithm.
     workspace: Option<Memory>,
     /// Shapes of weights that were multiplied so far, which tuning will measure.
     seen: tune::Seen,
@@ -55,8 +55,8 @@ impl Gemm {
     /// Computes the matrix multiplication `out = x * w^T` with a result of type `dtype`.
     ///
     /// # Errors
-    /// The weights are in a format that is supported for experts only, or the device reports an
-    /// error or does not have enough memory.
+    /// The weights are in a format that is supported for experts only, memory cannot be allocated,
+    /// or the device reports an error.
     pub fn matmul(
         &mut self,
         stream: &mut Stream,
@@ -178,11 +178,11 @@ impl Gemm {
     }
 
     /// Computes the grouped matrix multiplication of a mixture of experts: rows sorted by expert,
-    /// each times the weights of its expert. `offsets` is the device address of the index of each
-    /// expert's first row.
+    /// each times the weights of its expert, plus the expert's bias if there are `biases`.
+    /// `offsets` is the device address of the index of each expert's first row.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn expert_matmul(
         &mut self,
         stream: &mut Stream,

@@ -56,7 +56,7 @@ impl Group {
     /// Creates the ranks of a tensor-parallel group from its members, in their order.
     ///
     /// # Errors
-    /// A device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or a device reports an error.
     pub fn of(members: Vec<Member>) -> Result<Vec<Self>> {
         let Some(first) = members.first() else { return Ok(Vec::new()) };
         let ended = Arc::new(Signal::new(&first.driver)?);
@@ -81,8 +81,8 @@ impl Group {
         self.host.least(x)
     }
 
-    /// Returns an error if another rank has ended, since the results of collective operations are
-    /// then undefined.
+    /// Checks that no other rank has ended, since the results of collective operations are
+    /// undefined then.
     ///
     /// # Errors
     /// Another rank has ended.

@@ -43,7 +43,7 @@ impl Layers {
     /// Packs the constants of an attention layer on the device, as its kernels read them.
     ///
     /// # Errors
-    /// The device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn add_attention(
         &mut self,
         stream: &Stream,
@@ -77,7 +77,7 @@ impl Layers {
     /// Packs the constants of a gated-delta-net layer on the device, as its kernels read them.
     ///
     /// # Errors
-    /// The device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn add_delta_net(&mut self, stream: &Stream, layer: &DeltaNetLayer<Vector>) -> Result<()> {
         let all = [&layer.conv, &layer.rate, &layer.bias, &layer.norm];
         self.delta_net.insert(layer.index, side_by_side(stream, &all)?);
@@ -174,7 +174,8 @@ impl Kv {
         self.memory.address().plus(heads * page_tokens * head_dim * kv_type.bytes())
     }
 
-    /// Returns the element type of keys and values, as the attention kernels name it.
+    /// Returns the element type by which the attention kernels are chosen: FP8 for a KV cache in
+    /// FP8, else bf16.
     pub fn page_type(&self) -> PageType {
         match self.shape.kv_type {
             KvType::Fp8 => PageType::E4m3,
@@ -183,8 +184,9 @@ impl Kv {
     }
 }
 
-/// Recurrent state of all linear-attention layers, in slots of one sequence each. One slot more
-/// than the scheduler's is allocated: padding rows of a CUDA graph write there.
+/// Recurrent state of all linear-attention layers, in slots, each for a running sequence or a
+/// snapshot. One slot more than the scheduler's is allocated: padding rows of a CUDA graph write
+/// there.
 #[derive(Debug)]
 pub struct State {
     pub shape: StateShape,

@@ -69,7 +69,8 @@ pub struct Gpu {
     pub capability: (u32, u32),
 }
 
-/// Lists the GPUs of this machine; empty where no driver is installed or the driver does not start.
+/// Lists the GPUs of this machine; empty where no driver is installed, or it is too old or does not
+/// start. GPUs whose properties cannot be read are left out.
 #[expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 pub fn gpus() -> Vec<Gpu> {
     // SAFETY: searches for the library without calling into it.
@@ -80,8 +81,8 @@ pub fn gpus() -> Vec<Gpu> {
     panic::catch_unwind(list).unwrap_or_default()
 }
 
-/// Lists the GPUs that the kernels support, one per rank: the first GPUs of the driver's list up to
-/// one that is not supported.
+/// Lists the GPUs that the kernels support, one per rank: the GPUs of the driver's list before the
+/// first that is not supported.
 pub fn usable() -> Vec<Gpu> {
     gpus().into_iter().take_while(|gpu| gpu.capability >= CAPABILITY_MIN).collect()
 }

@@ -24,8 +24,8 @@ const SAMPLES: usize = 10;
 /// Problem sizes with which a GPU's hardware limits are measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Sizes {
-    /// Number of bytes to read to measure the memory bandwidth, far larger than any cache if memory
-    /// allows.
+    /// Number of bytes to read to measure the memory bandwidth, far larger than any cache; at most
+    /// half of the free memory is read.
     pub read_bytes: usize,
     /// Number of rows, of columns and of elements of the contraction of the square matrix
     /// multiplication with which bf16 throughput is measured.
@@ -49,10 +49,10 @@ pub struct Limits {
 
 impl Limits {
     /// Measures memory bandwidth and bf16 throughput of a GPU. The choice of GEMM implementation is
-    /// stored in the folder `kept`, if one is given.
+    /// read from the folder `kept` or measured and stored there, if one is given.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn measure(driver: &Arc<dyn Driver>, kept: Option<PathBuf>, sizes: Sizes) -> Result<Self> {
         Ok(Self {
             read_bytes_per_s: read_bytes_per_s(driver, sizes.read_bytes)?,
@@ -61,7 +61,8 @@ impl Limits {
     }
 }
 
-/// Measures the memory bandwidth of reading `bytes` bytes, in bytes per second.
+/// Measures the memory bandwidth, in bytes per second, of reading `bytes` bytes, or half of the
+/// free memory if that is less.
 fn read_bytes_per_s(driver: &Arc<dyn Driver>, bytes: usize) -> Result<f64> {
     let cuda = Cuda::new(Arc::clone(driver));
     // A GPU that is small or full has a limit too, so at most half of the free memory is read.

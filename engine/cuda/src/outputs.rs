@@ -11,8 +11,8 @@ use super::stream::{GrowableBuffer, Stream};
 use crate::{Result, failed};
 use engine_core::StepOutput;
 
-/// Value in place of a token id that the sampling kernel writes for a row from which no token could
-/// be sampled.
+/// Value in place of a token id that the argmax and sampling kernels leave for a row from which no
+/// token could be sampled.
 const NONE: u32 = u32::MAX;
 
 /// Sampled tokens on the device, and the copies of submitted steps' outputs to the host.
@@ -61,7 +61,7 @@ impl StepOutputs {
     /// since the next step may read them as its input.
     ///
     /// # Errors
-    /// The device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn reserve(&mut self, stream: &mut Stream, rows: usize) -> Result<()> {
         if rows > self.ids_max || self.ids_max == 0 {
             stream.grow_keeping(&mut self.ids, 4 * rows.max(1))?;
@@ -74,7 +74,7 @@ impl StepOutputs {
     /// rows that have sampling parameters.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn sample(
         &mut self,
         stream: &mut Stream,
@@ -98,7 +98,7 @@ impl StepOutputs {
     /// Starts the copies of a submitted step's sampled tokens and logits to the host.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn copy_to_host(
         &mut self,
         stream: &Stream,

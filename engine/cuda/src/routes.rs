@@ -46,7 +46,7 @@ pub struct Routes {
     /// expert.
     sources: Address,
     /// Device address of the index, for each pair of a row and an expert, of its row among the rows
-    /// sorted by expert.
+    /// sorted by expert; `u32::MAX` for an expert of another rank.
     slots: Address,
 }
 
@@ -55,8 +55,8 @@ impl Router {
     /// the rows by expert, for the experts in the range `own` of this rank.
     ///
     /// # Errors
-    /// There are more experts, or more experts per row, than the kernel supports, or the device
-    /// reports an error or does not have enough memory.
+    /// There are more experts, or more experts per row, than the kernel supports, memory cannot be
+    /// allocated, or the device reports an error.
     pub fn route(
         &mut self,
         stream: &mut Stream,
@@ -94,7 +94,7 @@ impl Routes {
     /// rank's experts are left unchanged.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn dispatch(&self, stream: &mut Stream, x: &Buffer, out: &mut Buffer) -> Result<()> {
         assert_eq!((out.rows, out.cols), (self.pairs, x.cols), "a row for each pair");
         let to = out.output(stream, DType::Bf16)?;
@@ -103,10 +103,11 @@ impl Routes {
         stream.launch("dispatch", Launch::row_copies(self.pairs, x.cols), &arguments)
     }
 
-    /// Sums the results `x` of each row's experts, weighted by the router, to `out`.
+    /// Writes to `out`, for each row, the sum of the results `x` of those of its experts that
+    /// belong to this rank, weighted by the router.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn combine(&self, stream: &mut Stream, x: &Buffer, out: &mut Buffer) -> Result<()> {
         let rows = self.pairs / self.chosen;
         assert_eq!((out.rows, out.cols), (rows, x.cols), "a row for each of the step");

@@ -30,7 +30,7 @@ impl Staging {
     /// bytes of a row. The copies may still be running when this returns.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn send(
         &mut self,
         to: Address,
@@ -56,15 +56,15 @@ impl Staging {
     /// Copies f32 values to the device address `to`.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn send_f32(&mut self, to: Address, values: &[f32]) -> Result<()> {
         self.send(to, values.len(), size_of::<f32>(), |i, out| {
             out.copy_from_slice(&values[i].to_le_bytes());
         })
     }
 
-    /// Returns the half of the double buffer that was used longer ago, after its copy has ended,
-    /// with space for `bytes` bytes.
+    /// Returns the half of the double buffer that was used longer ago, after its copy has ended, or
+    /// a half not yet used, with space for `bytes` bytes.
     fn half(&mut self, bytes: usize) -> Result<&mut (Pinned, Event)> {
         if self.halves.len() < 2 {
             let pinned = Pinned::new(&self.driver, HALF_BYTES)?;

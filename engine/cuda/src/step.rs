@@ -98,8 +98,8 @@ pub struct Draft<'a> {
     sequences: Vec<ScheduledSequence>,
     /// Attention plan of each attention variant of the model for this step.
     plans: Vec<AttentionPlan>,
-    /// Padded number of rows (CUDA graph bucket) of a step in which all sequences decode; `None`
-    /// for a step with a prefill chunk.
+    /// Padded number of rows (CUDA graph bucket) of a step in which every sequence has one row;
+    /// `None` for a step with a longer prefill chunk or without rows.
     pub bucket: Option<usize>,
     pub layout: Layout,
 }
@@ -261,8 +261,8 @@ impl Layout {
 #[derive(Debug)]
 pub struct StepMetadata {
     pub layout: Layout,
-    /// Padded number of rows (CUDA graph bucket) of the step; `None` for a step with a prefill
-    /// chunk.
+    /// Padded number of rows (CUDA graph bucket) of the step; `None` for a step in which a sequence
+    /// has several rows, or without rows.
     pub bucket: Option<usize>,
     /// Device address of the step's metadata.
     pub metadata: Address,
@@ -284,8 +284,8 @@ impl StepMetadata {
     }
 }
 
-/// Smallest size of the buffer for a step's metadata in bytes: page tables of about 256 sequences
-/// of 8,000 tokens.
+/// Smallest size of the buffer for a step's metadata in bytes: page tables of 256 sequences of
+/// about 1,000 KV pages each.
 const BYTES_MIN: usize = 1 << 20;
 
 /// Device and pinned buffers for the metadata of steps, and for their cos/sin tables.
@@ -308,7 +308,7 @@ impl StepUploads {
     /// `first_sampled` on.
     ///
     /// # Errors
-    /// The device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn send(
         &mut self,
         stream: &mut Stream,
@@ -341,7 +341,7 @@ impl StepUploads {
     /// table's device address.
     ///
     /// # Errors
-    /// The device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn cos_sin(
         &mut self,
         stream: &mut Stream,

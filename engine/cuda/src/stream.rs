@@ -12,7 +12,7 @@ use crate::{Result, failed};
 /// captured and can be replayed.
 #[derive(Debug, Clone, Copy)]
 enum Seen {
-    /// One step of this number of rows ran without capture, so that all buffers have their size.
+    /// One step of the bucket ran without capture, so that all buffers have their size.
     Once,
     Captured {
         graph: CudaGraph,
@@ -49,10 +49,10 @@ impl Stream {
         Self { driver, buckets: BTreeMap::new(), capturing: None }
     }
 
-    /// Launches the kernel `entry` in the stream, as [`Driver::launch`] does.
+    /// Launches the kernel of the name `entry` in the stream, as [`Driver::launch`] does.
     ///
     /// # Errors
-    /// The device reports an error.
+    /// No kernel has that name, or the device reports an error.
     pub fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<()> {
         self.driver.launch(entry, launch, arguments)
     }
@@ -94,7 +94,8 @@ impl Stream {
         Ok(room.address())
     }
 
-    /// Releases all captured CUDA graphs, because memory that they name is about to move.
+    /// Releases all captured CUDA graphs and forgets which buckets ran, as is needed before memory
+    /// that the graphs name moves.
     ///
     /// # Errors
     /// A step is being captured.
@@ -111,7 +112,7 @@ impl Stream {
     }
 
     /// Returns the state of the CUDA graph for `rows` rows as a number that ranks can compare: 0 no
-    /// step ran, 1 one ran, 2 one was captured.
+    /// step ran since the graphs were last released, 1 one ran, 2 one was captured.
     pub fn known(&self, rows: usize) -> u8 {
         match self.buckets.get(&rows) {
             None => 0,

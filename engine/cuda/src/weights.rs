@@ -82,7 +82,8 @@ pub struct Matrix {
     /// Length K of the contraction, which is the number of weights in a row of the matrix.
     pub k: usize,
     pub weights: Part,
-    /// Scales of the weights: f32 for FP8, one byte each for MXFP4, empty for bf16.
+    /// Scales of the weights: f32 for FP8, exponents of one byte (bias 127) for MXFP4, empty for
+    /// bf16.
     pub scales: Part,
     /// Launch of our own kernel that multiplies few rows with this matrix.
     pub plan: MatmulPlan,
@@ -93,7 +94,7 @@ impl Matrix {
     /// weights.
     ///
     /// # Errors
-    /// The device does not have enough memory, or reports an error.
+    /// Memory cannot be allocated, or the device reports an error.
     pub(super) fn random(
         staging: &mut Staging,
         stream: &Stream,
@@ -180,11 +181,11 @@ impl<'a> Rows<'a, '_> {
     }
 }
 
-/// Uploads the rows of several matrices as one matrix `[N, K]`, converted to bf16 if no kernel
-/// supports their format.
+/// Uploads the rows of several matrices as one matrix `[N, K]`, converted to bf16 if their formats
+/// differ or no kernel supports their format.
 ///
 /// # Errors
-/// The kernels do not support the shape or the scales, or the device does not have enough memory or
+/// The kernels do not support the shape or the scales, memory cannot be allocated, or the device
 /// reports an error.
 pub fn matrix(
     staging: &mut Staging,
@@ -231,7 +232,7 @@ pub fn matrix(
 /// Returns `None` where the kernel cannot generate the requested rows.
 ///
 /// # Errors
-/// The device does not have enough memory, or reports an error.
+/// Memory cannot be allocated, or the device reports an error.
 pub fn random_matrix(stream: &Stream, parts: &[RandomRows], k: usize) -> Result<Option<Matrix>> {
     // The kernel generates four numbers of a random stream at a time, and writes eight.
     let is_made =
@@ -349,8 +350,8 @@ fn send_mxfp4(
 /// Copies the weight matrices of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
-/// The matrices differ in shape or format, or the device does not have enough memory or reports an
-/// error.
+/// The matrices differ in shape or format, or their number of output columns is not a multiple of
+/// eight, or the device does not have enough memory or reports an error.
 pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matrix>> {
     let Some(first) = experts.first() else { return Ok(experts) };
     if first.padding > 0 {
@@ -376,7 +377,7 @@ pub fn stack(driver: &Arc<dyn Driver>, experts: Vec<Matrix>) -> Result<Vec<Matri
 /// Copies the biases of a layer's experts into one allocation, one after another.
 ///
 /// # Errors
-/// The device does not have enough memory, or reports an error.
+/// Memory cannot be allocated, or the device reports an error.
 ///
 /// # Panics
 /// The biases differ in length.

@@ -129,10 +129,10 @@ impl<'a> Settings<'a> {
     }
 
     /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a whole
-    /// number; none if the key is missing.
+    /// number; none if the key is missing or null.
     ///
     /// # Errors
-    /// Fails if the key exists and is not a whole number.
+    /// Fails if the value is not a whole number, 0 or above.
     pub fn optional_size(self, json_key: &str, gguf_key: &str) -> Result<Option<usize>, LoadError> {
         match self {
             Self::Json { .. } => self.json_as(json_key, "not a whole number", |value| {
@@ -154,7 +154,7 @@ impl<'a> Settings<'a> {
     }
 
     /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a size;
-    /// none if the key is missing.
+    /// none if the key is missing or null.
     ///
     /// # Errors
     /// Fails if the key exists and is not a size from 1 to 2^24.
@@ -167,10 +167,10 @@ impl<'a> Settings<'a> {
     }
 
     /// Returns the setting `json_key` of config.json, or `gguf_key` of GGUF metadata, as a number;
-    /// none if the key is missing.
+    /// none if the key is missing or null.
     ///
     /// # Errors
-    /// Fails if the key exists and is not a number.
+    /// Fails if the value is not a number or, in GGUF metadata, not a float.
     pub fn optional_number(self, json_key: &str, gguf_key: &str) -> Result<Option<f64>, LoadError> {
         match self {
             Self::Json { .. } => self.json_as(json_key, "not a number", Value::as_f64),
@@ -180,8 +180,8 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Returns the value of `key` in config.json as true or false; `default` if the key is missing,
-    /// and for GGUF files.
+    /// Returns the value of `key` in config.json as true or false; `default` if the key is missing
+    /// or null, and for GGUF files.
     ///
     /// # Errors
     /// Fails if the key exists and is neither true nor false.
@@ -190,8 +190,8 @@ impl<'a> Settings<'a> {
         Ok(flag.unwrap_or(default))
     }
 
-    /// Returns the value of `layer_types` in config.json, one type per layer; none if it is
-    /// missing, and for GGUF files.
+    /// Returns the value of `layer_types` in config.json, one type per layer; none if it is missing
+    /// or null, and for GGUF files.
     ///
     /// # Errors
     /// Fails if the value is not a list of `layers` texts.
@@ -224,8 +224,8 @@ impl<'a> Settings<'a> {
         Ok((0..layers).map(|layer| slides(layer).then_some(window)).collect())
     }
 
-    /// Returns the activation function that config.json names; SiLU if it names none, and for GGUF
-    /// files.
+    /// Returns the activation function that `hidden_activation` or else `hidden_act` of config.json
+    /// names; SiLU if they name none, and for GGUF files.
     ///
     /// # Errors
     /// Fails if config.json names an activation function other than `silu` and `gelu_pytorch_tanh`.
@@ -248,8 +248,8 @@ impl DecoderConfig {
     ///
     /// # Errors
     /// Fails if a size is missing, not a whole number or out of range, if the key heads do not
-    /// divide the query heads evenly, if the head size is odd or above 512, or if the epsilon of
-    /// norms is not a number.
+    /// divide the query heads evenly, if the head size is not an even number from 2 to 512, or if
+    /// the epsilon of norms is not a number.
     pub fn read(settings: Settings<'_>) -> Result<Self, LoadError> {
         let hidden = settings.size("hidden_size", "embedding_length")?;
         let heads = settings.size("num_attention_heads", "attention.head_count")?;
@@ -290,8 +290,8 @@ impl DecoderConfig {
         Ok(())
     }
 
-    /// Returns the numbers of heads and the head size for attention whose scores are divided by the
-    /// square root of the head size.
+    /// Returns the numbers of heads, the head size and the score scale of the model's attention,
+    /// whose scores are divided by the square root of the head size.
     pub fn attention_shape(&self) -> AttentionShape {
         AttentionShape {
             heads: self.heads,

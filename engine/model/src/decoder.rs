@@ -47,9 +47,9 @@ struct Stream<D: Device> {
     /// Rows that pass the LM head, three buffers of `[R, hidden]`: residual stream, output of the
     /// last block, norm of their sum.
     last: [D::Buffer; 3],
-    /// Logits of the R rows that pass the LM head, gathered from all ranks with tensor parallelism,
-    /// `[R, vocab]`. A rank's own logits reuse the scratch buffer of the blocks' projections, which
-    /// is about as large and not needed any more.
+    /// Logits of the R rows that pass the LM head, `[R, vocab]`, gathered from all ranks; unused
+    /// with a single rank. A rank's own logits are in the scratch buffer of the blocks' projections
+    /// instead, which is about as large and not needed any more.
     gathered: D::Buffer,
 }
 
@@ -98,9 +98,9 @@ impl<D: Device> Decoder<D> {
     /// rank's part of them on the device.
     ///
     /// # Errors
-    /// Fails if the architecture or a feature of the model is not supported, if the configuration
-    /// is invalid, if a tensor is missing or has a wrong shape or type, if the ranks cannot share
-    /// the model, or if the device fails or has too little memory.
+    /// Fails if this release or the device does not support the model, if the configuration or a
+    /// tensor is missing or invalid, if the ranks cannot share the model, if random weights would
+    /// not fit in memory, or if the device fails or has too little memory.
     pub fn load(
         mut device: D,
         checkpoint: &Checkpoint,
@@ -328,8 +328,8 @@ fn kv_shape(spec: &DecoderSpec, rank: Rank, layers: usize, kv_type: KvType) -> K
     KvShape { layers, kv_heads, head_dim, pages: 0, page_tokens: 0, kv_type }
 }
 
-/// Returns the shape of this rank's recurrent state, with 0 state slots; it is the same in every
-/// layer that has one. None for models without recurrent state.
+/// Returns the shape of this rank's recurrent state, which is the same in every layer that has one,
+/// with 0 state slots. None for models without recurrent state.
 fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateShape> {
     let whole = spec.layers.iter().find_map(|layer| match &layer.mixer {
         MixerSpec::Attention(_) => None,

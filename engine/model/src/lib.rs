@@ -45,14 +45,17 @@ pub struct ModelInfo {
     /// Number of weights of the whole model; an embedding that is also the LM head counts once.
     pub parameters: u64,
     /// Number of weights in the model's layers that one token uses: without embedding and LM head,
-    /// and of the experts only the top k.
+    /// and of the experts' matrices only those of the top k. The biases of all experts are
+    /// included.
     pub active_layer_parameters: u64,
-    /// True for MoE models, in which a step reads only the experts that its rows are routed to.
+    /// True for MoE models with more experts than the top k: a step reads only the experts that its
+    /// rows are routed to.
     pub has_experts: bool,
     /// Name of the number type in which the model's weight matrices are multiplied; where there are
     /// several, of the least precise. `f32` is the reference.
     pub compute_dtype: &'static str,
-    /// Data type of keys and values in the KV cache, as `--kv-dtype` sets it.
+    /// Data type of keys and values in the KV cache, as `--kv-dtype` sets it or, with `auto`, the
+    /// device's default.
     pub kv_type: KvType,
     /// Number of bytes of one token's keys and values over all layers: on all ranks for a
     /// [`Parallel`] model, on one rank for a [`Decoder`].
@@ -60,21 +63,22 @@ pub struct ModelInfo {
     /// Number of bytes of one sequence's recurrent state over all layers: on all ranks for a
     /// [`Parallel`] model, on one rank for a [`Decoder`]; 0 for models without recurrent state.
     pub state_bytes: usize,
-    /// Shape of the largest weight matrix in the model's layers; with tensor parallelism, of the
-    /// first rank's part.
+    /// Shape of the largest weight matrix in the model's layers, or of the embedding if they have
+    /// none; with tensor parallelism, of the first rank's part.
     pub largest_matrix: MatrixShape,
     /// Numbers of heads, head size and score scale of the model's attention layers, over all ranks.
     pub attention: AttentionShape,
 }
 
-/// Shape `[N, K]` and stored type of a weight matrix.
+/// Shape `[N, K]` and element type of a weight matrix as the device loads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatrixShape {
-    /// N: number of output columns of the weight matrix, which are its stored rows.
+    /// N: number of output columns of the weight matrix, which are its rows.
     pub n: usize,
     /// K: number of elements of a row of the weight matrix, the contraction of the matmul.
     pub k: usize,
-    /// Element type or quantization format of the weight matrix as the checkpoint stores it.
+    /// Element type or quantization format of the weight matrix as the checkpoint stores it, or f32
+    /// where it had to be dequantized to be loaded; of several stacked matrices, that of the first.
     pub weight_type: WeightType,
 }
 
@@ -85,8 +89,8 @@ pub struct MatrixShape {
 pub enum LoadError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// This release, this device or this number of ranks does not support the model. The text is
-    /// the whole message.
+    /// This release does not support the model's architecture, or the device lacks a feature that
+    /// the model needs. The text is the whole message.
     #[error("{0}")]
     Unsupported(String),
     #[error("failed to put the weights on the device")]
@@ -124,14 +128,15 @@ pub trait Model: Send + fmt::Debug {
     /// left for them, or none on a CPU, which does not run the step.
     ///
     /// # Errors
-    /// Fails if a device fails or has too little memory for the step, or if a rank has ended.
+    /// Fails if a device fails, has too little memory for the step or does not support one of its
+    /// operations, or if a rank has ended.
     fn profile_run(&mut self, tokens: usize, sequences: usize) -> Result<Option<u64>, DeviceError> {
         let _ = (tokens, sequences);
         Ok(None)
     }
 
     /// Returns the largest number of steps that may be in flight (submitted and not completed) when
-    /// the next one is submitted; 0 means that each step is completed before the next.
+    /// the next one is planned; 0 means that each step is completed before the next.
     fn run_ahead(&self) -> usize {
         0
     }
@@ -139,9 +144,9 @@ pub trait Model: Send + fmt::Debug {
     /// Submits the step of `batch` to the device, which may still be computing when this returns.
     ///
     /// # Errors
-    /// Fails if the batch is invalid, if no KV cache was allocated, or if the device fails; the
-    /// model must not be used any more. A [`Parallel`] model reports these errors when the step
-    /// completes.
+    /// Fails if the batch is invalid, if the KV cache or state slots that the model needs were not
+    /// allocated, or if the device fails or has too little memory; the model must not be used any
+    /// more. A [`Parallel`] model reports these errors when the step completes.
     fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError>;
 
     /// Waits until the oldest step in flight has completed, and returns its logits and sampled
@@ -157,8 +162,9 @@ pub trait Model: Send + fmt::Debug {
     /// host reads, `[rows, vocab_size]`, in the order of the batch. No other step may be in flight.
     ///
     /// # Errors
-    /// Fails if the batch is invalid, if no KV cache was allocated, if a device fails, or if a rank
-    /// has ended; the model must not be used any more.
+    /// Fails if the batch is invalid, if the KV cache or state slots that the model needs were not
+    /// allocated, if a device fails or has too little memory, or if a rank has ended; the model
+    /// must not be used any more.
     fn step(&mut self, batch: &StepBatch) -> Result<&[f32], DeviceError> {
         self.submit(batch)?;
         Ok(self.complete()?.logits)

@@ -38,7 +38,7 @@ enum Order {
 type Answer = Result<Outcome, DeviceError>;
 
 /// Result of a command to a rank: logits and sampled tokens of a completed step, from the first
-/// rank only, or the number of free bytes after warm-up.
+/// rank only, or the number of free bytes after warm-up; empty for other commands.
 #[derive(Debug, Default)]
 struct Outcome {
     logits: Vec<f32>,
@@ -193,8 +193,8 @@ impl Model for Parallel {
 }
 
 impl RankThread {
-    /// Starts the thread of rank `rank`, which executes commands on `model` until a step fails or
-    /// the channel of commands is closed.
+    /// Starts the thread of rank `rank`, which executes commands on `model` until a step or the
+    /// warm-up fails, or a channel is closed.
     fn spawn<M: Model + 'static>(rank: usize, mut model: M) -> Self {
         let (orders, ordered) = channel();
         let (answered, answers) = channel();
@@ -219,7 +219,7 @@ impl RankThread {
     }
 
     /// Waits for the rank's next answer to a command. A panic of the rank's thread is resumed in
-    /// the caller.
+    /// the caller; a thread that has ended otherwise is an error.
     fn answer(&mut self) -> Answer {
         if let Ok(answer) = self.answers.recv() {
             return answer;

@@ -221,8 +221,9 @@ impl RopeConfig {
     }
 
     /// Reads the rotary embedding that the object `key` of config.json configures; a dot in `key`
-    /// leads to a nested object. What the object does not state is read from the settings around
-    /// it, the base of the frequencies under `theta_key`, or has its default.
+    /// leads to a nested object. The base of the frequencies and the share of rotated dimensions,
+    /// if the object does not state them, are read from the settings around it (the base under
+    /// `theta_key`), or have defaults: `theta`, and all dimensions.
     ///
     /// # Errors
     /// Fails if the scaling is not supported or a setting is missing or invalid.

@@ -56,7 +56,7 @@ impl Heads {
 }
 
 /// Returns the index range of `total` columns that `rank` holds, as [`Rank::share`] does, but with
-/// borders on multiples of `unit`.
+/// borders on multiples of `unit`; the last range ends at `total`.
 pub fn share_in_units(rank: Rank, total: usize, unit: usize) -> Range<usize> {
     let units = rank.share(total.div_ceil(unit));
     (units.start * unit).min(total)..(units.end * unit).min(total)

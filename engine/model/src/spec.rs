@@ -46,8 +46,8 @@ impl DecoderSpec {
         needed.into_iter().filter_map(|(feature, is_needed)| is_needed.then_some(feature)).collect()
     }
 
-    /// Returns the number of MoE expert weights that one row does not use, over all layers of the
-    /// decoder.
+    /// Returns the number of weights in the matrices of MoE experts that one row does not use, over
+    /// all layers of the decoder; biases are not counted.
     pub fn idle_expert_weights(&self) -> u64 {
         let idle = self.layers.iter().map(|layer| match &layer.feed_forward {
             FeedForwardSpec::Moe(moe) => {
@@ -59,8 +59,8 @@ impl DecoderSpec {
     }
 }
 
-/// Names of the tensors of embedding, norms and LM head, which every decoder has, without
-/// `.weight`; `{layer}` stands for the layer index.
+/// Names of the tensors of a decoder's embedding, norms and LM head, without `.weight`; `{layer}`
+/// stands for the layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {
     pub embedding: &'static str,
@@ -119,12 +119,13 @@ pub struct AttentionSpec {
     pub window: Option<usize>,
     /// Index of the attention block's rotary embedding in [`DecoderSpec::ropes`].
     pub rope: usize,
-    /// Order in which files store the rows of the query and key projections.
+    /// Order in which files store the rows of the query and key projections; a query projection
+    /// with gates (`gated`) is stored head by head instead.
     pub rotated: RowOrder,
 }
 
-/// Names of the tensors of an attention block, without `.weight` and `.bias`; `{layer}` stands for
-/// the layer index.
+/// Names of the tensors of an attention block, without `.weight` and `.bias` except for the sinks,
+/// whose name is full; `{layer}` stands for the layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct AttentionNames {
     pub query: &'static str,
@@ -168,8 +169,8 @@ impl DeltaNetSpec {
     }
 }
 
-/// Names of the tensors of a gated DeltaNet block, without `.weight`; `{layer}` stands for the
-/// layer index.
+/// Names of the tensors of a gated DeltaNet block, without `.weight` except for decay rate and
+/// decay bias, whose names are full; `{layer}` stands for the layer index.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaNetNames {
     pub query_key_value: &'static str,

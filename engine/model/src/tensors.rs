@@ -64,7 +64,8 @@ impl<'a, D: Device> Tensors<'a, D> {
     }
 
     /// Returns the quantization block size, in elements, of the matrix `{name}.weight`: ranks can
-    /// divide its columns among them only at multiples of it. It is 1 for float types.
+    /// divide its columns among them only at multiples of it. It is 1 for float types, and for
+    /// types that this release cannot compute with.
     pub fn cut_unit(&self, name: &str, layer: usize, shape: [usize; 2]) -> usize {
         self.checkpoint.cut_unit(&format!("{}.weight", in_layer(name, layer)), &shape)
     }
@@ -97,7 +98,8 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(self.device.vector(&values)?)
     }
 
-    /// Reads a tensor of any shape as f32 to host memory, row major.
+    /// Reads a tensor of any shape as f32 to host memory, row major, and counts its elements as
+    /// parameters.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::tensor`] does.
@@ -263,7 +265,8 @@ impl<'a, D: Device> Tensors<'a, D> {
     }
 
     /// Generates the columns `cols` of a random matrix with rows of `k` elements on the device.
-    /// Returns none if the weights are not random bf16, or the device cannot generate them.
+    /// Returns none if `cols` are several ranges, the weights are not random bf16, or the device
+    /// cannot generate them.
     fn made_up_columns(
         &mut self,
         name: &str,
@@ -299,7 +302,7 @@ impl<'a, D: Device> Tensors<'a, D> {
 
     /// Reads the scales of keys and values in an FP8 KV cache, one per head of `kv_heads`, which
     /// FP8 checkpoints store next to the projections `key` and `value` (names without `.weight`).
-    /// Returns none if there are none.
+    /// Scales of 1 stand in if only keys or only values have scales; returns none if neither do.
     ///
     /// # Errors
     /// Fails as [`Checkpoint::scales`] does.

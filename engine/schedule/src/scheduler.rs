@@ -46,6 +46,11 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Creates a scheduler without sequences, over `limits.pages` blank pages.
+    ///
+    /// # Panics
+    /// Panics if a size in `limits` other than `max_seq_len`, `pages` and `run_ahead` is 0, if
+    /// there are 2^32 or more pages or state slots, or if the snapshot interval is not a multiple
+    /// of the page and chunk sizes.
     pub fn new(limits: Limits) -> Self {
         assert!(limits.max_batch_size > 0 && limits.token_budget > 0, "nothing could ever run");
         assert!(limits.page_tokens > 0 && limits.chunk_tokens > 0, "pages and chunks hold tokens");
@@ -77,6 +82,9 @@ impl Scheduler {
     /// # Errors
     /// Fails if the sequence could not run even alone: prompt and output together have more tokens
     /// than `max_seq_len`, or need more KV pages than there are in all.
+    ///
+    /// # Panics
+    /// Panics if the prompt is empty, or if an unfinished sequence has this id.
     pub fn add(
         &mut self,
         id: SeqId,
@@ -93,6 +101,9 @@ impl Scheduler {
 
     /// Plans the next step and allocates its pages. The plan is empty only if there are no
     /// sequences, or if all of them wait for steps in flight.
+    ///
+    /// # Panics
+    /// Panics if more than `run_ahead` steps are in flight.
     pub fn plan(&mut self) -> SchedulerOutput {
         let ahead = self.held.len();
         assert!(ahead <= self.limits.run_ahead, "{ahead} steps are in flight already");
@@ -108,7 +119,10 @@ impl Scheduler {
     }
 
     /// Marks `plan`, the oldest step in flight, as completed by the device. With a prefix cache,
-    /// the pages that the step filled enter it.
+    /// the pages that the step filled for sequences that are still running enter it.
+    ///
+    /// # Panics
+    /// Panics if `plan` is not that of the oldest step in flight.
     pub fn commit(&mut self, plan: &SchedulerOutput) {
         let Some(held) = self.held.pop_front() else { panic!("no step is in flight") };
         assert_eq!(plan.step, self.completed, "steps end in the order of their plans");
@@ -151,12 +165,16 @@ impl Scheduler {
     }
 
     /// Appends to an unfinished sequence the token that a completed step sampled for it.
+    ///
+    /// # Panics
+    /// Panics if there is no such sequence, or all tokens that steps sample for it are appended
+    /// already.
     pub fn append(&mut self, id: SeqId, token: u32) {
         self.sequences.get_mut(id).expect("a sampled sequence lives").push(token);
     }
 
     /// Removes a finished or aborted sequence and returns it, or `None` if its id is unknown. Its
-    /// pages are released once no step in flight uses them.
+    /// pages and state slots are released once no step in flight uses them.
     pub fn remove(&mut self, id: SeqId) -> Option<Sequence> {
         let mut sequence = self.sequences.remove(id)?;
         self.waiting.remove(&id);
@@ -166,7 +184,8 @@ impl Scheduler {
         Some(sequence)
     }
 
-    /// Empties the prefix cache and returns the number of KV pages that became free.
+    /// Empties the prefix cache and returns the number of KV pages that became blank: those that
+    /// were cached and held by no sequence or step in flight.
     pub fn reset_prefix_cache(&mut self) -> usize {
         self.states.forget_all();
         self.pool.forget()
@@ -308,7 +327,7 @@ impl Scheduler {
     /// Takes a state slot for a sequence that begins after the cached page `last` (`None`: at its
     /// first token), and returns it with the snapshot to copy into it. If no slot is available,
     /// takes over the snapshot's own slot, so that nothing is copied; returns `None` if that is in
-    /// use too.
+    /// use too, or if there is no snapshot.
     fn take_state(&mut self, last: Option<PageId>) -> Option<(StateSlot, Option<StateSlot>)> {
         let Some(page) = last else { return Some((self.states.take()?, None)) };
         let snapshot = self.states.snapshot(page).expect("a cached prefix ends at a snapshot");
@@ -352,7 +371,7 @@ impl Scheduler {
 
     /// Preemption: takes all pages and state from a running sequence and puts it back among the
     /// waiting. Its tokens are kept, and its keys and values are recomputed after its next
-    /// admission.
+    /// admission, as far as the prefix cache does not have them.
     fn preempt(&mut self, id: SeqId) {
         let sequence = self.sequences.get_mut(id).expect("a running sequence lives");
         let (last_step, held) = (sequence.last_step, sequence.rewind());
@@ -364,7 +383,8 @@ impl Scheduler {
 
     /// Prefix cache lookup: returns the longest run of cached pages from the sequence's start. For
     /// a model with recurrent state it must end at a snapshot. The last token is never taken from
-    /// the cache, because its row must be computed to give logits.
+    /// the cache, because its row must be computed to give logits. Empty if the prefix cache is off
+    /// or the sequence needs all rows.
     fn find_prefix(&mut self, id: SeqId) -> Vec<PageId> {
         if !self.limits.prefix_cache || self.get(id).needs.all_rows {
             return Vec::new();

@@ -53,7 +53,8 @@ pub struct Sequence {
     /// Prefix cache keys of the sequence's full pages, computed only as far as they were needed. A
     /// preemption keeps them.
     pub(super) keys: Vec<PageKey>,
-    /// Number of the sequence's first pages that were found in the prefix cache or added to it.
+    /// Number of the sequence's first pages that were found in the prefix cache, were added to it,
+    /// or had an equal page in it when they were filled.
     pub(super) registered: usize,
     pub(super) needs: Needs,
     /// Number of prompt tokens found in the prefix cache at the sequence's first admission; `None`
@@ -103,13 +104,13 @@ impl Sequence {
     }
 
     /// Returns the number of prompt tokens found in the prefix cache at the sequence's first
-    /// admission.
+    /// admission; 0 before it.
     pub fn cached_tokens(&self) -> usize {
         self.cached_tokens.unwrap_or(0)
     }
 
     /// Returns the page table (block table): one KV page per `page_tokens` positions, in position
-    /// order.
+    /// order; empty while the sequence waits.
     pub fn pages(&self) -> &[PageId] {
         &self.pages
     }
@@ -141,7 +142,7 @@ impl Sequence {
     }
 
     /// Marks all of the sequence's positions as not computed and returns its pages and state slots.
-    /// After the next admission everything is recomputed.
+    /// After the next admission everything is recomputed that the prefix cache does not have.
     pub(super) fn rewind(&mut self) -> Held {
         self.planned = 0;
         self.registered = 0;
@@ -157,9 +158,9 @@ impl Sequence {
         self.tokens.push(token);
     }
 
-    /// Schedules the sequence's next `rows` rows in step number `step`. A token is sampled if they
-    /// reach the end of the sequence; `save` is the state slot for a snapshot after them, if one is
-    /// taken.
+    /// Schedules the sequence's next `rows` rows in step number `step`, and returns them for the
+    /// plan. A token is sampled if they reach the end of the sequence; `save` is the state slot for
+    /// a snapshot after them, if one is taken.
     pub(super) fn advance(
         &mut self,
         rows: usize,

@@ -74,9 +74,9 @@ fn push_chunk(
 
 impl Limits {
     /// Returns the number of rows of a prefill chunk that begins at `start`, within a budget of
-    /// `left` rows: all rows up to where a chunk must end, or else up to a multiple of
-    /// `chunk_tokens`. Cutting at multiples keeps the cuts of a prompt independent of the sequences
-    /// that share its steps, and so its results.
+    /// `left` rows: all rows up to where a chunk must end or, if these exceed the budget, up to the
+    /// last multiple of `chunk_tokens` within it, which may be none. Cutting at multiples keeps the
+    /// cuts of a prompt independent of the sequences that share its steps, and so its results.
     pub(super) fn chunk_rows(&self, start: usize, end: usize, left: usize) -> usize {
         let stop = self.chunk_stop(start, end);
         if stop - start <= left {

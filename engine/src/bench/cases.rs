@@ -70,15 +70,17 @@ pub struct Case {
     /// D head size, V vocabulary and E experts. C is the context length, in experts' cases the
     /// number of experts per row.
     pub shape: String,
-    /// Data type of the weights, else of the KV cache, behind the model's name, else of the
-    /// activations; in a case of sampling the name of its parameters.
+    /// Data type of the weights; in cases of attention and RoPE the model's name and the data type
+    /// of the KV cache; in a case of sampling the name of its parameters; else the data type of the
+    /// activations.
     pub dtype: String,
     /// Smallest number of bytes that one call of the operation reads and writes.
     pub bytes: u64,
     /// Number of floating-point operations of one call; a multiplication and an addition count as
     /// two.
     pub flops: u64,
-    /// Data type in which a matrix multiplication is computed; empty for other operations.
+    /// Data type in which a matrix multiplication is computed; empty for other operations, those of
+    /// experts included.
     pub compute_dtype: &'static str,
     /// Number of layers of weights or KV pages that successive calls of the case use in turn.
     pub layers: usize,

@@ -28,7 +28,8 @@ const SAMPLES: usize = 11;
 /// Smallest number of calls of a kernel case in one timed run, so that a run is long compared with
 /// the resolution of a CUDA event.
 const CALLS_MIN: usize = 4;
-/// Size in bytes of the weights or KV pages of a kernel case over all its layers.
+/// Largest total size in bytes of the weights, KV pages, states or activations of a kernel case
+/// over all its layers; a single layer may be larger.
 const LAYERS_BYTES: usize = 256 << 20;
 
 /// Measurement of one kernel case: an element of `benches` in a `kernel.v1` record.
@@ -50,8 +51,8 @@ pub(super) struct Kernel {
 /// Opens the first GPU, and measures the model if one is given, and the kernels if `flags` say so.
 ///
 /// # Errors
-/// The GPU cannot be opened or measured, the model cannot be found, loaded or run, or the lengths
-/// in `flags` exceed the model's context.
+/// The GPU cannot be opened, fails or does not have enough memory; the model cannot be loaded or
+/// run; or the lengths in `flags` exceed the model's context.
 pub(super) fn run(
     source: Option<ModelSource>,
     flags: &BenchFlags,
@@ -116,8 +117,8 @@ impl Bench<'_> {
         cases.iter().map(one).collect()
     }
 
-    /// Measures a kernel case on a fresh device; the weights or KV pages of its layers take
-    /// `memory` bytes together.
+    /// Measures a kernel case on a fresh device; the weights, KV pages, states or activations of
+    /// its layers take at most `memory` bytes together, unless one layer takes more.
     fn kernel(&self, limits: Limits, make: &Make<Cuda>, memory: usize) -> Result<Kernel> {
         let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
         let mut case = make(Setup { device, memory })?;

@@ -20,7 +20,8 @@ const MATMUL_ROWS: [usize; 2] = [64, 512];
 const CONTEXT: usize = 8000;
 /// Number of rows of the prefill chunk whose attention is measured.
 const CHUNK_ROWS: usize = 512;
-/// Size in bytes of the weights, or of keys and values, of a measured case over all its layers.
+/// Largest total size in bytes of the weights, or of keys and values, of a measured case over all
+/// its layers; a single layer may be larger.
 const LAYERS_BYTES: usize = 128 << 20;
 
 /// Measurement of multiplying rows of activations with the largest matrix of a layer.

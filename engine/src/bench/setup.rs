@@ -26,8 +26,9 @@ const LAYERS_MAX: usize = 64;
 pub struct Setup<D> {
     /// Device that computes the benchmark case.
     pub device: D,
-    /// Total size in bytes of the weights or KV pages of the case's layers: far larger than any
-    /// cache, so that they come from memory as in a step. 0 for one layer.
+    /// Largest total size in bytes of the weights, KV pages, states or activations of the case's
+    /// layers: far larger than any cache, so that they come from memory as in a step. A case has
+    /// one to 64 layers whatever the size; 0 means one.
     pub memory: usize,
 }
 

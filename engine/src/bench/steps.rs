@@ -47,7 +47,7 @@ pub(super) struct Speeds {
     /// Measured memory bandwidth of the machine in bytes per second.
     pub read_bytes_per_s: f64,
     /// Size in bytes of the weights that a step reads, whatever its number of rows; `None` where
-    /// that is not known, as for experts.
+    /// that is not known, as for a model with experts on a GPU.
     pub weight_bytes: Option<f64>,
 }
 
@@ -61,7 +61,8 @@ pub(super) struct Timed<'a> {
 
 impl<'a> Timed<'a> {
     /// Allocates the model's memory for the longest sequence and the largest batch in `flags`; an
-    /// error if the model does not take such a sequence.
+    /// error if the model does not take such a sequence, or the device fails or does not have
+    /// enough memory.
     pub fn new(model: &'a mut dyn Model, flags: &BenchFlags, clock: Clock) -> Result<Self> {
         let most = |counts: &[NonZeroUsize]| counts.iter().max().map_or(1, |count| count.get());
         let (prompt, context, widest) =

@@ -67,8 +67,8 @@ impl LoadFormat {
 #[derive(Debug, Clone, Default, PartialEq, clap::Args, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Flags {
-    /// Number of tensor-parallel ranks: threads of the CPU, or GPUs of this machine, connected by
-    /// NCCL (`CUDA_VISIBLE_DEVICES` selects them) [default: 1]
+    /// Number of tensor-parallel ranks: groups of CPU threads, or GPUs of this machine, connected
+    /// by NCCL (`CUDA_VISIBLE_DEVICES` selects them) [default: 1]
     #[arg(long, value_name = "N")]
     pub tp: Option<usize>,
     /// Device to compute on [default: auto]
@@ -83,7 +83,7 @@ pub struct Flags {
     #[arg(long, visible_alias = "server-port", value_name = "P")]
     #[serde(alias = "server-port")]
     pub port: Option<u16>,
-    /// Largest number of sequences that run at once [default: by GPU model]
+    /// Largest number of sequences that run at once [default: by GPU model, 128 on a CPU]
     #[arg(long, value_name = "N")]
     pub max_batch_size: Option<usize>,
     /// Share of the free memory, after weights, for the KV cache; above 1 a number of pages

@@ -107,7 +107,7 @@ impl Writing {
     }
 
     /// Builds the JSON of a choice, or of a streamed piece of one. Its `stop_reason` is the stop
-    /// string or stop token that the request named and that ended the output.
+    /// string or stop token that the request named and that ended the output, else `null`.
     fn choice<S: Shape>(&self, shape: &S, piece: &Piece<'_>) -> Value {
         let (finish_reason, stop_reason) = match piece.finish {
             None => (None, Value::Null),
@@ -148,7 +148,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_token_ids: Option<&'a [u32]>,
     /// Token usage of the answer; `None` leaves the field out. As in OpenAI's streams, it is `null`
-    /// in chunks before the last when a request wants usage.
+    /// in chunks before the last when a request wants usage, unless it wants usage in every chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Value>,
 }
@@ -190,7 +190,8 @@ struct Choice {
     cached_tokens: usize,
 }
 
-/// Waits until all choices of an answer are complete, and writes them as one JSON document.
+/// Waits until all choices of an answer are complete, and writes them as one JSON document; an
+/// error as soon as one choice fails or the engine has ended.
 async fn whole<S: Shape>(shape: &S, writing: &Writing, mut ticket: Ticket) -> Result<Response> {
     let mut choices = vec![Choice::default(); writing.choices()];
     while choices.iter().any(|choice| choice.finish.is_none()) {

@@ -134,7 +134,8 @@ impl ChatPrompt {
 }
 
 /// Normalizes one message of a chat request: its content becomes a string. Content parts other than
-/// text are refused; unknown keys are left for the chat template.
+/// text, and a `function_call` or `audio` with a value, are refused; unknown keys are left for the
+/// chat template.
 fn message((index, message): (usize, Value)) -> Result<Value> {
     let name = |field: &str| format!("messages.{index}.{field}");
     let unsupported = |field: &str, what: &str| {

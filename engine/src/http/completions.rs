@@ -120,8 +120,8 @@ impl Shape for Completion {
 /// nothing predicts.
 type Entry<'a> = (u32, Option<&'a TokenLogprobs>);
 
-/// Returns the tokens of a choice whose log-probabilities the answer reports: those of the repeated
-/// prompt, then the output's.
+/// Returns the tokens of a piece of a choice whose log-probabilities the answer reports: in the
+/// first piece those of the repeated prompt, then the output's; empty where the request wants none.
 fn entries<'a>(writing: &Writing, piece: &Piece<'a>) -> Vec<Entry<'a>> {
     let known = |logprobs: &'a TokenLogprobs| (logprobs.chosen.token, Some(logprobs));
     let mut entries: Vec<Entry<'a>> = Vec::new();

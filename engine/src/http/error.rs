@@ -40,8 +40,8 @@ pub enum ErrorKind {
     Loading,
     /// The server is shutting down and accepts no new requests.
     Draining,
-    /// The engine failed, or work for the request, such as rendering the chat template, panicked;
-    /// the request is not at fault.
+    /// The model could not be loaded, the engine failed, or a task for the request, such as
+    /// rendering the chat template, panicked; the request is not at fault.
     EngineFailed,
 }
 

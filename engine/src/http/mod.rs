@@ -72,8 +72,8 @@ fn router(app: App) -> Router {
         .with_state(app)
 }
 
-/// Middleware that checks the API key, counts refused requests for completions and chats, and
-/// answers a body that is too long in the JSON format of all other errors.
+/// Middleware that checks the API key except for `/health`, counts refused requests for completions
+/// and chats, and answers a body that is too long in the JSON format of all other errors.
 async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let generates = path == "/v1/completions" || path == "/v1/chat/completions";

@@ -39,8 +39,8 @@ pub(super) struct Params {
     /// Structure (JSON schema or regular expression) that the answer must have, if the request
     /// wants one.
     structure: Option<Wanted>,
-    /// Seed of the first choice, if the request gives one; each further choice has a seed larger by
-    /// 1.
+    /// Seed of each prompt's first choice, if the request gives one; each further choice of the
+    /// prompt has a seed larger by 1.
     seed: Option<u64>,
 }
 
@@ -71,8 +71,8 @@ pub(super) struct SequenceOptions {
 
 impl Params {
     /// Builds the guide that keeps the answer within the structure that the request wants, on a
-    /// blocking thread: the grammar of a large schema takes many milliseconds. `None` if the request
-    /// wants no structure. `chat` is the rendered prompt of a chat.
+    /// blocking thread: the grammar of a large schema takes many milliseconds. `None` if the
+    /// request wants no structure. `chat` is the rendered prompt of a chat.
     pub(super) async fn guide(
         &mut self,
         ready: &Ready,
@@ -124,8 +124,8 @@ impl Params {
         })
     }
 
-    /// Builds the engine's requests for one prompt, one per choice, and refuses a prompt and output
-    /// that exceed `limits`.
+    /// Builds the engine's requests for one prompt, one per choice; refuses an empty prompt, and a
+    /// prompt and output that exceed `limits`.
     pub(super) fn requests(
         &self,
         prompt: &[u32],

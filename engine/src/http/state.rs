@@ -49,7 +49,8 @@ pub struct Ready {
     pub model_name: String,
     /// Body of `/server_info`, without the digest of the weights.
     pub info: ServerInfo,
-    /// SHA-256 of the weights, which may still be computed in the background.
+    /// SHA-256 of the weights in hex, which may still be computed in the background; a reason where
+    /// it cannot be computed.
     pub weights_sha256: engine_weights::Digest,
 }
 
@@ -104,12 +105,13 @@ pub struct ModelFacts {
     pub id: String,
     /// Name of the model's architecture, as the checkpoint gives it.
     pub architecture: String,
-    /// SHA-256 of the weights' files in hex, filled in per request; `None` if a file could not be
-    /// read.
+    /// SHA-256 of the weights' files in hex (for random weights, of their seed and the
+    /// configuration), filled in per request; `None` if a file could not be read.
     pub weights_sha256: Option<String>,
     /// Origin of the weights: `real` for the checkpoint's, `random` for generated ones.
     pub weights: &'static str,
-    /// File format of the weights, such as GGUF.
+    /// File format of the checkpoint: `gguf` or `safetensors`; for random weights that of the
+    /// configuration.
     pub format: &'static str,
     /// Commit of the hub repository that the model's files are from, if known.
     pub revision: Option<String>,
@@ -120,7 +122,8 @@ pub struct ModelFacts {
     pub dtype: &'static str,
     /// Number of the model's weights (parameters); tied embeddings count once.
     pub parameters: u64,
-    /// Longest sequence in tokens that the checkpoint was trained for.
+    /// Number of tokens of the longest sequence that the model supports, as its configuration
+    /// states it; 2,048 where it does not. `--max-seq-len` may set a smaller limit.
     pub max_seq_len: usize,
 }
 

@@ -7,7 +7,7 @@ use super::error::{ApiError, ErrorKind, Result};
 use super::fields::{Fields, wrong_type};
 use crate::guide::Structure;
 
-/// Structure (JSON schema or regular expression) that a request wants for its output, behind the
+/// Structure (JSON schema or regular expression) that a request wants for its output, after the
 /// name of the request field that gave it.
 pub(super) type Wanted = (&'static str, Structure);
 

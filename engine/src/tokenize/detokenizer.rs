@@ -15,7 +15,7 @@ use crate::guide::TokenBytes;
 /// Incremental detokenizer: turns the tokens of one sequence into text, token by token.
 pub trait Detokenizer: Send + fmt::Debug {
     /// Adds a token to the output and returns the text that it completes; empty while a character
-    /// is unfinished.
+    /// is unfinished, and for a token without text.
     fn push(&mut self, token: u32) -> String;
 
     /// Returns the text that was held back at the end of the output; an unfinished character
@@ -141,7 +141,8 @@ impl Pieces {
     }
 
     /// Decodes token ids to text, without special tokens if `skip_special`. Bytes that are not
-    /// UTF-8 become U+FFFD; ids without a token have no text.
+    /// UTF-8 become U+FFFD; ids without a token have no text; with SentencePiece's convention a
+    /// space at the start of the text is dropped.
     pub(super) fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let pieces = ids.iter().filter_map(|id| self.get(*id));
         let shown = pieces.filter(|piece| !(skip_special && piece.is_special));

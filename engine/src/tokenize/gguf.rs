@@ -10,12 +10,14 @@ use serde_json::{Value, json};
 use super::{Parts, TokenizerError};
 use engine_weights::gguf::Metadata;
 
-/// Type in GGUF metadata of the unknown token, whose name is recognized within a text.
+/// Type in GGUF metadata of the unknown token, whose name is recognized within a text as a special
+/// token.
 const UNKNOWN: i64 = 2;
 /// Type in GGUF metadata of control tokens, whose names are recognized within a text as special
 /// tokens.
 const CONTROL: i64 = 3;
-/// Type in GGUF metadata of user-defined tokens, whose names are recognized within a text.
+/// Type in GGUF metadata of user-defined tokens, whose names are recognized within a text but are
+/// not special.
 const USER_DEFINED: i64 = 4;
 
 /// Regular expression of GPT-2's pre-tokenizer.

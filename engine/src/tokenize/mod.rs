@@ -39,24 +39,26 @@ pub trait Text: Send + Sync + fmt::Debug {
         Err(no_tokenizer())
     }
 
-    /// Decodes `tokens` to text, without special tokens.
+    /// Decodes `tokens` to text, without special tokens; empty if the model has no tokenizer.
     fn decode(&self, _tokens: &[u32]) -> String {
         String::new()
     }
 
-    /// Returns the bytes of one token as they stand in running text, or the name of a special
-    /// token.
+    /// Returns the UTF-8 bytes of the text to which one token decodes by itself, or of the name of
+    /// a special token; bytes that are not UTF-8 become U+FFFD. Empty if the model has no
+    /// tokenizer.
     fn token_bytes(&self, _token: u32) -> Vec<u8> {
         Vec::new()
     }
 
     /// Creates the detokenizer of a new output; with `shows_special` special tokens appear by their
-    /// names.
+    /// names. The output has no text if the model has no tokenizer.
     fn detokenizer(&self, _shows_special: bool) -> Box<dyn Detokenizer> {
         Box::new(NoTokenizer)
     }
 
-    /// Returns the ids of the end tokens, with which the model ends an answer.
+    /// Returns the ids of the end tokens, with which the model ends an answer; empty if the model
+    /// has no tokenizer or its checkpoint names none.
     fn end_tokens(&self) -> &[u32] {
         &[]
     }
@@ -64,7 +66,8 @@ pub trait Text: Send + Sync + fmt::Debug {
     /// Renders the prompt for a conversation with the model's chat template.
     ///
     /// # Errors
-    /// The model has no tokenizer or no chat template, or the template refuses the messages.
+    /// The model has no tokenizer or no chat template, or the template refuses the messages, is
+    /// faulty or exceeds a limit.
     fn render_chat(&self, _chat: &Chat<'_>) -> Result<String, TextError> {
         Err(no_tokenizer())
     }
@@ -78,7 +81,8 @@ pub trait Text: Send + Sync + fmt::Debug {
     /// conversation, if any: after it the model may reason before the structured answer begins.
     ///
     /// # Errors
-    /// The model has no tokenizer, the structure is not valid, or no grammar can express it.
+    /// The model has no tokenizer or no end token, the structure is not valid, or the grammar
+    /// engine does not support it or the vocabulary.
     fn guide(&self, _structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
         Err(no_tokenizer())
     }
@@ -122,7 +126,8 @@ pub struct Tokenizer {
     template: Option<ChatTemplate>,
     reasoning: Reasoning,
     end_ids: Vec<u32>,
-    /// Id of the BOS token, with which every sequence begins, if the model has one.
+    /// Id of the BOS token that the checkpoint names; `None` if it names none. Whether texts begin
+    /// with it is up to the tokenizer.
     pub bos_id: Option<u32>,
     /// SHA-256 of the tokenizer.json in hex. For a GGUF file, that of the tokenizer.json that is
     /// rebuilt from its metadata, with sorted keys and without white space.

@@ -87,7 +87,8 @@ impl Splitter {
         parts
     }
 
-    /// Releases the output text that was held back, at the end of the output.
+    /// Releases the output text that was held back, at the end of the output; an incomplete harmony
+    /// header is dropped.
     pub fn finish(&mut self) -> SplitText {
         let rest = std::mem::take(&mut self.held);
         let mut parts = SplitText::default();
@@ -192,7 +193,8 @@ pub fn overlap(text: &str, mark: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// Returns true if a prompt ends with the tag `<think>`, so that the output begins with reasoning.
+/// Returns true if a prompt ends with the tag `<think>`, apart from white space, so that the output
+/// begins with reasoning.
 pub(super) fn opens_thinking(prompt: &str) -> bool {
     prompt.trim_end().ends_with(THINK)
 }

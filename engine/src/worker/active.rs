@@ -31,9 +31,9 @@ pub(super) struct Active {
 }
 
 /// Returns the number of output tokens of a request, from the first on, that must be sampled on the
-/// host, because they need a guide, penalties, a ban or log-probabilities; `usize::MAX` for all.
-/// Other tokens are sampled on the device, which saves copying the logits and lets the next step be
-/// submitted early.
+/// host, because they need a guide, penalties, a logit bias, banned end tokens or
+/// log-probabilities; `usize::MAX` for all. Other tokens are sampled on the device, which saves
+/// copying the logits and lets the next step be submitted early.
 pub(super) fn host_sampled(request: &Request, end_tokens: &[u32]) -> usize {
     if request.guide.is_some() || request.logprobs.is_some() || request.sampling.changes_logits() {
         return usize::MAX;

@@ -148,6 +148,9 @@ struct SubmittedStep {
 
 impl Worker {
     /// Creates the engine loop for a model whose KV cache is allocated as `limits` says.
+    ///
+    /// # Panics
+    /// `limits.run_ahead` is above 1, or above the number of steps that the model takes in advance.
     pub fn new(
         model: Box<dyn Model>,
         text: Arc<dyn Text>,
@@ -165,7 +168,7 @@ impl Worker {
         Self { model, requests, run_ahead, in_flight, spare, completed: Duration::ZERO }
     }
 
-    /// Runs the loop until every command sender is dropped.
+    /// Runs the loop until every command sender is dropped and no sequence is open.
     ///
     /// # Errors
     /// The device failed; the outputs of running sequences are lost.
@@ -178,8 +181,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs one iteration: takes all commands, then submits a step or completes one. Blocks while
-    /// no sequence is open. Returns false once every command sender is dropped.
+    /// Runs one iteration: takes all commands, then submits a step, completes one, or both. While
+    /// no sequence is open, waits for a command first. Returns false once every command sender is
+    /// dropped and no sequence is open.
     ///
     /// # Errors
     /// The device failed; the outputs of running sequences are lost.

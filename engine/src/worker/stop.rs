@@ -28,7 +28,7 @@ impl StopText {
     }
 
     /// Adds a piece of output text, and releases the text that cannot belong to a stop string any
-    /// more.
+    /// more. Once a stop string is complete, text after it is dropped.
     pub(super) fn push(&mut self, text: String) -> Released {
         if self.stops.is_empty() {
             return Released { text, stop: None };

@@ -116,8 +116,8 @@ fn k_parts(
 }
 
 /// Returns the 6-bit scale and 6-bit minimum of part `part`, below 8, of a `Q4K` or `Q5K` block,
-/// from the block's twelve bytes of scales. Those of the first four parts are contiguous; those of
-/// the last four are composed of four and two bits.
+/// from the block's twelve bytes of scales. Those of the first four parts are the low 6 bits of a
+/// byte each; those of the last four are composed of four and two bits.
 fn scale_and_minimum(packed: &[u8], part: usize) -> (u8, u8) {
     if part < 4 {
         return (packed[part] & 63, packed[part + 4] & 63);

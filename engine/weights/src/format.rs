@@ -110,8 +110,9 @@ mod tests {
 
     /// Expected values of test blocks by quantization type: byte offsets of the scale (0.5) and
     /// minimum (-0.25), sum of the block's weights, and sum of each weight times its index from 1,
-    /// as the Python package gguf 0.19.0 computes them. Byte `i` of a block is bits 2 to 9 of `89
-    /// i^2 + 57 i + 23`. All sums are exact in f64.
+    /// as the Python package gguf 0.19.0 computes them. Byte `i` of a block, except those of scale
+    /// and minimum, is bits 2 to 9 of `89 i^2 + 57 i + 23`; the scale of MXFP4 is 126. All sums are
+    /// exact in f64.
     const SUMS: [(WeightType, &[usize], f64, f64); 9] = [
         (WeightType::Q4_0, &[0], -17.0, -431.0),
         (WeightType::Q4_1, &[0, 2], 96.5, 1447.5),

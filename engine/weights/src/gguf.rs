@@ -263,7 +263,8 @@ fn tensor_table(
 }
 
 /// Computes the byte range of a tensor-table entry in the GGUF file, whose tensor data begin at
-/// byte `data`, and checks that it lies within the file.
+/// byte `data`. Returns an error if the tensor's type is unknown, its rows are not whole
+/// quantization blocks, or the range does not lie within the file.
 fn place(reader: &Reader<'_>, tensor: &Listed, data: u64) -> Result<StoredTensor, CheckpointError> {
     let Some((type_name, block, block_bytes)) = ggml_type(tensor.type_id) else {
         let reason = format!("tensor `{}` has unknown type {}", tensor.name, tensor.type_id);
@@ -345,7 +346,8 @@ struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     at: usize,
-    /// Number of elements of metadata arrays read so far from the GGUF file, for the limit.
+    /// Number of elements of metadata arrays read so far from the GGUF file, at most
+    /// `ELEMENTS_MAX`.
     elements: u64,
 }
 

@@ -108,8 +108,8 @@ impl TensorData<'_> {
 #[derive(Debug)]
 enum WeightSource {
     Files(Vec<Map>),
-    /// Pseudo-random weights from a seed, in the shapes that the caller requests; no weight file is
-    /// read.
+    /// Pseudo-random weights from a seed, in the shapes that the caller requests; no tensor is read
+    /// from a file.
     Random {
         seed: u64,
     },
@@ -131,8 +131,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `files`. With a `seed`, only its configuration and shapes are used,
-    /// and its weights are pseudo-random numbers instead of those in the files.
+    /// Opens the checkpoint in `files`. With a `seed`, only its configuration and, of a GGUF file,
+    /// the tensor table are used, and its weights are pseudo-random numbers instead of those in the
+    /// files.
     ///
     /// # Errors
     /// Fails if a file is missing, cannot be read, is empty or damaged, or is of an unsupported
@@ -381,8 +382,8 @@ impl Checkpoint {
     }
 }
 
-/// Reason why a checkpoint cannot be read. Messages name the file or the model, and the remedy
-/// where one is known.
+/// Reason why a checkpoint is not found, or cannot be read or used. Messages name the file or the
+/// model, and the remedy where one is known.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum CheckpointError {
@@ -393,8 +394,8 @@ pub enum CheckpointError {
          hint: give a path, or download the model into the cache first"
     )]
     NotFound { name: String, searched: String },
-    /// A checkpoint file or one of its tensors is damaged or missing, or this release does not
-    /// support it. The text is the whole message.
+    /// A checkpoint file, a value of its configuration or one of its tensors is damaged or missing,
+    /// or this release does not support it. The text is the whole message.
     #[error("{0}")]
     Unsound(String),
 }

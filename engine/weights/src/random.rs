@@ -152,8 +152,8 @@ fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
     }
 }
 
-/// Generates `count` random FP8 blocks of scale 1 whose E4M3 floats have magnitudes up to 2^-5, in
-/// steps of 2^-9.
+/// Generates `count` random FP8 blocks of scale 1 whose E4M3 floats have magnitudes up to about
+/// 2^-5, in steps of 2^-9.
 fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(count * WeightType::F8E4M3.block_bytes());
     for _ in 0..count {
@@ -171,8 +171,9 @@ fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
 const PART_SCALE: u8 = 42;
 const PART_SCALES: u8 = 0xaa;
 
-/// Generates `count` random quantized blocks: random quantized values with constant scales, chosen
-/// so that the weights have the standard deviation of all random weights.
+/// Generates `count` random quantized blocks: random quantized values with fixed scales, except for
+/// a random sign (Q4_0, Q5_0) or exponent (MXFP4, one of two). Scales are chosen so that the
+/// weights have about the standard deviation of all random weights.
 fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8> {
     let width = 2.0 * DEVIATION * SQRT_3;
     let part = f32::from(PART_SCALE);

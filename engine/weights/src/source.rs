@@ -21,10 +21,10 @@ pub struct ModelSource {
 /// Layout of a model's files on this machine, with their path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelFiles {
-    /// Model in the Hugging Face layout: path of a folder with `config.json`, safetensors and
-    /// `tokenizer.json`.
+    /// Model in the Hugging Face layout: path of the folder that has its `config.json`, in which
+    /// weights are looked up as safetensors and the tokenizer as `tokenizer.json`.
     Folder(PathBuf),
-    /// Model in GGUF: path of a file that holds configuration, weights and tokenizer.
+    /// Model in GGUF: path of the file, which holds configuration, weights and tokenizer.
     Gguf(PathBuf),
 }
 
@@ -62,7 +62,8 @@ impl ModelSource {
 
 /// Returns the folder of the Hugging Face hub cache as Hugging Face's libraries determine it:
 /// `HF_HUB_CACHE`, else `HF_HOME/hub`, else `huggingface/hub` in `XDG_CACHE_HOME` or `~/.cache`.
-/// `variable` reads an environment variable. None if none of these variables nor `HOME` is set.
+/// `variable` reads an environment variable. None if all of these variables and `HOME` are unset or
+/// empty.
 pub fn hub_cache(variable: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("HF_HUB_CACHE")
@@ -124,7 +125,8 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
     Ok(Some(ModelSource { id: id.to_owned(), revision: Some(revision), files }))
 }
 
-/// Returns the paths of the GGUF files in a folder, sorted.
+/// Returns the paths of the GGUF files in a folder, sorted; an empty list if the folder cannot be
+/// read.
 fn gguf_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = entries
@@ -136,6 +138,9 @@ fn gguf_files(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Reads and parses a JSON file of a checkpoint.
+///
+/// # Errors
+/// Fails if the file cannot be read or is not JSON.
 pub fn read_json(path: &Path) -> Result<serde_json::Value, CheckpointError> {
     let text =
         fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;

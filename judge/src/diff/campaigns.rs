@@ -13,23 +13,25 @@ use super::estimate::{self, log_of};
 use super::judge::{Evidence, Judgement, judge};
 use crate::summary::values;
 
-/// Pairs of a cell that are judged: those of the newest campaign that interleaved both releases.
+/// Pairs of runs in one cell: those of the newest campaign that interleaved both releases. They are
+/// judged if they are comparable.
 #[derive(Debug)]
 pub struct Pairs<'a> {
     /// Id of the campaign that interleaved both releases.
     pub campaign: String,
     /// Blocks of the campaign in this cell.
     pub blocks: Blocks<'a>,
-    /// False where the two releases were sent different requests, or ran with different flags that
-    /// a command line sets.
+    /// False where the two releases were sent different requests, or ran with different values of a
+    /// flag that a command line sets; such pairs are not judged.
     pub comparable: bool,
 }
 
-/// Noise of metrics in log units, by campaign id and metric name.
+/// Noise by campaign id and metric name: half the width, in log units, of the confidence interval
+/// that a release shows against itself.
 pub type Noise = BTreeMap<String, BTreeMap<&'static str, f64>>;
 
-/// Computes the noise of each campaign: how much a release differs from itself between neighboring
-/// runs.
+/// Computes the noise of each campaign and metric: how much a release differs from itself between
+/// runs in neighboring blocks of the screen. A metric without such runs is left out.
 pub fn noise(cells: &[&Pairs<'_>], policy: &PolicyFile) -> Noise {
     let mut noise = Noise::new();
     for campaign in campaigns(cells) {
@@ -57,8 +59,8 @@ pub struct Judged {
     pub noise: Option<f64>,
 }
 
-/// Judges every release-blocking metric and returns the judgements by index of the cell and name of
-/// the metric.
+/// Judges every release-blocking metric, except failed requests, in the cells whose pairs are
+/// comparable. Returns the judgements by index of the cell in `cells` and name of the metric.
 pub fn judgements(
     cells: &[Option<&Pairs<'_>>],
     noise: &Noise,
@@ -97,7 +99,7 @@ pub fn judgements(
 
 /// Returns the noise of a metric in one cell, in log units: the cell's own, or `of_all` (over all
 /// cells of the campaign) where that is smaller, because the few runs of one cell estimate it
-/// badly.
+/// badly. `None` where neither is known.
 fn noise_of(
     metric: &Metric,
     screen: &[Block<'_>],
@@ -112,8 +114,8 @@ fn campaigns(cells: &[&Pairs<'_>]) -> BTreeSet<String> {
     cells.iter().map(|pairs| pairs.campaign.clone()).collect()
 }
 
-/// Returns the metrics that are judged by statistics: all except failed requests, which are judged
-/// by policy.
+/// Returns the metrics to which statistics apply: all except failed requests, which are judged by
+/// policy.
 fn judged_metrics() -> impl Iterator<Item = &'static Metric> {
     METRICS.iter().filter(|metric| metric.name != FAILURES)
 }
@@ -124,7 +126,8 @@ fn gates(metric: &Metric, blocks: &Blocks<'_>) -> bool {
 }
 
 /// Returns the log ratios of candidate over baseline, one per block, however many runs of a release
-/// the block has.
+/// the block has. Blocks in which a release lacks the metric, or has a value that is not positive,
+/// are left out.
 pub fn log_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let values = |runs: &[&RunRecord]| values(metric, runs.iter().copied());
     let ratio = |block: &Block<'_>| {
@@ -133,8 +136,8 @@ pub fn log_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     blocks.iter().filter_map(ratio).collect()
 }
 
-/// Returns the log ratio of each block with the sign turned so that a value above zero means that
-/// the candidate is worse.
+/// Returns the log ratios of candidate over baseline, one per block as in [`log_ratios`], with the
+/// sign turned so that a value above zero means that the candidate is worse.
 fn harm(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let sign = match metric.better {
         Better::Higher => -1.0,
@@ -143,8 +146,9 @@ fn harm(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     log_ratios(metric, blocks).into_iter().map(|ratio| sign * ratio).collect()
 }
 
-/// Returns the log ratios of neighboring runs of one release. The order within blocks alternates,
-/// so the last run of one block and the first run of the next block are of the same release.
+/// Returns the log ratios, later over earlier, of neighboring runs of one release in successive
+/// blocks. The order within blocks alternates, so the last run of one block and the first run of
+/// the next block are of the same release.
 fn self_ratios(metric: &Metric, blocks: &[Block<'_>]) -> Vec<f64> {
     let mut launches: Vec<&RunRecord> = blocks.iter().flat_map(Block::runs).collect();
     launches.sort_by_key(|run| {

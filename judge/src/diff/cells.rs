@@ -27,13 +27,14 @@ pub struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// Returns the runs whose figures are compared: every request was answered, and the validity
-    /// verdict is not INVALID.
+    /// Returns the runs whose figures are compared: status `ok`, no failed request, and a validity
+    /// verdict that is not INVALID.
     pub fn usable(&self) -> Vec<&'a RunRecord> {
         self.all.iter().copied().filter(|run| is_usable(run)).collect()
     }
 
-    /// Counts the runs by outcome: used, failed, lost or INVALID.
+    /// Counts the runs by outcome (used, failed, lost or INVALID), and the failed requests of all
+    /// runs.
     pub fn counts(&self) -> SideCounts {
         let mut counts = SideCounts::default();
         for run in &self.all {
@@ -56,8 +57,8 @@ fn is_usable(run: &RunRecord) -> bool {
     is_believed(run) && !is_failed(run)
 }
 
-/// True for a run that was lost to the machine or the scheduler, which says nothing about the
-/// engine.
+/// True for a run that was skipped, or that failed because of the machine or the scheduler, which
+/// says nothing about the engine.
 fn is_lost(run: &RunRecord) -> bool {
     let class = run.failure.as_ref().map(|failure| failure.class);
     let of_nobody = matches!(class, Some(FailureClass::Infrastructure | FailureClass::Preempted));
@@ -112,7 +113,7 @@ pub struct Cells<'a> {
 }
 
 impl<'a> Cells<'a> {
-    /// Assigns `runs` to cells, naming each cell after its newest release.
+    /// Assigns `runs` to cells; the newest release in a cell names the cell's configuration.
     pub fn of(runs: impl Iterator<Item = &'a RunRecord>) -> Self {
         let mut configs: BTreeMap<ServerStart<'a>, (ReleaseKey, String)> = BTreeMap::new();
         for run in runs {
@@ -126,7 +127,8 @@ impl<'a> Cells<'a> {
         Self { configs }
     }
 
-    /// Returns the cell of one of the assigned runs.
+    /// Returns the cell of a run: the assigned one, or that of [`cell_of`] for a run that was not
+    /// assigned or whose server start is unknown.
     pub fn cell(&self, run: &RunRecord) -> Cell {
         let mut cell = cell_of(run);
         if let Some((_, config)) = ServerStart::of(run).and_then(|asked| self.configs.get(&asked)) {
@@ -136,9 +138,10 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Sorts the runs of the baseline and of the candidate into cells. Imported records are left out,
-/// since they are never compared. A run whose server died before it reported its configuration is
-/// part of every cell of its engine, hardware, model and scenario.
+/// Sorts runs into cells, as runs of the release `baseline` or else of the candidate. Imported
+/// records are left out, since they are never compared. A run whose server died before it reported
+/// its configuration is part of every cell of its engine, hardware, model and scenario; where there
+/// is none, it gets a cell of its own.
 pub fn sort<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
     baseline: &str,
@@ -182,7 +185,8 @@ fn side<'b, 'a>(cell: &'b mut CellRuns<'a>, baseline: bool) -> &'b mut Side<'a> 
     if baseline { &mut cell.baseline } else { &mut cell.candidate }
 }
 
-/// An interleaved block of a campaign: runs of both releases, one after another on one machine.
+/// Interleaved block of a campaign in one cell: usable runs of both releases, made one after
+/// another.
 #[derive(Debug, Clone, Default)]
 pub struct Block<'a> {
     /// Runs of the baseline in the block.
@@ -197,8 +201,8 @@ pub struct Blocks<'a> {
     /// Blocks of the screen, the first stage, in which every cell takes part; also those of a
     /// campaign without stages.
     pub screen: Vec<Block<'a>>,
-    /// Blocks of the confirmation: fresh runs after the screen, which confirm or refute its
-    /// candidates.
+    /// Blocks of the confirmation: fresh runs after the screen, which confirm or refute the changes
+    /// that it suspects.
     pub confirm: Vec<Block<'a>>,
     /// Number of blocks that are not used as pairs, because their runs were made on different
     /// machines.
@@ -255,7 +259,8 @@ pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     campaigns
 }
 
-/// Returns the distinct workloads of `runs`, each as prompt form and manifest hash.
+/// Returns the distinct workloads of `runs`, each as prompt form and manifest hash, which are
+/// `None` where the record does not state them.
 pub fn workloads<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
 ) -> BTreeSet<(Option<PromptForm>, Option<&'a str>)> {

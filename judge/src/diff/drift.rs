@@ -12,9 +12,10 @@ use crate::summary::values;
 /// Metric whose drift on the machine is reported: output throughput.
 const METRIC: &str = "output_tokens_per_s";
 
-/// Returns a sentence about how the baseline's throughput changed since the last campaign before
-/// `judged`; `None` if there is none, workload or flags differ, or the change is within the
-/// metric's minimum effect. It is a remark: no verdict depends on it.
+/// Returns a sentence about how the baseline's output throughput in the cell changed since its last
+/// campaign before the campaign `judged`. `None` if there is none, a throughput is missing,
+/// workload or flags differ, or the change is within the metric's minimum effect. It is a remark:
+/// no verdict depends on it.
 pub fn of(runs: &CellRuns<'_>, judged: &str) -> Option<String> {
     let usable = runs.baseline.usable();
     let before = usable.iter().copied().filter_map(campaign).filter(|id| *id < judged).max()?;

@@ -34,7 +34,8 @@ impl Fit {
         Self { mean: -self.mean, ..self }
     }
 
-    /// Returns the one-sided p-value of the claim that the true mean log ratio is above `bound`.
+    /// Returns the one-sided p-value of the hypothesis that the true mean log ratio is at most
+    /// `bound`; a small one shows that it is above.
     pub fn p_above(&self, bound: f64) -> f64 {
         let distance = self.mean - bound;
         if self.error > 0.0 {
@@ -58,8 +59,8 @@ impl Fit {
     }
 
     /// Returns the minimum detectable effect, in log units, of as many pairs with the same scatter
-    /// at this power: `(t((1 + confidence) / 2) + t(power)) * s / sqrt(n)` with n - 1 degrees of
-    /// freedom, the usual approximation of the noncentral t.
+    /// at the given power: `(t((1 + confidence) / 2) + t(power)) * s / sqrt(n)` with n - 1 degrees
+    /// of freedom, the usual approximation of the noncentral t.
     pub fn detectable(&self, confidence: f64, power: f64) -> f64 {
         let quantiles = self.t.inverse_cdf(f64::midpoint(1.0, confidence));
         (quantiles + self.t.inverse_cdf(power)) * self.error
@@ -70,9 +71,11 @@ impl Fit {
 /// the pairs are too few for it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// Number of pairs of runs that the estimate rests on.
+    /// Number of pairs of runs (in a shift over cells, of cells) that the estimate rests on; 0 for
+    /// values that were not measured in pairs.
     pub pairs: u32,
-    /// Effect in percent: geometric mean of the ratios candidate / baseline, minus one.
+    /// Effect in percent: geometric mean of the ratios candidate / baseline, minus one; without
+    /// pairs, ratio of the geometric means, minus one.
     pub effect_pct: f64,
     /// Two-sided interval of the effect in percent, at the policy's confidence; `None` where the
     /// pairs are too few.
@@ -83,8 +86,8 @@ pub struct Estimate {
     /// Minimum detectable effect, in percent, of as many pairs with the same scatter; `None` where
     /// the pairs are too few.
     pub mde_pct: Option<f64>,
-    /// Cliff's delta between the baseline's and the candidate's values; `None` where a set has
-    /// fewer than two.
+    /// Cliff's delta between the baseline's and the candidate's values; `None` where it was not
+    /// computed, or a set has fewer than two values or contains NaN.
     pub cliffs_delta: Option<f64>,
 }
 
@@ -105,8 +108,9 @@ pub fn log_of(percent: f64) -> f64 {
     (percent / 100.0).ln_1p()
 }
 
-/// Estimates the effect from log ratios of pairs: their geometric mean with a t interval on the
-/// logs. `None` without pairs, or where a log ratio is not finite.
+/// Estimates the effect from log ratios of pairs: their geometric mean, with a t interval on the
+/// logs, p-value and minimum detectable effect if there are two pairs or more; Cliff's delta is
+/// left `None`. `None` without pairs, or where a log ratio is not finite.
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few pairs")]
 pub fn paired(log_ratios: &[f64], policy: &PolicyFile) -> Option<Estimate> {
     if log_ratios.is_empty() || log_ratios.iter().any(|ratio| !ratio.is_finite()) {
@@ -159,9 +163,9 @@ pub fn cliffs_delta(baseline: &[f64], candidate: &[f64]) -> Option<f64> {
 }
 
 /// Returns the noise of a campaign: half the width of the interval, in log units, that a release
-/// shows against itself in `pairs` pairs: `t(confidence) * s / sqrt(pairs)`, where s is the root
-/// mean square of log ratios between runs of one release, whose true mean is zero. `None` without
-/// such ratios.
+/// shows against itself in `pairs` pairs: `t((1 + confidence) / 2) * s / sqrt(pairs)`, where s is
+/// the root mean square of log ratios between runs of one release, whose true mean is zero. `None`
+/// without such ratios or for zero pairs.
 #[expect(clippy::cast_precision_loss, reason = "a campaign has few launches")]
 pub fn noise(log_ratios: &[f64], pairs: usize, confidence: f64) -> Option<f64> {
     let count = log_ratios.len() as f64;

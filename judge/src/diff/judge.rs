@@ -21,7 +21,8 @@ pub struct Evidence {
     /// Minimum effect of the metric, in log units: the screen suspects no smaller effect, and a
     /// confirmation may measure half of it.
     pub floor: f64,
-    /// Noise of the machine for the metric, in log units: no smaller effect is called a change.
+    /// Noise of the machine for the metric, in log units: the screen suspects no smaller effect,
+    /// and a confirmation may measure half of it. 0 where it is unknown.
     pub noise: f64,
 }
 
@@ -30,7 +31,8 @@ pub struct Evidence {
 pub struct Judgement {
     /// Kind of the verdict: regressed, improved, unchanged, inconclusive, and so on.
     pub kind: VerdictKind,
-    /// Stage that the comparison of the metric reached: screen or confirmation.
+    /// Stage that the comparison of the metric reached: estimate (nothing was tested), screen or
+    /// confirmation.
     pub stage: Stage,
     /// True where the screen found an effect that looks like a change and that a confirmation must
     /// test.
@@ -49,7 +51,8 @@ enum Way {
 
 impl Evidence {
     /// Fits the log ratios of pairs with the sign turned so that values above zero mean a change in
-    /// the direction `way`; `None` where the pairs are too few.
+    /// the direction `way`; `None` where there are fewer pairs than the policy or a fit needs, or a
+    /// log ratio is not finite.
     fn fit(pairs: &[f64], way: Way, policy: &PolicyFile) -> Option<Fit> {
         if pairs.len() < policy.pairs_min as usize {
             return None;
@@ -61,14 +64,15 @@ impl Evidence {
         })
     }
 
-    /// Returns the smallest effect, in log units, that is called a change: the minimum effect or
-    /// the noise, whichever is larger.
+    /// Returns the smallest effect, in log units, that the screen suspects: the minimum effect or
+    /// the noise, whichever is larger. A confirmation may measure half of it.
     fn threshold(&self) -> f64 {
         self.floor.max(self.noise)
     }
 
     /// Returns the direction of the change that the screen suspects: the effect is as large as the
-    /// threshold, and chance does not explain it. `None` where the screen suspects no change.
+    /// threshold, and its one-sided p-value is below alpha. `None` where the screen suspects no
+    /// change.
     fn candidate(&self, policy: &PolicyFile) -> Option<Way> {
         [Way::Worse, Way::Better].into_iter().find(|way| {
             Self::fit(&self.screen, *way, policy)
@@ -78,7 +82,7 @@ impl Evidence {
 
     /// Tests equivalence: true where two one-sided tests (Schuirmann, 1987) show that the effect is
     /// within the metric's minimum effect, that is, the interval of 1 - 2 alpha lies inside it.
-    /// Noise of the machine does not widen that range.
+    /// Noise of the machine does not widen that range. False where the pairs are too few to test.
     fn is_unchanged(&self, pairs: &[f64], policy: &PolicyFile) -> bool {
         [Way::Worse, Way::Better].into_iter().all(|way| {
             Self::fit(pairs, way, policy).is_some_and(|fit| fit.p_above(-self.floor) < policy.alpha)
@@ -95,7 +99,8 @@ impl Evidence {
     }
 }
 
-/// Judges all release-blocking metrics of one campaign. Judgements are in the order of `evidence`.
+/// Judges the evidence of one campaign together, because Holm's procedure counts all its suspected
+/// changes. Judgements are in the order of `evidence`.
 pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
     let ways: Vec<Option<Way>> =
         evidence.iter().map(|evidence| evidence.candidate(policy)).collect();
@@ -118,7 +123,8 @@ pub fn judge(evidence: &[Evidence], policy: &PolicyFile) -> Vec<Judgement> {
     judged
 }
 
-/// Judges a change that the screen suspects by the runs of its confirmation.
+/// Judges a change that the screen suspects by `fit`, the fit of its confirmation; without one the
+/// verdict is inconclusive.
 fn candidate(
     evidence: &Evidence,
     way: Way,

@@ -122,8 +122,8 @@ pub fn diff(
     })
 }
 
-/// Adds to each failing verdict of `diff` the waiver that accepts the regression at `unix_s`
-/// (seconds since 1970).
+/// Adds to each failing verdict of `diff` the waiver, if there is one, that accepts the regression
+/// at `unix_s` (seconds since 1970).
 pub fn apply_waivers(diff: &mut Diff, registry: &Registry, unix_s: i64) {
     let release = diff.candidate.clone();
     for row in diff.cells.iter_mut().flat_map(|cell| &mut cell.rows) {
@@ -139,7 +139,7 @@ pub fn apply_waivers(diff: &mut Diff, registry: &Registry, unix_s: i64) {
 }
 
 /// Finds the release `name`, given with or without a leading `v`, and returns its name as the
-/// registry writes it.
+/// registry writes it; an error where no run within `filter` is of that release.
 fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, QueryError> {
     let runs = registry.runs.iter().filter(|run| filter.covers(&run.record));
     let known: BTreeSet<ReleaseKey> =
@@ -170,8 +170,8 @@ struct Compared<'a> {
     cell: Cell,
     runs: CellRuns<'a>,
     campaigns: Vec<String>,
-    /// Pairs of runs that are judged in the cell; `None` where both releases never ran side by
-    /// side.
+    /// Pairs of runs in the cell, which are judged if they are comparable; `None` where both
+    /// releases never ran side by side.
     pairs: Option<Pairs<'a>>,
     /// Number of the cell's blocks whose runs were made on different machines.
     torn: usize,
@@ -354,8 +354,8 @@ fn figure(
     Some(row(cell, metric, sides, estimate, (judgement, noise)))
 }
 
-/// Returns a judgement that rests on no statistics, for failed requests and for cells without
-/// pairs.
+/// Returns a judgement that rests on no statistics: for failed requests, metrics that are not
+/// release-blocking, and cells without comparable pairs.
 fn estimated(kind: VerdictKind) -> Judgement {
     Judgement { kind, stage: Stage::Estimate, suspected: false, p_adjusted: None }
 }

@@ -13,7 +13,8 @@ use crate::table::{columns, plain};
 /// replace.
 pub const MARKER: &str = "<!-- redline diff -->";
 
-/// Formats a comparison of releases as text: sentences, then one table in columns for each cell.
+/// Formats a comparison of releases as text: sentences, one table in columns for each cell, what
+/// could not be compared, and the note on the method.
 pub fn text(diff: &Diff) -> String {
     // Writing to a string cannot fail.
     let mut text = format!("{} -> {}: ", plain(&diff.baseline), plain(&diff.candidate));
@@ -73,8 +74,8 @@ pub fn markdown(diff: &Diff) -> String {
     text
 }
 
-/// Writes a table of the release-blocking metrics whose verdict is a change or that the screen
-/// suspected.
+/// Appends to `text` a table of the release-blocking metrics whose verdict is neither unchanged nor
+/// inconclusive or that the screen suspected; nothing where there are none.
 fn notable(text: &mut String, diff: &Diff) {
     let is_notable = |row: &&Row| {
         let plain = [VerdictKind::Unchanged, VerdictKind::Inconclusive];
@@ -97,7 +98,7 @@ fn notable(text: &mut String, diff: &Diff) {
     }
 }
 
-/// Writes a collapsible section with all sentences and rows of a cell.
+/// Appends to `text` a collapsible section with all sentences and rows of a cell.
 fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
     let _ = writeln!(text, "<details><summary>{}</summary>\n", name(&title(&cell.cell)));
     for line in facts(cell) {
@@ -113,8 +114,8 @@ fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
     let _ = writeln!(text, "Again: {}\n\n</details>\n", code(&cell.command.join(" ")));
 }
 
-/// Writes a Markdown table whose first and last columns are left-aligned text and whose other
-/// columns are right-aligned numbers.
+/// Appends to `text` a Markdown table whose first and last columns are left-aligned text and whose
+/// other columns are right-aligned numbers.
 fn table(text: &mut String, heads: &[String], lines: &[Vec<String>]) {
     let last = heads.len() - 1;
     let rule = (0..heads.len()).map(|at| if at == 0 || at == last { "---" } else { "---:" });
@@ -126,7 +127,8 @@ fn table(text: &mut String, heads: &[String], lines: &[Vec<String>]) {
     let _ = writeln!(text);
 }
 
-/// Escapes text of a record so that it cannot become markup.
+/// Escapes control characters and the characters `<`, `&`, `|`, `*`, `[`, `]` and `\` in text of a
+/// record, so that it adds no HTML, table columns, emphasis by `*` or links to Markdown.
 fn name(text: &str) -> String {
     let mut safe = String::new();
     for character in plain(text).chars() {
@@ -143,7 +145,8 @@ fn name(text: &str) -> String {
     safe
 }
 
-/// Formats text as a Markdown code span.
+/// Formats text as a Markdown code span, with control characters escaped and back-ticks replaced by
+/// apostrophes.
 fn code(text: &str) -> String {
     format!("`{}`", plain(text).replace('`', "'"))
 }

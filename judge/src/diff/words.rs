@@ -52,7 +52,7 @@ pub fn is_untested(row: &Row) -> bool {
     !row.gates && row.verdict.verdict == VerdictKind::Inconclusive
 }
 
-/// Returns the conclusion that a reader may draw from a comparison, in one sentence.
+/// Returns the conclusion that a reader may draw from a comparison, in one or two sentences.
 pub fn conclusion(diff: &Diff) -> String {
     let any = |kind| diff.rows().any(|row| row.verdict.verdict == kind);
     let unwaived =
@@ -87,8 +87,8 @@ pub fn conclusion(diff: &Diff) -> String {
     format!("{known} Of {gating} figures that gate, {}.", counts.join(" and "))
 }
 
-/// Counts the verdicts on release-blocking metrics, worst first, and formats them: `1 regressed, 3
-/// unchanged`.
+/// Counts the verdicts on release-blocking metrics and formats the counts, worst first, with the
+/// number of waived ones: `2 regressed (1 waived), 3 unchanged`.
 pub fn counts(diff: &Diff) -> String {
     let gating = || diff.rows().filter(|row| row.gates).map(|row| &row.verdict);
     let count = |kind: &VerdictKind| {
@@ -116,7 +116,8 @@ pub fn broad(diff: &Diff) -> Vec<String> {
     diff.broad.iter().map(line).collect()
 }
 
-/// Returns the sentences that stand before a cell's table: pairs, remarks, changed flags.
+/// Returns the sentences that stand before a cell's table: number of pairs, remarks, flags that
+/// differ by command or by default.
 pub fn facts(cell: &CellDiff) -> Vec<String> {
     let most = |stage| {
         let rows = cell.rows.iter().filter(|row| (row.verdict.stage == Stage::Confirm) == stage);
@@ -206,7 +207,8 @@ pub fn rows(cell: &CellDiff) -> Vec<&Row> {
     [gating, informing].concat()
 }
 
-/// Returns the verdict as a word, with its qualification: waived, suspected or not reproduced.
+/// Returns the verdict as a word, with its qualification: waived, suspected or not reproduced. The
+/// word is `informs` for an inconclusive metric that is not release-blocking.
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
     let name = verdict.name();
@@ -232,7 +234,8 @@ pub fn interval((low, high): (f64, f64)) -> String {
     format!("{low:+.1} to {high:+.1} %")
 }
 
-/// Formats a mean with its coefficient of variation and number of runs: `1316.8/s (CV 0.4 %, n 5)`.
+/// Formats a mean with its coefficient of variation, if known, and number of runs: `1316.8/s (CV
+/// 0.4 %, n 5)`; `-` without a summary.
 pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
     let Some(summary) = summary else { return "-".to_owned() };
     let value = value(summary.mean, unit);
@@ -242,7 +245,8 @@ pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
     }
 }
 
-/// Formats a value with the unit that people read: rates per second, times scaled to s, ms or us.
+/// Formats a value with the unit that people read: rates per second, times scaled to s, ms or us,
+/// bytes in MiB, counts without unit.
 pub fn value(value: f64, unit: Unit) -> String {
     match unit {
         Unit::PerSecond => format!("{value:.1}/s"),

@@ -14,12 +14,12 @@ use crate::summary;
 /// Outcome of one run of a lab.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Launch {
-    /// Measured: the run has a figure above zero for the objective's metric, and figures for the
-    /// bounded metrics.
+    /// Measured: the run's status is `ok`, it is not INVALID, and it has a figure above zero for
+    /// the objective's metric.
     Measured {
         /// Value of the objective's metric, in the metric's unit.
         value: f64,
-        /// Values of the bounded metrics by metric name, in each metric's unit.
+        /// Values of the bounded metrics that the run has, by metric name, in each metric's unit.
         bounded: BTreeMap<String, f64>,
     },
     /// Failed: the run has no figure that can be compared.
@@ -50,8 +50,8 @@ impl Outcomes {
         })
     }
 
-    /// Returns the values of the objective's metric: outer index is the profile, inner index the
-    /// repeat. Failed runs have none.
+    /// Returns the values of the objective's metric in its unit: outer index is the profile, inner
+    /// index the run. Failed runs are left out.
     pub fn figures(&self) -> Vec<Vec<f64>> {
         self.each(|launch| match launch {
             Launch::Measured { value, .. } => Some(*value),
@@ -59,8 +59,8 @@ impl Outcomes {
         })
     }
 
-    /// Returns the values of a bounded metric: outer index is the profile, inner index the repeat.
-    /// Failed runs have none.
+    /// Returns the values of a bounded metric in its unit: outer index is the profile, inner index
+    /// the run. Failed runs and runs without the metric are left out.
     pub fn bounded(&self, metric: &str) -> Vec<Vec<f64>> {
         self.each(|launch| match launch {
             Launch::Measured { bounded, .. } => bounded.get(metric).copied(),
@@ -86,7 +86,8 @@ pub struct Score {
 pub struct Effect {
     /// Number of pairs of runs (candidate and reference) that the effect rests on.
     pub pairs: usize,
-    /// Gain in percent of the objective's metric, above zero where the candidate is better.
+    /// Gain in percent of the objective's metric: geometric mean of candidate / reference
+    /// (reference / candidate where lower values are better), minus one.
     pub gain_pct: f64,
     /// Two-sided interval of the gain in percent, at the policy's confidence.
     pub interval_pct: (f64, f64),
@@ -120,7 +121,7 @@ impl Score {
     }
 
     /// Fits the log ratios of the repeats, averaged over the profiles; `None` for fewer than two
-    /// repeats.
+    /// repeats or a log ratio that is not finite.
     pub fn fit(&self) -> Option<Fit> {
         Fit::of(&self.overall())
     }
@@ -153,9 +154,11 @@ pub enum Found {
     Gain,
     /// No gain: shown not to be better than the reference by the metric's minimum effect.
     NoGain,
-    /// Dropped: in the worse half of the undecided candidates, so it is not run again.
+    /// Dropped: in the worse half of the undecided candidates, so its stage does not run it again.
+    /// It may still become a finalist.
     Dropped,
-    /// Undecided: the runs of the candidate differ too much for a decision.
+    /// Undecided: the runs of the candidate differ too much, or are too few within the budget, for
+    /// a decision.
     Undecided,
     /// Failed: one of the candidate's runs has no figure.
     Failed(Failure),
@@ -165,10 +168,11 @@ pub enum Found {
         metric: String,
         /// Id of the scenario (profile) under which the bound is broken.
         profile: String,
-        /// Median of the bounded metric, in the metric's unit.
+        /// Median of the bounded metric, in the metric's unit; NaN where no run has the metric.
         median: f64,
     },
-    /// Not explored: the candidate was not run, or its reference was not measured.
+    /// Not explored: the candidate was not run because the budget was spent, or its reference
+    /// failed.
     NotExplored {
         /// Reason why the candidate was not explored, as a sentence.
         reason: String,
@@ -185,7 +189,8 @@ pub struct Row {
     /// Effect over all profiles, against the reference (the first candidate of the stage's rounds);
     /// `None` where too few runs were measured.
     pub effect: Option<Effect>,
-    /// Effect under each profile, in the order of the lab's profiles.
+    /// Effect under each profile, in the order of the lab's profiles; `None` for a profile in which
+    /// too few runs were measured.
     pub profiles: Vec<Option<Effect>>,
     /// Finding of the stage about the candidate.
     #[serde(flatten)]
@@ -204,14 +209,16 @@ pub struct Arm {
     bounded: BTreeMap<String, Vec<Vec<f64>>>,
 }
 
-/// Inputs that every decision about a candidate shares: objective, profiles, policy.
+/// Parameters that every decision about a candidate shares: objective, profiles, policy, direction
+/// in which the objective's metric improves, and its minimum effect.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules<'a> {
     pub objective: &'a Objective,
     pub profiles: &'a [String],
     pub policy: &'a PolicyFile,
     pub better: Better,
-    /// Minimum effect, in log units, that is called a gain.
+    /// Minimum effect of the objective's metric, in log units: a screen calls no smaller effect a
+    /// gain.
     pub floor: f64,
 }
 
@@ -221,7 +228,7 @@ impl Arm {
     }
 
     /// Adds the outcomes of one round, measured beside those of the reference, and decides the
-    /// candidate where the evidence suffices.
+    /// candidate where the evidence suffices or a run of either failed.
     pub fn take(&mut self, outcomes: &Outcomes, reference: &Outcomes, rules: &Rules<'_>) {
         self.found = if let Some(failure) = outcomes.failure() {
             Some(Found::Failed(failure.clone()))
@@ -279,8 +286,8 @@ impl Arm {
         }
     }
 
-    /// Returns the candidate's mean log ratio over the reference; negative infinity where there is
-    /// none.
+    /// Returns the candidate's mean log ratio over the reference; negative infinity for fewer than
+    /// two repeats.
     pub fn mean(&self) -> f64 {
         self.score.fit().map_or(f64::NEG_INFINITY, |fit| fit.mean)
     }

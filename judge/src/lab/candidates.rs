@@ -41,8 +41,9 @@ pub fn grid(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     all.split_off(1)
 }
 
-/// Combines candidates of one option each: all pairs whose options lie on different axes, and the
-/// first (best) option of each axis together. `helped` lists the best candidate first.
+/// Combines candidates of one option each: all pairs whose options lie on different axes, and,
+/// where the options lie on three axes or more, the first (best) option of each axis together.
+/// `helped` lists the best candidate first.
 pub fn together(helped: &[Candidate]) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     for (index, first) in helped.iter().enumerate() {

@@ -22,12 +22,13 @@ pub struct Conclusion {
     /// Candidate that the lab recommends: the best confirmed one, else the baseline. `None` where
     /// the baseline failed or breaks a bound, and no other candidate was confirmed.
     pub recommended: Option<Candidate>,
-    /// Results of the confirmation stage for the best candidate and the runner-up, against the
-    /// baseline.
+    /// Results of the confirmation stage against the baseline, for the best candidate and the
+    /// runner-up as far as there were any; empty without a confirmation.
     pub confirmed: Vec<Confirmed>,
     /// Results of every candidate in every stage before the confirmation.
     pub rows: Vec<Row>,
-    /// Number of runs that the lab took.
+    /// Number of runs in the lab's rounds, including those that were not made after a candidate
+    /// failed.
     pub runs: u32,
 }
 
@@ -40,8 +41,9 @@ pub struct Confirmed {
     /// One-sided p-value of the hypothesis that the candidate has no gain, adjusted by Holm's
     /// procedure.
     pub p_adjusted: f64,
-    /// True when the gain is confirmed: at least half the minimum effect, and not explained by
-    /// chance. Where the baseline breaks a bound, any gain counts.
+    /// True when the candidate ran, meets the bounds, and its gain is confirmed: at least half the
+    /// minimum effect, and not explained by chance. Where the baseline breaks a bound, the size of
+    /// the gain does not matter.
     pub is_gain: bool,
 }
 
@@ -135,15 +137,16 @@ struct Exploration<'a, M> {
 }
 
 impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
-    /// Returns the index of the engine that is best with its own default flags.
+    /// Returns the index of the engine that is best with its own default flags; 0, the baseline's,
+    /// where no other engine gained over it.
     fn engines(&mut self) -> Result<usize, E> {
         let others = (1..self.lab.engines.len()).map(LabFile::plain).collect();
         let arms = self.screen(LabStage::Engines, &LabFile::plain(0), others)?;
         Ok(best(&arms).map_or(0, |arm| arm.candidate.engine))
     }
 
-    /// Screens the options of `engine` against its default flags, and returns each candidate with
-    /// the finding about it.
+    /// Screens the options of `engine` against its default flags, and in a staged lab combinations
+    /// of those that helped. Returns each candidate with the finding about it.
     fn options(&mut self, engine: usize) -> Result<Vec<Arm>, E> {
         let reference = LabFile::plain(engine);
         let candidates = first_candidates(self.lab, engine);
@@ -233,8 +236,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(found)
     }
 
-    /// Runs the finalists again beside the baseline, and returns the lab's conclusion. The runs are
-    /// fresh, because selection favors candidates that were lucky.
+    /// Runs the finalists, if there are any, again beside the baseline, and returns the lab's
+    /// conclusion. The runs are fresh, because selection favors candidates that were lucky.
     fn conclude(mut self, engine: usize, pool: Vec<Arm>) -> Result<Conclusion, E> {
         let mut finalists = finalists(pool, self.least(), self.rules.floor);
         // The best engine competes with its default flags too, unless it is the baseline itself.
@@ -286,9 +289,9 @@ fn best(arms: &[Arm]) -> Option<&Arm> {
     arms.iter().filter(|arm| is_gain(arm)).max_by(|a, b| a.mean().total_cmp(&b.mean()))
 }
 
-/// Selects the best candidate and the runner-up among those that meet the bounds and are better by
-/// at least `least` (log units). Among candidates within half the minimum effect of the best, the
-/// one with the fewest options wins.
+/// Selects the best candidate and the runner-up among those that ran, meet the bounds and are
+/// better by at least `least` (log units). Of the candidates within half the minimum effect of the
+/// best, the one with the fewest options comes first.
 fn finalists(mut pool: Vec<Arm>, least: f64, floor: f64) -> Vec<Candidate> {
     pool.retain(|arm| {
         let is_open =
@@ -306,8 +309,8 @@ fn finalists(mut pool: Vec<Arm>, least: f64, floor: f64) -> Vec<Candidate> {
 }
 
 /// Judges the candidates of the confirmation round. A gain must reach `least` (log units) and not
-/// be explained by chance. Where any gain is enough (`least` is infinite), the bounds alone
-/// decide.
+/// be explained by chance. Where `least` is negative infinity, it is enough to run and to meet the
+/// bounds.
 fn confirmed(arms: &[Arm], rules: &Rules<'_>, least: f64) -> Vec<Confirmed> {
     let policy = rules.policy;
     let p: Vec<f64> =

@@ -24,7 +24,8 @@ pub fn text(lab: &LabFile, next: &Next) -> String {
     }
 }
 
-/// Formats the cost estimate of a lab: its least and largest number of rounds and runs.
+/// Formats the cost estimate of a lab: its least and largest number of rounds and runs, and the
+/// smallest budget that leads to a conclusion.
 pub fn outlined(outline: &LabOutline) -> String {
     let LabOutline { runs_least, runs_enough, runs_most, rounds_least, rounds_most, .. } = outline;
     format!(

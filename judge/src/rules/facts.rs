@@ -117,8 +117,9 @@ const NEED_NO_REASON: [&str; 8] = [
     "source",
 ];
 
-/// Appends to `found` the dotted paths of nulls in `value`, which lies at `path` of `record`, where
-/// the record gives no reason for the path or for an object that contains it.
+/// Appends to `found` the dotted paths of nulls in `value`, which lies at `path` of `record`,
+/// except those of [`NEED_NO_REASON`] and those where the record gives a reason for the path or for
+/// an object that contains it.
 fn unexplained_nulls(value: &Value, path: &str, record: &RunRecord, found: &mut Vec<String>) {
     if NEED_NO_REASON.contains(&path) || record.absent.contains_key(path) {
         return;

@@ -9,7 +9,8 @@ use super::{claim, float, within};
 use crate::quantile::{Bins, Bounds, samples_needed};
 use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
-/// Largest relative difference between a measured rate and its count divided by the wall time.
+/// Largest relative difference between a measured or simulated rate and its count divided by the
+/// wall time.
 pub const RATE_SHARE: f64 = 0.001;
 /// Largest relative difference between an imported rate and its count divided by the wall time:
 /// figures published elsewhere are rounded more coarsely.
@@ -110,8 +111,8 @@ fn rates(record: &RunRecord) -> Outcome {
     claim(wrong.is_empty(), || wrong.join("; "))
 }
 
-/// Returns a sentence about the first percentile of `summary` that is below the next lower
-/// percentile; `None` where they ascend.
+/// Returns a sentence about the first percentile (or maximum) of `summary` that is below the next
+/// lower percentile; `None` where none is.
 fn falling(name: &str, summary: &Summary) -> Option<String> {
     let steps = [
         ("p50", summary.p50),
@@ -127,7 +128,8 @@ fn falling(name: &str, summary: &Summary) -> Option<String> {
 }
 
 /// Returns sentences on contradictions between the histogram called `name` and the record: a number
-/// of samples that is not the number of requests, or a percentile outside of its bin.
+/// of samples that is not the number of requests, or a mean, percentile or maximum that the bins
+/// rule out.
 fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord) -> Vec<String> {
     let mut wrong = Vec::new();
     let ok = record.counts.as_ref().and_then(|counts| counts.requests_ok);
@@ -157,7 +159,8 @@ fn contradictions(name: &str, metrics: &Metrics, bins: &Bins, record: &RunRecord
     wrong
 }
 
-/// True for the names of histograms that have one sample per successful request.
+/// True for `ttft_us` and `e2e_us`, the histograms whose samples rule E07 compares with the number
+/// of successful requests.
 fn per_request(name: &str) -> bool {
     matches!(name, "ttft_us" | "e2e_us")
 }
@@ -227,7 +230,8 @@ fn rising(record: &RunRecord) -> Outcome {
     claim(wrong.is_empty(), || wrong.join("; "))
 }
 
-/// Checks that each latency figure lies in its bin of the record's histogram.
+/// Checks that each histogram of the record can be decoded, that those of TTFT and E2E have one
+/// sample per successful request, and that each latency figure lies within its bins.
 fn in_histogram(record: &RunRecord) -> Outcome {
     let (metrics, histograms) = (record.metrics.as_ref()?, record.histograms.as_ref()?);
     let mut wrong = Vec::new();

@@ -17,7 +17,7 @@ pub const IDENTITY_SHARE: f64 = 0.01;
 /// Rounding error, in microseconds, of a mean that is stored as an integer.
 const ROUNDING_US: f64 = 0.5;
 
-/// Share of the E2E latency above which a TTFT is taken for time in the queue.
+/// Share of the mean E2E latency above which a mean TTFT is taken for time in the queue.
 pub const QUEUE_SHARE: f64 = 0.5;
 
 /// Quality rules over identities between latencies, ordered by id.
@@ -175,8 +175,8 @@ fn tpot(record: &RunRecord) -> Outcome {
     claim(holds, || format!("mean TPOT is {tpot:.0} us, E2E and TTFT give {due:.0} us"))
 }
 
-/// Returns the number of tokens of every answer; `None` when answers differ in length or have fewer
-/// than two tokens.
+/// Returns the number of tokens of every answer; `None` where the record does not show that all
+/// answers have the same, requested length of two tokens or more.
 fn answer_length(record: &RunRecord, counts: &Counts) -> Option<f64> {
     let scenario = &record.scenario;
     let (ok, reported) = (counts.requests_ok?, answered(record, counts)?);

@@ -40,8 +40,8 @@ pub static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
     rules
 });
 
-/// Returns the reasons by which the load generator judges its own run, in the order in which it
-/// lists them.
+/// Returns the reasons by which the load generator judges its own run, in the order of [`RULES`],
+/// each once even where two conditions share it.
 pub fn reasons() -> Vec<Reason> {
     let mut reasons: Vec<Reason> = Vec::new();
     for reason in RULES.iter().flat_map(|rule| rule.conditions).filter_map(|one| one.reason) {
@@ -54,8 +54,8 @@ pub fn reasons() -> Vec<Reason> {
 }
 
 /// Returns the verdict of the load generator on a fresh run, with a sentence for each reason. The
-/// verdict is that of the worst reason, which comes first. `record` needs only the sections
-/// (top-level fields) that a measurement has.
+/// verdict is that of the worst reason, which comes first, and VALID without reasons. `record`
+/// needs only the sections (top-level fields) that a measurement has.
 pub fn validity(record: &RunRecord, evidence: &Evidence) -> Validity {
     let mut found: Vec<(&Reason, String)> = Vec::new();
     for condition in RULES.iter().flat_map(|rule| rule.conditions) {

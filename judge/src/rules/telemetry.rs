@@ -21,7 +21,8 @@ pub const STEAL_WALL_US_MIN: u64 = 1_000_000;
 /// Largest share of telemetry samples in which a GPU's clocks may be throttled.
 pub const THROTTLED_SHARE_MAX: f64 = 0.01;
 
-/// Relative rounding error of the energy per token, in joules, which is stored without rounding.
+/// Largest relative difference between the energy per token, which is stored without rounding, and
+/// the energy of the GPUs divided by the tokens.
 const ENERGY_SHARE: f64 = 1e-6;
 /// Rounding error of a sum of CPU shares, which are stored with four decimals.
 const SHARES_ROUNDING: f64 = 0.001;

@@ -51,9 +51,9 @@ impl Filter {
     }
 }
 
-/// Returns every series of the registry that `filter` selects, ordered by cell and metric.
-/// Imported records, retracted runs and runs of labs are left out, as are series with a single
-/// point.
+/// Returns every series of the registry that `filter` selects, ordered by cell and metric. Imported
+/// records, retracted runs, runs of labs, and runs that have another status than `ok`, failed
+/// requests or the verdict INVALID are left out, as are series with fewer than two points.
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ pub fn cells(registry: &Registry) -> Cells<'_> {
     Cells::of(measured(registry))
 }
 
-/// Returns the runs that trends are made of: measured, not retracted, and not part of a lab.
+/// Returns the runs that trends are made of: not imported, not retracted, and not part of a lab.
 fn measured(registry: &Registry) -> impl Iterator<Item = &RunRecord> {
     let runs = registry.of_releases().map(|run| &run.record);
     runs.filter(|run| run.kind != Kind::Imported)
@@ -123,7 +123,8 @@ fn trend(
 }
 
 /// Groups runs into trend points, one per release and campaign, by the index of the epoch that they
-/// lie in (`None` before the first epoch).
+/// lie in (`None` before the first epoch). Runs without a value above zero of the metric are left
+/// out.
 fn points(
     metric: &Metric,
     runs: &[&RunRecord],
@@ -170,7 +171,8 @@ pub fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Sum
     summary::of(&values.take(point.launches).collect::<Vec<_>>())
 }
 
-/// Appends the points of one epoch to `trend`, with segments cut where their level changes.
+/// Appends the points of one epoch to `trend`, with segments cut where their level changes by at
+/// least the metric's minimum effect. `epoch` is the reason for the epoch; `None` before the first.
 fn stretch(trend: &mut Trend, metric: &Metric, points: Vec<Point>, epoch: Option<String>) {
     // In logs a step of 5 % has the same size at any level and for any unit.
     let logs: Vec<f64> = points.iter().map(|point| point.value.ln()).collect();

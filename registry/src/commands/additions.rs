@@ -70,8 +70,8 @@ impl StagedResults {
         Ok(fs::write(path, text)?)
     }
 
-    /// Renders the pages that show the staged files, and commits both: one commit never contains
-    /// records without their pages.
+    /// Renders the pages that show the staged files, commits both, and prints the notes of the
+    /// commit: one commit never contains records without their pages.
     fn commit(&self, world: &World, to: &Renders, message: &str) -> anyhow::Result<Recorded> {
         let (registry, staged) = (&to.place.registry, self.0.path());
         let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
@@ -89,7 +89,7 @@ fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
     times.max().map_or(unix_ms, |latest| unix_ms.max(latest + 1))
 }
 
-/// Retracts or annotates records.
+/// Writes and commits an event that retracts or annotates records.
 pub fn about(world: &World, kind: EventKind, given: &TargetArguments) -> anyhow::Result<Exit> {
     let (targets, replaced_by) = (given.targets.clone(), given.replaced_by.clone());
     event(
@@ -103,7 +103,7 @@ pub fn about(world: &World, kind: EventKind, given: &TargetArguments) -> anyhow:
     )
 }
 
-/// Accepts a regression of a metric until a given day.
+/// Writes and commits an event that accepts a regression of a metric until a given day.
 pub fn waive(world: &World, given: &WaiveArguments) -> anyhow::Result<Exit> {
     let (cell, metric) = (Some(given.cell.clone()), Some(given.metric.clone()));
     let (expires, release) = (Some(given.until.clone()), given.release.clone());
@@ -111,7 +111,7 @@ pub fn waive(world: &World, given: &WaiveArguments) -> anyhow::Result<Exit> {
     event(world, &given.event, Event { cell, metric, expires, release, ..draft })
 }
 
-/// Declares that machine or data changed.
+/// Writes and commits an event that declares that machine or data changed.
 pub fn epoch(world: &World, given: &EpochArguments) -> anyhow::Result<Exit> {
     let (cell, since) = (Some(given.cell.clone()), given.since.clone());
     event(
@@ -140,7 +140,8 @@ fn event(world: &World, given: &EventArguments, draft: Event) -> anyhow::Result<
 }
 
 /// Imports results published elsewhere from every given file, and commits all results in one
-/// commit. With `dry_run`, only prints them.
+/// commit; with `dry_run`, only prints them. Where there is no result, the exit code is that of
+/// unsound data.
 pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
     let claim = given.hardware.clone().zip(given.hardware_evidence.clone());
     let claim = claim.map(|(hardware, evidence)| Claim { hardware, evidence });

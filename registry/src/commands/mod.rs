@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use judge::Registry;
 use registry::survey::Place;
 
-/// Inputs from the environment that `main` reads once.
+/// Clock, random bits and program facts that `main` reads once and passes to the commands.
 #[derive(Debug, Clone)]
 pub struct World {
     /// Current time in milliseconds since 1970: that of the clock, or of the environment variable
@@ -36,7 +36,8 @@ impl World {
     }
 }
 
-/// Returns `loaded` unchanged, after printing its findings, such as those about unreadable files.
+/// Returns `loaded` unchanged, after printing its findings, such as those about unreadable files,
+/// to standard error.
 fn reported(loaded: Registry) -> Registry {
     for finding in &loaded.findings {
         eprintln!("{finding}");
@@ -54,7 +55,7 @@ fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&serde_json::to_string_pretty(value)?)
 }
 
-/// Writes to standard output. A reader that closed the pipe is not an error.
+/// Writes `text` and a line end to standard output. A reader that closed the pipe is not an error.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {

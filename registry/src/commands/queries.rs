@@ -152,8 +152,8 @@ pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
     Ok(diff.exit())
 }
 
-/// Loads only the runs of `releases`. Loads everything where a release has no run, so that the
-/// error can list the releases that exist.
+/// Loads only the runs of `releases`; loads everything where fewer releases than asked for are
+/// found, so that the error can list the releases that exist.
 fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registry> {
     let roots = sources.roots();
     let loaded = store::load_releases(&paths(&roots), releases)?;
@@ -164,7 +164,8 @@ fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registr
 }
 
 /// Formats a comparison as a JUnit report: a suite per cell, a case per release-blocking metric. A
-/// verdict that would fail a release is a failure; one that could not be reached is skipped.
+/// verdict that would fail a release, and is not waived, is a failure; one that could not be
+/// reached is skipped.
 fn junit(diff: &Diff) -> Result<String, quick_junit::SerializeError> {
     let mut report = Report::new(format!("{} to {}", diff.baseline, diff.candidate));
     for cell in &diff.cells {
@@ -211,7 +212,7 @@ pub fn trend(given: &TrendArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// JSON answer of the command `lab`: the lab's next round or conclusion, together with its text for
+/// JSON output of the command `lab`: the lab's next round or conclusion, together with its text for
 /// people, so that a caller needs only one request.
 #[derive(Serialize)]
 struct Answer<'a> {

@@ -17,14 +17,13 @@ pub enum Cell {
     /// Cell of the table of runs with an unsigned integer, such as the number of the run's block;
     /// `None` where the record has no such number.
     Integer(Option<u32>),
-    /// Cell of the table of runs with a floating-point number, in the unit that the column's name
-    /// ends in; `None` where the record has no such value.
+    /// Cell of the table of runs with the value of a metric, a floating-point number in the
+    /// metric's stored unit; `None` where the record has no such value.
     Number(Option<f64>),
 }
 
 /// Returns the name of each column of the table of runs, with a cell of the column's type: first
-/// what identifies a run, then metrics in their stored units (which end their names), then the
-/// record's hash.
+/// what identifies a run, then metrics in their stored units, then the record's hash.
 pub fn columns() -> Vec<(&'static str, Cell)> {
     // The cells of an empty record name the columns, so that both always agree.
     cells(&Stored { path: String::new(), root: 0, record: RunRecord::default() }, false)

@@ -151,7 +151,7 @@ fn entries_of(
     Ok((entries, folders))
 }
 
-/// Files of a folder by path, with their bytes.
+/// Regular files of a folder by path, with their bytes, and findings about other entries.
 #[derive(Debug, Default)]
 pub struct Folder {
     pub files: BTreeMap<String, Vec<u8>>,

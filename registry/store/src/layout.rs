@@ -3,9 +3,9 @@
 /// Kind of a file below `results/`, derived from its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FileKind {
-    /// Record of a measured run: `runs/.../ULID.json`.
+    /// Record of a run that is not imported: `runs/.../ULID.json`.
     Run,
-    /// Kernel record of a machine: `kernels/.../ULID.json`.
+    /// Record of kernel benchmarks on a machine: `kernels/.../ULID.json`.
     Kernels,
     /// Campaign record: `campaigns/YEAR/ULID.json`.
     Campaign,
@@ -17,7 +17,7 @@ pub enum FileKind {
     Page,
     /// `README.md` of the registry, rendered from the records.
     Readme,
-    /// Temporary file that a stopped writer left behind; never read.
+    /// Temporary file that a stopped writer left behind; it is reported and never parsed.
     Leftover,
     /// File whose path is not part of the layout of `results/`.
     Stray,
@@ -64,9 +64,9 @@ pub fn in_record_folder(path: &str) -> bool {
     path.split_once('/').is_some_and(|(folder, _)| RECORD_FOLDERS.contains(&folder))
 }
 
-/// Filter of runs by parts of their paths, which repeat fields of their records (rule S04).
-/// Without any field set, all runs pass. It is a coarse filter: callers check the records
-/// themselves where it matters.
+/// Filter of runs that are not imported, by parts of their paths, which repeat fields of their
+/// records (rule S04). Without any field set, all of them pass. It is a coarse filter: callers
+/// check the records themselves where it matters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RunParts {
     /// Id of the engine whose runs pass the filter; `None` for all engines.
@@ -81,7 +81,7 @@ pub struct RunParts {
 
 impl RunParts {
     /// Returns true when `path`, below `results/`, is a run that passes the filter, or a folder
-    /// above one.
+    /// that may contain one.
     pub fn admit(&self, path: &str) -> bool {
         let parts: Vec<&str> = path.split('/').collect();
         let is = |wanted: &Option<String>, index: usize| {

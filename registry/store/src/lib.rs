@@ -31,7 +31,7 @@ pub fn load(roots: &[&Path]) -> Result<Registry, StoreError> {
     load_where(roots, &|_| true)
 }
 
-/// Loads folders as [`load`] does, but of measured runs only those of `releases`, each written with
+/// Loads folders as [`load`] does, but below `runs/` only the runs of `releases`, each written with
 /// or without its `v`. Files outside of `runs/` are all loaded.
 ///
 /// # Errors
@@ -46,8 +46,8 @@ pub fn load_releases(roots: &[&Path], releases: &[&str]) -> Result<Registry, Sto
     })
 }
 
-/// Loads from folders laid out like `results/` only the measured runs that `parts` admits, without
-/// their histograms, and the events.
+/// Loads from folders laid out like `results/` only the runs below `runs/` that `parts` admits,
+/// without their histograms, and the events.
 ///
 /// # Errors
 ///

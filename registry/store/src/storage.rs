@@ -20,15 +20,15 @@ use judge::finding::{
     StorageRule,
 };
 
-/// Largest size of a record, in bytes; a run is expected to take about 25 KB.
+/// Largest size of a record or page, in bytes; a run is expected to take about 25 KB.
 pub const RECORD_BYTES_MAX: usize = 4 << 20;
 
 /// A parsed file of the registry, by kind.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Parsed {
-    /// Parsed run record, measured or imported.
+    /// Parsed run record, imported or not.
     Run(Box<RunRecord>),
-    /// Parsed kernel record of a machine.
+    /// Parsed kernel record: benchmarks of an engine's kernels on a machine.
     Kernels(Box<KernelRecord>),
     /// Parsed campaign record.
     Campaign(CampaignRecord),
@@ -39,7 +39,7 @@ pub enum Parsed {
 }
 
 impl Parsed {
-    /// Returns the id of the parsed record; `None` for a page.
+    /// Returns the id of the parsed record; `None` for a page or `README.md`.
     pub fn id(&self) -> Option<&str> {
         match self {
             Self::Run(record) => Some(&record.id),
@@ -55,15 +55,17 @@ impl Parsed {
 /// run, what checks and lists need of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Kind of the file: `runs`, `imports`, `kernels`, `campaigns`, `events` or `pages`.
+    /// Kind of the file: `runs`, `imports`, `kernels`, `campaigns`, `events`, or `pages` (also for
+    /// `README.md`).
     pub kind: String,
-    /// Id of the record in the file; `None` for a page.
+    /// Id of the record in the file; `None` for a page or `README.md`.
     pub id: Option<String>,
-    /// Facts about the run in the file, measured or imported; `None` for other kinds of files.
+    /// Facts about the run in the file, imported or not; `None` for other kinds of files.
     pub run: Option<RunFacts>,
 }
 
-/// Parses and verifies the file at `path` below `results/`. Returns its facts and every finding.
+/// Parses and verifies the file at `path` below `results/`. Returns its facts (`None` if it cannot
+/// be read as a record or page) and every finding about it.
 pub fn examine(path: &str, bytes: &[u8]) -> (Option<Facts>, Vec<Finding>) {
     match verified(path, bytes) {
         Ok((parsed, findings)) => {
@@ -97,7 +99,7 @@ pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
 }
 
 /// Parses the file at `path` as [`read`] does, and checks it by rules S03, S04, S05, S07, S08, S10,
-/// S11 and S12.
+/// S11 and S12, and an event by S02.
 ///
 /// # Errors
 ///
@@ -305,7 +307,8 @@ fn release(path: &str, engine: &EngineFacts) -> Option<Finding> {
     Some(Finding::breach(RELEASE, path, why).with_hint(hint))
 }
 
-/// Lower-case words that mark an environment variable as a secret when its name contains one.
+/// Lower-case words that mark an environment variable as a secret when one of them is a whole word
+/// of its name.
 const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
 /// Beginnings of file paths that identify a user or a machine, and so must not be in a record.
 const PRIVATE_PLACES: &[&str] = &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/"];
@@ -353,8 +356,8 @@ pub fn from_the_future(path: &str, id: &str, unix_ms: u64) -> Option<Finding> {
     })
 }
 
-/// Returns a breach of `rule` for each file whose id an earlier file has already. `files` are pairs
-/// of id and path.
+/// Returns a breach of `rule` for each file whose id an earlier file under another path has
+/// already. `files` are pairs of id and path.
 pub fn repeated_ids<'a>(
     files: impl Iterator<Item = (&'a str, &'a str)>,
     rule: StorageRule,

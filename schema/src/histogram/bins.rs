@@ -61,7 +61,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// Returns the layout that the header implies, or `None` where no histogram has such a range.
+    /// Returns the layout that the header implies, or `None` where no histogram has such a range or
+    /// such a number of digits.
     fn of(head: &Head) -> Option<Self> {
         if head.lowest == 0 || head.highest < head.lowest.checked_mul(2)? || head.digits > 5 {
             return None;
@@ -88,7 +89,7 @@ impl Scale {
     }
 }
 
-/// Reads the bins of `plain` that have samples, in ascending order.
+/// Reads the bins that have samples from the inflated V2 encoding `plain`, in ascending order.
 pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
     let (head, mut rest) = (Head::of(plain), &plain[HEAD..]);
     #[expect(clippy::float_cmp, reason = "any other ratio is of a histogram of other numbers")]
@@ -116,8 +117,9 @@ pub(super) fn read(plain: &[u8]) -> Result<Vec<Bin>, HistogramError> {
 }
 
 /// Decodes the next number of an HDR histogram (samples of a bin, or minus the length of a run of
-/// empty bins) and returns it with the remaining bytes. Format: ZigZag LEB128, seven bits a byte
-/// from low to high, except that a ninth byte has eight.
+/// empty bins) and returns it with the remaining bytes; `None` where the bytes end within the
+/// number. Format: ZigZag LEB128, seven bits a byte from low to high, except that a ninth byte has
+/// eight.
 fn count(bytes: &[u8]) -> Option<(i64, &[u8])> {
     let mut coded = 0_u64;
     for (place, byte) in bytes.iter().enumerate().take(COUNT_BYTES_MAX) {

@@ -59,8 +59,8 @@ pub fn bars(unit: &str, groups: &[BarGroup]) -> Svg {
     svg
 }
 
-/// Chooses one layout for all bars of the chart: if a name is too long to follow the longest bar,
-/// all names are above their bars.
+/// Chooses one layout for all bars of the chart: where the value and the series name of some bar
+/// are together too long to follow the longest bar, all names are above their bars.
 fn row(groups: &[BarGroup]) -> Row {
     let bars = groups.iter().flat_map(|group| &group.bars);
     let longest = bars.map(|bar| behind(bar).chars().count()).max().unwrap_or(0);

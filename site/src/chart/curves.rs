@@ -9,13 +9,13 @@ use super::{Mark, WIDTH, coordinate_of, extent, fitted, x_axis};
 #[derive(Debug, Clone)]
 pub struct Curve {
     pub label: String,
-    /// Style of the curve: `a` has the accent color, `b` to `d` differ by dashes.
+    /// Style of the curve: `a` has the accent color, `b` and `c` are dashed, `d` is plain.
     pub style: char,
     /// Points of the curve: value in milliseconds, and share of samples up to it; both rise.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Point of a trend: the runs of one release.
+/// Point of a trend chart: the runs of one release in one campaign.
 #[derive(Debug, Clone)]
 pub struct TrendPoint {
     /// Name of the release; the first and the last are shown below the axis.
@@ -26,8 +26,7 @@ pub struct TrendPoint {
     pub mark: Mark,
     /// Tooltip of the trend point: release, value and number of runs.
     pub text: String,
-    /// Address that the trend point links to, escaped for markup; `None` for a point without a
-    /// link.
+    /// Address that the trend point links to, percent-encoded; `None` for a point without a link.
     pub address: Option<String>,
 }
 
@@ -55,7 +54,7 @@ pub struct Break {
 /// Panel of a trend chart: the points, levels and breaks of one trend.
 #[derive(Debug, Clone)]
 pub struct TrendPanel {
-    /// Label of the panel: metric and unit, or another text that distinguishes the panels.
+    /// Label of the trend panel: metric and unit.
     pub label: String,
     pub points: Vec<TrendPoint>,
     pub levels: Vec<Level>,
@@ -72,11 +71,12 @@ const BOTTOM: f64 = 88.0;
 const LEFT: f64 = 36.0;
 const GUTTER: f64 = 14.0;
 
-/// Smallest range of a panel's vertical axis, as a share of the highest value, so that differences
-/// within the noise look small.
+/// Smallest range of the vertical axis of a trend panel or sparkline, as a share of the largest
+/// value, so that differences within the noise look small.
 const SMALLEST_SPAN: f64 = 0.1;
 
-/// Position of a trend panel in the drawing, and the scales that map its values to coordinates.
+/// Position and width of a trend panel in the drawing, in SVG units, and the scales that map its
+/// values to coordinates.
 struct Frame {
     left: f64,
     top: f64,
@@ -137,8 +137,8 @@ pub fn sparkline(title: &str, values: &[f64]) -> String {
 }
 
 /// Draws trends as small multiples: figures over releases, each in a panel with its own scale, with
-/// the range of the runs, the levels found, and epochs. Two panels are side by side, a single one
-/// has the whole width.
+/// the range of the runs, the levels found, and epochs. Several panels are in two columns, a single
+/// one has the whole width.
 pub fn trends(panels: &[TrendPanel]) -> Svg {
     let columns = if panels.len() > 1 { 2 } else { 1 };
     let rows = panels.len().div_ceil(columns);
@@ -152,8 +152,8 @@ pub fn trends(panels: &[TrendPanel]) -> Svg {
     svg
 }
 
-/// Returns the space above and below a flat series, in its unit, so that its noise does not fill
-/// the drawing.
+/// Returns the space to leave above and below a series from `low` to `high`, in its unit: 0 unless
+/// the series is so flat that its noise would fill the drawing.
 fn room(low: f64, high: f64) -> f64 {
     (high.abs() * SMALLEST_SPAN - (high - low)).max(0.0) / 2.0
 }
@@ -224,7 +224,8 @@ fn draw_panel(svg: &mut Svg, panel: &TrendPanel, frame: &Frame) {
     }
 }
 
-/// Draws the line of the values and the ribbon of the ranges for the points of one epoch.
+/// Draws the line of the values and the ribbon of the ranges for the points of one epoch; draws
+/// nothing for fewer than two points.
 fn draw_stretch(svg: &mut Svg, panel: &TrendPanel, frame: &Frame, (start, end): (usize, usize)) {
     let mut line = Vec::new();
     let (mut lows, mut highs) = (Vec::new(), Vec::new());

@@ -9,10 +9,10 @@ use super::{Mark, WIDTH, coordinate_of, extent, fitted, x_axis};
 #[derive(Debug, Clone)]
 pub struct DotRow {
     pub label: String,
-    /// Median of the row's repeats as it is shown, with its unit.
+    /// Median of the row's repeats as it is shown, with half of their range in percent.
     pub value: String,
-    /// Deviation of each repeat from the median in percent, and its tooltip, in the order in which
-    /// the repeats ran.
+    /// Deviation of each repeat from the median in percent, and its tooltip, in the order of the
+    /// runs' ids.
     pub repeats: Vec<(f64, String)>,
     pub mark: Mark,
 }
@@ -20,11 +20,11 @@ pub struct DotRow {
 /// Certainty of an effect, which decides how it is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForestMark {
-    /// Worse: a confirmed regression, the only effect that is drawn in color.
+    /// Worse: an effect whose verdict is a regression, the only one that is drawn in color.
     Worse,
-    /// Solid: a confirmed effect that is not a regression, drawn filled.
+    /// Solid: a confirmed improvement, or a gain that a lab found; drawn filled.
     Solid,
-    /// Hollow: an effect that no verdict claims, drawn as an outline.
+    /// Hollow: any other effect, drawn as an outline.
     Hollow,
 }
 
@@ -32,7 +32,7 @@ pub enum ForestMark {
 #[derive(Debug, Clone)]
 pub struct ForestRow {
     pub label: String,
-    /// Text of a forest plot's row: the effect and its verdict.
+    /// Text of a forest plot's row: the effect, followed by its verdict where it has one.
     pub text: String,
     pub effect_pct: f64,
     pub interval_pct: Option<(f64, f64)>,
@@ -44,12 +44,12 @@ pub struct ForestRow {
 const ROW: f64 = 42.0;
 const TOP: f64 = 4.0;
 
-/// Smallest extent of the axis to each side of zero, in percent, so that noise of a tenth of a
-/// percent looks small.
+/// Smallest extent of a dot-and-whisker chart's axis to each side of zero, in percent, so that
+/// noise of a tenth of a percent looks small.
 const NARROWEST_PCT: f64 = 2.0;
 
-/// Largest extent of the axis to each side of zero, in percent. A wider interval is cut off and
-/// ends in an arrow, so that one extreme row does not flatten the others.
+/// Largest extent of a forest plot's axis to each side of zero, in percent. A wider interval is cut
+/// off and ends in an arrow, so that one extreme row does not flatten the others.
 const WIDEST_PCT: f64 = 50.0;
 
 /// Draws a dot-and-whisker chart of repeats around their median.

@@ -9,11 +9,11 @@ use super::{WIDTH, coordinate_of, fitted, width_of};
 pub struct HeatCell {
     /// Text of the heat table's cell: the change, or a dash.
     pub text: String,
-    /// Tooltip of the heat table's cell: the verdict with its interval, or the reason why there is
-    /// none.
+    /// Tooltip of the heat table's cell: the verdict with its effect and interval, or the reason
+    /// why there is none.
     pub title: String,
     /// Improvement in percent, negative for a change for the worse. `None` leaves the cell
-    /// unshaded, because no change is claimed.
+    /// unshaded, because the verdict is neither better, worse nor unchanged.
     pub better_pct: Option<f64>,
 }
 

@@ -20,7 +20,7 @@ pub use deviation::{DotRow, ForestMark, ForestRow, dots, forest};
 pub use heat::{HeatCell, HeatRow, heat};
 pub use pareto::{ParetoPoint, ParetoSeries, pareto};
 
-/// Width of every chart, in SVG units.
+/// Width of every chart except sparklines, in SVG units.
 const WIDTH: f64 = 360.0;
 
 /// Evidence behind a figure, which decides how its mark is drawn.
@@ -28,7 +28,8 @@ const WIDTH: f64 = 360.0;
 pub enum Mark {
     /// Color: repeated runs, or the variant that the chart is about; drawn in color.
     Color,
-    /// Gray: a single run, or the variant that the chart compares with; drawn in gray.
+    /// Gray: at most one run, the variant that the chart compares with, or figures that were not
+    /// measured side by side; drawn in gray.
     Gray,
     /// Hollow: published elsewhere and not measured here; drawn as an outline.
     Hollow,
@@ -49,7 +50,7 @@ impl Mark {
 #[derive(Debug, Clone, Serialize)]
 pub struct Chart {
     pub title: String,
-    /// Explanation of the chart's content and how to read it, in one or two sentences.
+    /// Explanation of the chart's content and how to read it, in a few sentences.
     pub caption: String,
     pub svg: String,
     /// Column heads of the chart's data table; the first column names the row.
@@ -113,7 +114,8 @@ fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Converts a number of things to a coordinate in SVG units.
+/// Converts a number (of rows, points or characters) to a floating-point number, with which
+/// coordinates in SVG units are computed.
 fn coordinate_of(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }

@@ -13,7 +13,8 @@ pub struct ParetoPoint {
     pub x: f64,
     pub y: f64,
     pub mark: Mark,
-    /// Tooltip of the Pareto chart's point: the load, speed and throughput.
+    /// Tooltip of the Pareto chart's point: configuration, scenario, and speed and throughput in
+    /// tokens per second.
     pub text: String,
 }
 

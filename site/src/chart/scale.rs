@@ -17,7 +17,7 @@ pub struct Tick {
 }
 
 impl Scale {
-    /// Creates a linear scale. A domain without width becomes one unit wide.
+    /// Creates a linear scale. A domain whose end is not above its start becomes one unit wide.
     pub fn linear(domain: (f64, f64), range: (f64, f64)) -> Self {
         let domain = if domain.1 > domain.0 { domain } else { (domain.0, domain.0 + 1.0) };
         Self { domain, range, log: false }
@@ -74,7 +74,8 @@ impl Scale {
     }
 }
 
-/// Rounds `value` up to a round number, for the end of an axis that begins at zero.
+/// Rounds `value` up to a round number, for the end of an axis that begins at zero; 1 for a value
+/// that is not positive.
 pub fn round_up(value: f64) -> f64 {
     if value <= 0.0 {
         return 1.0;
@@ -99,7 +100,8 @@ fn round_step(rough: f64) -> f64 {
     factor * power
 }
 
-/// Formats the label of a tick: up to four digits as they are, then `10k`, `2.5M`.
+/// Formats the label of a tick: numbers below 10,000 as they are, with at most six decimals, and
+/// larger ones as `10k`, `2.5M`. A value within half of `step` of zero is `0`.
 fn tick_label(value: f64, step: f64) -> String {
     for (limit, divisor, suffix) in
         [(1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")]

@@ -14,7 +14,8 @@ pub enum Anchor {
     End,
 }
 
-/// Corners of the shapes that distinguish series without color, by the index of the series.
+/// Corners of the shapes that distinguish series without color, in multiples of the mark's radius
+/// from its center, by the index of the series.
 const SHAPES: [&[(f64, f64)]; 6] = [
     // The circle is the shape without corners.
     &[],
@@ -72,8 +73,8 @@ impl Svg {
         self.push(&circle(class, center, radius, title));
     }
 
-    /// Adds a dot that links to `address` to the drawing. The chart's table has a link to the same
-    /// address, so the tab key skips the dot.
+    /// Adds a dot that links to `address` to the drawing. A table on the page has a link to the
+    /// same address, so the tab key skips the dot.
     pub fn linked_dot(
         &mut self,
         class: &str,

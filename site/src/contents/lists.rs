@@ -13,7 +13,8 @@ use crate::link::{Link, Target};
 use crate::view::lab::{self, Lab};
 use crate::view::{corrections, health, imports, subjects, trends};
 
-/// Largest number of rows on a page of a list; a row is about a kilobyte.
+/// Largest number of rows on one page of a scenario, of failures, corrections, published results or
+/// trends; a row is about a kilobyte.
 const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
@@ -78,8 +79,8 @@ impl<'a> Contents<'a> {
         pages
     }
 
-    /// Returns links to the pages about options of a server of `model` that were published
-    /// elsewhere.
+    /// Returns links to the pages of options tried in published reports, for those reports that
+    /// have a result of `model`.
     pub(super) fn claims_of(&self, model: &str) -> Vec<Link> {
         let reports = imports::reports(self.catalog);
         let about = reports
@@ -143,7 +144,8 @@ impl<'a> Contents<'a> {
     }
 }
 
-/// Largest number of trend points per metric on a trend page, summed over its cells.
+/// Number of trend points per metric that a trend page holds at most, summed over its cells, unless
+/// a single cell has more.
 const CELLS_POINTS: usize = 45;
 
 /// Largest number of cells on a trend page.

@@ -28,7 +28,8 @@ const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
 /// Legend for the color and shape of marks in charts.
 const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: claimed by others.";
 
-/// Returns the charts of one model in one configuration.
+/// Returns the charts of one model in one configuration: output throughput by scenario, repeats
+/// around their median, and the latency distributions of each scenario that has samples.
 pub fn of_model(cells: &[Cell]) -> Vec<Chart> {
     let mut charts = vec![throughput(cells), repeats(cells)];
     charts.extend(cells.iter().filter_map(latencies));
@@ -192,7 +193,7 @@ fn curve_shares() -> Vec<f64> {
 }
 
 /// Returns the mark of a cell's figures in charts: hollow for published figures, color for repeated
-/// runs, gray for a single run.
+/// runs, gray for at most one run.
 pub fn mark_of(cell: &Cell) -> Mark {
     let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);
     match cell.counted().nth(1) {

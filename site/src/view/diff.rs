@@ -58,7 +58,8 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
     }
 }
 
-/// Formats a change of a flag that `judge` found.
+/// Formats a difference in a flag between two releases: the flag, and its values in baseline and
+/// candidate.
 pub fn changed_flag(found: &FlagChange) -> Value {
     let values = |values: &[String]| outside::message(&values.join(", "));
     context! {
@@ -77,7 +78,8 @@ pub fn models(pair: &Pair, diff: &Diff) -> Vec<Value> {
     models.into_values().map(|cells| model(pair, cells)).collect()
 }
 
-/// Counts the verdicts of each kind, worst first.
+/// Counts the verdicts of each kind, worst first, without kinds that do not occur and without
+/// metrics that inform and were not tested.
 pub fn counts(diff: &Diff) -> Value {
     let count = |kind: &VerdictKind| {
         let of_kind = |row: &&Row| row.verdict.verdict == *kind && !is_untested(row);
@@ -121,7 +123,7 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> Value {
     }
 }
 
-/// Returns effect, interval and verdict of a row in words.
+/// Returns effect, interval and verdict of a row as texts; `-` for a missing effect or interval.
 pub fn shown(row: &Row) -> (String, String, &'static str) {
     let verdict = &row.verdict;
     let effect = or_dash(verdict.effect_pct, format::change);
@@ -262,15 +264,16 @@ mod tests {
     use super::*;
     use samples::registry as sample;
 
-    /// Test configuration of the candidate in the first scenario, and the words of its server
-    /// command that set it.
+    /// Flags of the candidate's server in the first scenario of a test comparison, and the words of
+    /// its command that set them.
     #[derive(Default)]
     struct Changed {
         flags: BTreeMap<String, Json>,
         argv: Vec<String>,
     }
 
-    /// Returns the comparison of three pairs of runs in each of `scenarios`.
+    /// Returns the comparison of three pairs of runs in each of `scenarios`, in which the candidate
+    /// is slower by a tenth.
     fn compared(scenarios: &[&str], changed: &Changed) -> Diff {
         let mut records: Vec<RunRecord> = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {

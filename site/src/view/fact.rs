@@ -11,13 +11,14 @@ use super::words;
 use crate::catalog::{Run, distinct};
 use crate::{format, outside};
 
-/// Largest number of distinct values that a fact lists; where there are more, the rest is counted.
+/// Largest number of values that a fact lists. Where there are more, the last one says how many
+/// others there are; a flag's further values are left out.
 const VALUES_MAX: usize = 4;
 
 /// Largest number of flags that a page lists; the record has all.
 const FLAGS_MAX: usize = 200;
 
-/// Largest length of the text of all flags that a page lists, in bytes.
+/// Largest length of all flags that a page lists, with their values, in bytes.
 const FLAGS_TEXT_MAX: usize = 16_000;
 
 /// Fact that a page shows: a name and the distinct values over some runs.
@@ -27,7 +28,7 @@ pub struct Fact {
     /// Distinct values of the fact over the runs, in order of appearance; empty where nothing is
     /// known.
     pub values: Vec<String>,
-    /// Reason why the fact has no value.
+    /// Reason for missing values of the fact, shown where `values` is empty.
     pub reason: String,
     /// True when the values of the fact are set in a code font.
     pub code: bool,
@@ -40,7 +41,7 @@ pub struct FactGroup {
     pub facts: Vec<Fact>,
 }
 
-/// Function that formats a value of a record for people.
+/// Function that formats a value of a record for people; `None` where the record does not have it.
 pub type Read = fn(&RunRecord) -> Option<String>;
 
 /// Collects the distinct values that `read` returns over `runs`. `path` is the value's dotted path
@@ -227,7 +228,8 @@ pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// Returns the name of the device that the runs used: the GPUs, or the CPU where there are none.
+/// Returns the names of the devices that the runs used, as one text: the GPUs, or the CPUs where
+/// there are none; empty where no device is known.
 pub fn device(runs: &[&Run]) -> String {
     let gpu = fact("", runs, "", |r| r.hardware.gpu.as_deref().filter(|g| !g.is_empty()).map(gpus));
     let cpu = fact("", runs, "", |r| {
@@ -367,7 +369,7 @@ fn host(record: &RunRecord) -> Option<&HostTelemetry> {
     record.telemetry.as_ref()?.host.as_ref()
 }
 
-/// Returns the GPUs that worked during the run.
+/// Returns the telemetry of those GPUs that worked during the run of `record`.
 fn worked(record: &RunRecord) -> impl Iterator<Item = &GpuTelemetry> {
     let gpus = record.telemetry.iter().filter_map(|telemetry| telemetry.gpus.as_ref()).flatten();
     gpus.filter(|gpu| gpu.worked)

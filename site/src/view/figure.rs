@@ -16,10 +16,12 @@ use crate::outside;
 pub struct Figure {
     /// Value of the figure, rounded to what its spread supports; `-` where there is none.
     pub text: String,
-    /// Half of the range over repeats, relative to the figure's value: `±1.3 %`; `None` for a
-    /// single run.
+    /// Spread relative to the figure's value, as `±1.3 %`: half of the range over repeats, or the
+    /// median absolute deviation of a kernel benchmark. `None` where there is none, as for a single
+    /// run.
     pub spread: Option<String>,
-    /// Tooltip of the figure: the exact values, or the reason why there is no value.
+    /// Tooltip of the figure: the exact values or what they are made from, or the reason why there
+    /// is no value.
     pub title: String,
     pub missing: bool,
 }
@@ -39,7 +41,12 @@ pub fn summary(metric: &Metric, cell: &Cell) -> Option<Summary> {
     finite(metric, cell.records())
 }
 
-/// Returns the metric called `name`, which must exist: the tables of this program name it.
+/// Returns the metric called `name`, which must exist, since only the tables of this program name
+/// it.
+///
+/// # Panics
+///
+/// There is no such metric.
 pub fn metric(name: &str) -> &'static Metric {
     by_name(name).expect("the tables of pages name metrics of `METRICS`")
 }
@@ -98,7 +105,7 @@ impl Figure {
     }
 
     /// Builds the figure of one measured value, rounded to three digits because there are no
-    /// repeats.
+    /// repeats; a missing figure for a value that is not finite.
     pub fn single(value: f64, Scale { unit, divisor }: Scale) -> Self {
         if !value.is_finite() {
             return Self::missing("no number");
@@ -149,8 +156,8 @@ pub fn launches(cell: &Cell) -> String {
     if counted == all { all.to_string() } else { format!("{counted} of {all}") }
 }
 
-/// Returns the number of failed requests over all runs of the cell, including runs that its
-/// summaries leave out.
+/// Builds the figure of the number of failed requests over all runs of the cell, including runs
+/// that its summaries leave out; a missing figure where no run counted them.
 pub fn failed(cell: &Cell) -> Figure {
     let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
     let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();

@@ -10,16 +10,16 @@ use super::words;
 use crate::catalog::{Cell, Run};
 use crate::{format, outside};
 
-/// Urgency of a finding on a page, which decides its order and color.
+/// Urgency of a finding or verdict on a page, which decides its order and color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tone {
-    /// Loud: a figure is missing, retracted, INVALID or worse, or runs failed; the finding is shown
-    /// first.
+    /// Loud: runs or requests failed, or a figure is retracted, INVALID, out of bounds or worse
+    /// than before; shown first.
     Loud,
-    /// Firm: the finding is a reason to look at a figure again, or a confirmed result.
+    /// Firm: a reason to look at a figure again, or a gain or improvement that a verdict claims.
     Firm,
-    /// Soft: the finding gives additional information.
+    /// Soft: additional information.
     Soft,
 }
 
@@ -42,7 +42,7 @@ pub struct RuleFindings {
     pub count: usize,
     /// Extent of the rule's findings: number of runs that break the rule, of all runs (`3 of 3`).
     pub runs: String,
-    /// Claim of the quality rule that is broken.
+    /// Claim of the quality rule that is broken; empty for a rule that this version does not have.
     pub title: String,
     pub detail: String,
 }

@@ -24,7 +24,7 @@ use crate::{outside, questions};
 /// Names of the metrics that are columns in the list of a report's results.
 const COLUMNS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
-/// Imported report with its results, in the order of the report.
+/// Imported report with its results, ordered by their ids.
 #[derive(Debug)]
 pub struct Report<'a, 'b> {
     pub source: String,
@@ -76,7 +76,8 @@ pub fn view(catalog: &Catalog, reports: &[Report], options: Vec<Link>) -> Value 
     }
 }
 
-/// Builds the line about one imported report: source, number of results, engines, hardware.
+/// Builds the line about one imported report: source, file, engines, hardware, number of results,
+/// and number of those that break a rule of level error.
 fn line(report: &Report) -> Value {
     let names = |read: fn(&RunRecord) -> String| {
         let names: BTreeSet<String> = report.runs.iter().map(|run| read(run.record)).collect();
@@ -152,8 +153,8 @@ fn block(catalog: &Catalog, run: &Run, columns: &[Column]) -> Value {
     }
 }
 
-/// Builds what both pages of a report show of a published result: its link, and the findings of the
-/// rules in it.
+/// Builds what both pages of a report show of a published result: its link, the earlier result with
+/// the same figures, and the rules that it breaks.
 fn result(catalog: &Catalog, run: &Run) -> Value {
     // Broken rules: id, true when the method page describes it, urgency, and detail.
     let finding = |check: &Check| {
@@ -179,11 +180,11 @@ fn answered(record: &RunRecord) -> Option<(u64, u64)> {
     counts.requests_ok.zip(counts.requests_planned).filter(|(ok, planned)| ok < planned)
 }
 
-/// Metric by which published reports that try options choose one of them.
+/// Name of the metric that the page of a report's options shows.
 const METRIC: &str = "total_tokens_per_s";
 
-/// Smallest number of options, for one model on one hardware under one scenario, that makes a
-/// report a lab.
+/// Smallest number of options of one engine, for one model on one hardware under one scenario, for
+/// which a published report has a page of options.
 const OPTIONS_MIN: usize = 3;
 
 /// Option of a published report: engine with its release, and flags.
@@ -211,8 +212,8 @@ fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> 
     subjects.into_iter()
 }
 
-/// Returns a link to the page of a report's options; `None` where the report does not try several
-/// options of an engine's server under one scenario.
+/// Returns a link to the page of a report's options; `None` where the report tries fewer than
+/// `OPTIONS_MIN` options of an engine's server under one scenario.
 pub fn options_link(report: &Report) -> Option<Link> {
     subjects(report).next()?;
     let (source, file) = (report.source.clone(), report.file.clone());
@@ -279,7 +280,8 @@ fn table(catalog: &Catalog, (model, hardware): (&str, &str), runs: &[&Run]) -> V
     }
 }
 
-/// Returns the results of option `of` under `scenario`; `None` where the report has none.
+/// Builds the table cell of option `of` under `scenario`: its figure, the difference from the
+/// baseline, and its results; `None` where the report has none.
 fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Option<Value> {
     let find = |wanted: &Choice| -> Vec<&Run> {
         let is = |run: &&&Run| {

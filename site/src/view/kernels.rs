@@ -79,7 +79,7 @@ fn row(bench: &KernelBench) -> Value {
 }
 
 /// Returns the rate of one call in billions per second: `amount` (bytes or operations) per time of
-/// the call.
+/// the call; a missing figure with `reason` where `amount` or the time is not known.
 fn giga(amount: Option<u64>, median_ns: f64, reason: &str) -> Figure {
     let Some(amount) = amount.filter(|_| median_ns > 0.0) else { return Figure::missing(reason) };
     // One per nanosecond is a billion per second.

@@ -27,8 +27,8 @@ const OWN: &str = "redline";
 /// Names of the metrics by which Redline and another engine are compared.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50", "rss_bytes_max"];
 
-/// Builds the view with one comparison per hardware and other engine, and one roofline per
-/// hardware.
+/// Builds the view with one comparison per hardware, model and other engine, and one roofline per
+/// hardware with a kernel record.
 pub fn view(catalog: &Catalog) -> Value {
     let records = kernels::newest(&catalog.registry.kernels, OWN).into_iter();
     let rooflines: Value = records.map(roofline).collect();
@@ -36,7 +36,7 @@ pub fn view(catalog: &Catalog) -> Value {
 }
 
 /// Compares Redline with each other engine that was measured with the same model on the same
-/// hardware.
+/// hardware in a common scenario.
 fn engines(catalog: &Catalog) -> Vec<Value> {
     let is_measured =
         |record: &RunRecord| record.kind != Kind::Imported && catalog.is_contender(record);
@@ -58,15 +58,16 @@ fn engines(catalog: &Catalog) -> Vec<Value> {
     found
 }
 
-/// Scenario that both compared engines answered, with the cells of both.
+/// Scenario that both compared engines answered, with the cells of both, and the interleaved blocks
+/// that their runs are from (`None` where the engines did not run interleaved).
 struct Shown<'a> {
     ours: Cell<'a>,
     theirs: Cell<'a>,
     in_turns: Option<InTurns<'a>>,
 }
 
-/// Compares the latest release of Redline with the latest release of another engine that answered
-/// one of the same scenarios; `None` where they share no scenario.
+/// Compares the latest releases of Redline and of another engine that answered a common scenario;
+/// `None` where they share no scenario.
 fn latest<'a>(catalog: &Catalog, ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -> Option<Value> {
     let [our_records, their_records] =
         [ours, theirs].map(|runs| runs.iter().map(|run| run.record).collect::<Vec<_>>());
@@ -121,7 +122,7 @@ fn key(cell: &Cell) -> ReleaseKey {
     cell.runs.first().map(|run| ReleaseKey::of(run.record)).expect("a match has runs")
 }
 
-/// Builds the rows of the metrics that at least one of the two engines has.
+/// Builds the rows, for one scenario, of the metrics that at least one of the two engines has.
 fn rows(found: &Shown) -> Vec<Value> {
     let policy = policy::standard().file;
     let row = |name: &&str| {
@@ -228,8 +229,8 @@ fn share(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// Builds a row of the roofline: a step or a kernel of the model, its speed, and the share of its
-/// limit.
+/// Builds a row of the roofline: a step or a kernel of the model, its speed, the share of its
+/// limit, and the name of that limit.
 fn step(what: String, reached: String, share: String, limit: &str) -> Value {
     context! { what, reached, share, limit }
 }

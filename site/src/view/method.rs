@@ -53,7 +53,8 @@ struct Limit {
 static WORDS: LazyLock<Words> =
     LazyLock::new(|| toml::from_str(include_str!("method.toml")).expect("tests read the words"));
 
-/// Builds the view of the method page, from the constants of this build.
+/// Builds the view of the method page, from the constants of this build and the words in
+/// `method.toml`.
 pub fn view() -> Value {
     let of_record = |Rule { id, title, why, level: on_gpu, level_on_cpu, scope, .. }: &Rule| {
         let (level, scope) = (level(*on_gpu, *level_on_cpu), scope.words());
@@ -147,7 +148,8 @@ const LIMITS: [(&str, Test); 9] = [
     ("quality", |_| true),
 ];
 
-/// Returns the limitations of a page made from `runs`.
+/// Returns the limitations, as sentences, of a page made from `runs`; without runs, those that
+/// apply to every page.
 pub fn limits(runs: &[&Run]) -> Vec<String> {
     let default = RunRecord::default();
     let calls = |test: fn(&RunRecord) -> bool| {

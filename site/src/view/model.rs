@@ -20,9 +20,11 @@ use crate::{outside, questions};
 pub struct ModelView {
     pub model: String,
     pub anchor: String,
-    /// Configuration slug of the model's servers, without hash.
+    /// Configuration of the model's servers: the slug without hash, or for published results the
+    /// tensor-parallel size and flags that the report states.
     pub config: String,
-    /// Hashes of the full server configurations that share the slug.
+    /// First digits of the hashes of the full server configurations that share the slug; with more
+    /// than four, the last entry says how many others there are.
     pub config_hashes: Vec<String>,
     pub facts: Vec<Fact>,
     pub charts: Vec<Chart>,
@@ -38,7 +40,7 @@ pub struct ModelView {
 /// Largest number of runs that the page of a model lists; a longer list is for programs to read.
 const RUNS_MAX: usize = 80;
 
-/// Table of every metric of a model by scenario.
+/// Table of every metric of a model by scenario, with the numbers of runs and of failed requests.
 #[derive(Debug, Clone, Serialize)]
 pub struct Detail {
     pub scenarios: Vec<String>,
@@ -130,8 +132,8 @@ impl Detail {
     }
 }
 
-/// Returns the commands that produced the figures of `runs`, which are those of `cells`, and the
-/// commands that reproduce them.
+/// Returns the commands that produced the figures of `runs`, which are those of `cells` (at most
+/// four server commands), and the commands that reproduce them.
 pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     let lines = runs.iter().filter_map(|run| serve_line(run.record.server.as_ref()?));
     let mut serve = distinct(lines);

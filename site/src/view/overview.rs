@@ -56,7 +56,8 @@ fn open(pair: &Pair, row: &Row) -> Value {
     }
 }
 
-/// Builds the table of the best engine for each model on each hardware, at each service level.
+/// Builds the table of the best engine for each model on each hardware, at each service level, with
+/// measured and published figures in separate rows.
 fn best(catalog: &Catalog) -> Value {
     // Each ranking reads every run of the registry, so they are made in parallel.
     let rank = |(model, hardware): &(&str, &str)| {
@@ -71,9 +72,9 @@ fn best(catalog: &Catalog) -> Value {
     }
 }
 
-/// Builds the row of the best engines of one model on one hardware: for each service level the
-/// engine with the highest throughput among those that meet its limits. `None` where there are no
-/// figures.
+/// Builds the row of the best engines of one model on one hardware, by measured or by published
+/// figures: for each service level the candidate of `judge` that stands for the ranking. `None`
+/// where no engine meets the limits of any level.
 fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> Option<Value> {
     let ranked = ranked.iter().filter(|ranked| ranked.published == published);
     let levels: Vec<Option<&Candidate>> = ranked.map(|of| of.answer.foremost()).collect();
@@ -97,7 +98,8 @@ fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> 
     })
 }
 
-/// Returns a line for each release of each engine, the latest first, for the overview.
+/// Returns a line for each release of each engine, by engine and the latest release first, for the
+/// overview.
 fn releases(catalog: &Catalog) -> Value {
     let releases = catalog.releases();
     let mut keys: Vec<&ReleaseKey> = releases.keys().collect();
@@ -146,8 +148,8 @@ pub fn latest_on(catalog: &Catalog, hardware: &str) -> Value {
     }
 }
 
-/// Returns the progress of the release `key`: numbers of its runs that succeeded, that failed, and
-/// that were planned but have no record.
+/// Returns the progress of the release `key`: numbers of its runs that succeeded, that failed or
+/// lost requests, and that were planned but have no record.
 fn progress(catalog: &Catalog, key: &ReleaseKey, runs: &[&Run]) -> Value {
     let known = |id: &str| runs.iter().any(|run| run.record.id == id);
     let campaigns = catalog.registry.campaigns.iter().map(|stored| &stored.record);

@@ -66,8 +66,8 @@ struct Placed<'a, 'b> {
     key: &'a ReleaseKey,
     cell: &'a Cell<'b>,
     tradeoff: Tradeoff,
-    /// True where no other cell of its hardware and load is at least as good in speed and
-    /// throughput and better in one.
+    /// True where no other cell of its hardware, load and origin (measured or published) is at
+    /// least as good in speed and throughput and better in one.
     is_best: bool,
 }
 
@@ -79,8 +79,8 @@ impl Placed<'_, '_> {
     }
 }
 
-/// Returns the cells that have both speed and throughput, by hardware, the fastest for one user
-/// first.
+/// Returns the cells that have both speed and throughput, by hardware and origin (measured first),
+/// the fastest for one user first.
 fn placed<'a, 'b>(cells: &'a [(ReleaseKey, Cell<'b>)]) -> Vec<Placed<'a, 'b>> {
     let of = |(key, cell): &'a (ReleaseKey, Cell<'b>)| {
         let tradeoff = Tradeoff::of(&cell.records().collect::<Vec<_>>())?;
@@ -129,7 +129,8 @@ fn charts(name: &str, placed: &[Placed], shared: &Shared) -> Vec<Chart> {
     fields.into_iter().filter_map(of).collect()
 }
 
-/// Groups `placed` into series: one per engine, configuration and hardware.
+/// Groups `placed` into series: one per release of an engine, configuration, hardware and origin
+/// (measured or published).
 fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
     let several = placed.iter().any(|other| other.key.hardware != placed[0].key.hardware);
     let same = |a: &Placed, b: &Placed| {
@@ -167,8 +168,8 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
     drawn.into_iter().map(|(_, drawn)| drawn).collect()
 }
 
-/// Draws a Pareto chart of the series with the highest throughput, and names the others in the
-/// caption. `None` without series.
+/// Draws a Pareto chart of the `SERIES_MAX` series with the highest throughput, and names the
+/// others in the caption. `None` without series.
 fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
     let points = |drawn: &&Drawn| drawn.series.points.iter().map(|p| (p.x, p.y)).collect();
     let by_throughput = by_throughput(&drawn.iter().map(points).collect::<Vec<_>>());

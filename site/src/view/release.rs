@@ -21,7 +21,7 @@ use crate::judged::{Judged, Pair};
 use crate::link::{self, Link, Target};
 use crate::outside;
 
-/// Names of the metrics that are columns of a release's summary table.
+/// Names of the metrics that are columns of a release's summary table and of a scenario's page.
 pub const SUMMARY: [&str; 6] = [
     "requests_per_s",
     "output_tokens_per_s",
@@ -53,9 +53,11 @@ pub fn view(key: &ReleaseKey, runs: &[&Run], related: Vec<Link>) -> Value {
     }
 }
 
-/// Largest number of cells on a release's page; more make it too long for a phone.
+/// Largest number of cells for which a release's page shows its models itself; more make it too
+/// long for a phone.
 const CELLS_INLINE: usize = 8;
-/// Largest number of runs on a release's page; more make it too long for a phone.
+/// Largest number of runs for which a release's page shows its models itself; more make it too long
+/// for a phone.
 const RUNS_INLINE: usize = 60;
 
 /// True where a page has room for the charts and lists of `cells`.
@@ -64,7 +66,7 @@ pub fn is_inline(cells: &[Cell]) -> bool {
         && cells.iter().map(|cell| cell.runs.len()).sum::<usize>() <= RUNS_INLINE
 }
 
-/// Builds the summary table of a release: one row per model and scenario.
+/// Builds the summary table of a release: one row per cell, by model, configuration and scenario.
 fn summary(cells: &[Cell], key: &ReleaseKey) -> Value {
     let columns = Column::all(&SUMMARY, cells);
     let mut findings: Vec<Vec<Finding>> = cells.iter().map(finding::of_cell).collect();
@@ -157,7 +159,8 @@ pub fn notices(runs: &[&Run]) -> Vec<String> {
 
 /// Largest number of failing cells that the page of a release on all hardware lists.
 const FAILURES_MAX: usize = 60;
-/// Largest number of rows in a release page's table of verdicts; the comparison's own page has all.
+/// Largest number of rows in each table of verdicts and of changed flags on a release's page; the
+/// comparison's own page has all.
 const ROWS_MAX: usize = 60;
 
 /// Builds the view of `engine` at `release` on all hardware.

@@ -58,8 +58,8 @@ pub fn view(run: &Run) -> Value {
     }
 }
 
-/// Builds the view of the report lines that an imported record was read from; `None` for other
-/// records.
+/// Builds the view of where an imported record was read from (report, file and line numbers);
+/// `None` for other records.
 fn published(run: &Run) -> Option<Value> {
     let source = run.record.source.as_ref()?;
     let report = super::imports::report_of(run.path);
@@ -71,8 +71,8 @@ fn published(run: &Run) -> Option<Value> {
     })
 }
 
-/// Builds the lines of a run's metrics as its record has them, even where summaries leave the run
-/// out.
+/// Builds the lines of a run's metrics, except statistics of latencies, as its record has them,
+/// even where summaries leave the run out.
 fn metrics(run: &Run) -> Value {
     let plain =
         METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
@@ -125,8 +125,8 @@ fn latency_title(name: &str) -> &str {
     }
 }
 
-/// Builds the lines of the rules' findings about the run; findings of rules newer than its record
-/// are last.
+/// Builds the lines of the rules' findings about the run, kept and broken ones; findings of rules
+/// newer than its record are last.
 fn checks(run: &Run) -> Value {
     let stored = run.record.checks.iter().map(|check| (check, false));
     let line = |(check, later): (&Check, bool)| {
@@ -153,8 +153,8 @@ const LIST_MAX: usize = 64;
 /// Largest number of keys of a map that a run's page shows.
 const MAP_MAX: usize = 120;
 
-/// Formats the record of a run as JSON for reading. Long texts, such as histograms, and long lists
-/// are replaced by their size.
+/// Formats the record of a run as JSON for reading. Long texts, such as histograms, long lists and
+/// large maps are replaced by their size; entries with a long key are left out.
 fn json(record: &RunRecord) -> String {
     let mut value = serde_json::to_value(record).unwrap_or(Json::Null);
     shorten(&mut value);

@@ -62,8 +62,8 @@ fn reports(runs: &[&Run]) -> Vec<Link> {
     found.into_iter().map(Link::report).collect()
 }
 
-/// Returns the runs of each engine's latest release, for comparing engines with `model` on
-/// `hardware`.
+/// Returns the runs of each engine's latest release with `model` on `hardware`, without duplicates
+/// of published results and runs of labs.
 fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<&'a Run<'b>> {
     let runs = catalog.runs_where(|record| {
         let here = record.model.id == model && record.hardware.id == hardware;

@@ -18,8 +18,8 @@ use crate::format::{self, or_dash};
 use crate::link::{Link, Target};
 use crate::{outside, questions};
 
-/// Builds the view of a model's page: on each hardware, the engines that serve the model side by
-/// side. `labs` are links to the labs about the model.
+/// Builds the view of a model's page: facts about the model, the engines that serve it side by side
+/// on each hardware, and trends. `labs` are links to the labs about the model.
 pub fn model(catalog: &Catalog, model: &str, trends: &[Value], labs: Vec<Link>) -> Value {
     let runs = catalog.runs_where(|record| record.model.id == model);
     let frontier = Link::new(
@@ -43,9 +43,9 @@ pub fn model(catalog: &Catalog, model: &str, trends: &[Value], labs: Vec<Link>) 
 /// its own.
 const CAMPAIGNS_MAX: usize = 60;
 
-/// Builds the view of a hardware's page: engines and models that run on it, cost and noise of its
-/// campaigns, and when it changed. `kernels` and `labs` are links to pages of kernel benchmarks and
-/// of labs.
+/// Builds the view of a hardware's page: the machine, engines, models and releases that ran on it,
+/// trends, cost and noise of its campaigns, and when it changed. `kernels` and `labs` are links to
+/// pages of kernel benchmarks and of labs.
 pub fn hardware(
     catalog: &Catalog,
     hardware: &str,

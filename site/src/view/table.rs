@@ -51,7 +51,8 @@ pub fn rows<'a, 'b, N: PartialEq>(
 }
 
 impl Row<'_, '_> {
-    /// Returns the figure of the column's metric for each scenario of the row.
+    /// Returns the figure of the column's metric for each scenario of the row; a missing figure
+    /// where the row has no cell.
     pub fn figures(&self, column: &Column) -> Vec<Figure> {
         let not_run = || Figure::missing("not run");
         self.cells
@@ -72,14 +73,14 @@ impl Row<'_, '_> {
     }
 }
 
-/// Returns the findings about each row, and those that all rows share.
+/// Returns the findings about each row without those that all rows share, and the shared ones.
 pub fn findings(rows: &[Row]) -> (Vec<Vec<Finding>>, Vec<Finding>) {
     let mut of_rows: Vec<Vec<Finding>> = rows.iter().map(Row::findings).collect();
     let common = finding::take_common(&mut of_rows);
     (of_rows, common)
 }
 
-/// Builds the matrix of output throughput: models by scenarios.
+/// Builds the matrix of output throughput: models and configurations by scenarios.
 pub fn matrix(cells: &[Cell]) -> Value {
     let column = Column::new(figure::output(), cells);
     let scenarios = scenarios(cells);

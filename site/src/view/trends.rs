@@ -55,7 +55,7 @@ pub fn line(trends: &[&Trend], page: &Target) -> Option<Value> {
     })
 }
 
-/// Returns the scale that fits all points of a trend.
+/// Returns the display unit that fits all points of a trend, with its divisor.
 fn scale(trend: &Trend) -> Scale {
     let largest = trend.points.iter().map(|point| point.value).fold(0.0, f64::max);
     Scale::fit(trend.unit, largest)

@@ -21,10 +21,10 @@ use suite::mock_server::server::MockServer;
 
 /// Streams scripted or evenly paced tokens to clients under test.
 ///
-/// Prints one line `ready http://127.0.0.1:PORT` on standard error, then serves until its standard
-/// input closes or it receives a signal. The script is JSON; its format is documented in
-/// `suite/src/mock_server/script.rs`. Without a script every request gets a steady stream of as many
-/// tokens as it requests.
+/// Prints one line `ready http://ADDRESS:PORT` on standard error, then serves until its standard
+/// input closes (unless `--detach` is given) or it receives a signal. The script is JSON; its
+/// format is documented in `suite/src/mock_server/script.rs`. Without a script every request gets a
+/// steady stream of as many tokens as it requests.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
@@ -32,8 +32,9 @@ struct Flags {
     #[arg(long, value_name = "FILE")]
     script: Option<PathBuf>,
     /// Instead of playing a script, answer every completion with as many tokens as it requests: the
-    /// first FIRST_US after the request, the others GAP_US apart. One thread serves thousands of
-    /// streams and polls without sleeping. On SIGTERM or SIGINT the server writes its log and ends.
+    /// first FIRST_US microseconds after the request, the others GAP_US apart. One thread serves
+    /// thousands of streams and polls without sleeping. When it is told to end, by SIGTERM, SIGINT
+    /// or the end of standard input, the server writes its log first.
     #[arg(long, value_name = "FIRST_US:GAP_US", conflicts_with = "script")]
     pace: Option<Pace>,
     /// Write the true times of the server's reads and writes to FILE, as JSON lines: one per event,

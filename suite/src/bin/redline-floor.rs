@@ -14,7 +14,8 @@ use suite::client::orders::allow_files;
 use suite::clock::monotonic_ns;
 use suite::measure::summary::summarize;
 
-/// Bytes with which every event of a completion begins; no other event begins with them.
+/// Bytes with which every event with a token begins; no other event of the answers to this client's
+/// requests begins with them.
 const EVENT: &[u8] = b"data: {\"id\"";
 /// Number of bytes carried over to the next read, so that an event whose beginning was cut in two
 /// is found.
@@ -28,8 +29,8 @@ const AWAKE_NS: u64 = 60_000;
 /// Requests token streams from `redline-emitter --pace` and prints TTFT and ITL, as JSON.
 ///
 /// It opens all connections, sends all requests, and counts the events it reads. With
-/// `--requests-per-s` it sends at that rate and reads nothing, which shows how late a send can be
-/// at best.
+/// `--requests-per-s` it sends at that rate, reads nothing, and prints instead how late each send
+/// was, which shows how punctual a client can be at best.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {

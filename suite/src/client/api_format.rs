@@ -94,8 +94,8 @@ struct GenerateMeta {
     finish_reason: Option<GenerateFinish>,
 }
 
-/// Finish reason of an answer of SGLang's `/generate`, an object with its kind; older servers send
-/// only a word.
+/// Finish reason of an answer of SGLang's `/generate`: an object with a `type` and sometimes a
+/// message; older servers send only the type, as a string.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum GenerateFinish {
@@ -149,9 +149,9 @@ fn read_generate<'a>(data: &'a [u8], so_far: SoFar<'_>) -> Result<Event<'a>, ser
     Ok(Event::Chunk(chunk))
 }
 
-/// Returns the new part of an event's `text`, which follows the answer so far, `before`: nothing
-/// where the text is not longer, such as after the removal of a stop string, and all of `text`
-/// where it does not continue `before`, because the server sends only what is new.
+/// Returns the new part of an event's `text`, given the answer so far, `before`: nothing where
+/// `before` begins with `text`, such as after the removal of a stop string; what follows `before`
+/// where `text` begins with it; otherwise all of `text`, because the server sends only what is new.
 fn beyond<'a>(text: Cow<'a, str>, before: &str) -> Cow<'a, str> {
     if before.starts_with(&*text) {
         return Cow::Borrowed("");
@@ -181,8 +181,9 @@ struct ResponsesEvent<'a> {
     error: Option<Value>,
 }
 
-/// State of an answer in OpenAI's Responses format. Its last event repeats the whole output, which
-/// is skipped: reading it would take time from the measurement.
+/// Object `response` in an event of OpenAI's Responses format, with the fields that the client
+/// needs. The answer's whole output, which the last event repeats in it, is skipped: reading it
+/// would take time from the measurement.
 #[derive(Default, Deserialize)]
 struct Response {
     status: Option<String>,
@@ -203,7 +204,7 @@ struct ResponsesUsage {
     input_tokens_details: Option<PromptDetails>,
 }
 
-/// Output item that an event of OpenAI's Responses announces: a message or a function call.
+/// Output item that an event of OpenAI's Responses announces, such as a message or a function call.
 #[derive(Deserialize)]
 struct OutputItem {
     #[serde(rename = "type")]
@@ -309,7 +310,7 @@ struct Part<'a> {
     text: Option<Cow<'a, str>>,
     #[serde(borrow)]
     thinking: Option<Cow<'a, str>>,
-    /// Name of the called tool, at the beginning of a tool call's content block.
+    /// Name of the called tool, at the beginning of a tool call's content block; `None` elsewhere.
     name: Option<String>,
     partial_json: Option<String>,
     #[serde(borrow)]

@@ -23,10 +23,11 @@ pub struct Trust {
     pub insecure: bool,
 }
 
-/// Error that ends a connection to a server.
+/// Error of an operation on a connection to a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
-    /// A system call on the connection's socket failed.
+    /// A system call on the connection's socket failed, with this error number; `EAGAIN` means that
+    /// there is nothing to read yet.
     #[error("{}", .0.desc())]
     System(#[from] Errno),
     /// TLS failed, such as with a server that violates the protocol or ends the handshake, or whose
@@ -55,7 +56,7 @@ pub trait Session: fmt::Debug {
 
 /// Blocking byte stream to a server, plain or with TLS.
 pub trait Channel: Read + Write + Send + fmt::Debug {
-    /// Returns the stream's TCP socket, on which read timeouts are set.
+    /// Returns the TCP socket below the stream, for setting its timeouts.
     fn socket(&self) -> &TcpStream;
 }
 

@@ -30,10 +30,10 @@ const SLACK_NS: u64 = 200_000;
 /// Longest time between two clock readings that count as simultaneous, in nanoseconds.
 const ADJACENT_NS: u64 = 5_000;
 
-/// Bytes read from a socket at once, with their time stamps.
+/// Outcome of one read from a socket: number of bytes and time stamps.
 #[derive(Clone, Copy, Debug)]
 pub struct StampedRead {
-    /// Number of bytes read; zero at the end of the connection.
+    /// Number of bytes read, with TLS after decryption; zero at the end of the connection.
     pub bytes: usize,
     /// Arrival time of the bytes, and the time at which this program had read them.
     pub moment: Moment,
@@ -139,12 +139,13 @@ pub(super) struct Connection {
     /// Time at which the connection's socket last had nothing left to read, in nanoseconds of the
     /// monotonic clock.
     pub drained_ns: u64,
-    /// Time at which the connection's last request ended, in nanoseconds of the monotonic clock.
+    /// Time at which the connection's last request ended, in nanoseconds of the monotonic clock;
+    /// zero before its first request has ended.
     pub freed_ns: u64,
-    /// Number of requests answered on the connection's current socket.
+    /// Number of requests that have ended on the connection's current socket and left it open.
     pub served: u32,
-    /// Time that it took to open the current socket including the TLS handshake, in nanoseconds;
-    /// `None` before a socket was opened.
+    /// Time that it took to open the connection's latest open socket, including the TLS handshake,
+    /// in nanoseconds; `None` before any socket was open.
     pub connect_ns: Option<u64>,
     /// Start and end of the TLS handshake, in nanoseconds of the monotonic clock; the end is that
     /// of its latest step. `None` before a handshake and without TLS.
@@ -317,8 +318,8 @@ impl Connection {
     /// is that of the read that completed a record.
     ///
     /// # Errors
-    /// The socket is not open, a system call on it fails (`EAGAIN` where there are no data yet), or
-    /// TLS fails.
+    /// The socket is not open, a system call on it fails (`EAGAIN` where no data, or with TLS no
+    /// complete record, has arrived yet), or TLS fails.
     pub fn read(
         &mut self,
         stamper: &mut Stamper,
@@ -349,9 +350,9 @@ impl Connection {
         Ok(StampedRead { bytes, ..read })
     }
 
-    /// True when the server closed a kept-alive connection before it answered the current request,
-    /// which has been sent only once and may then be sent once more on a new connection (RFC 9112,
-    /// 9.3.1).
+    /// True when the current request may be sent once more on a new connection if the server closes
+    /// this one (RFC 9112, 9.3.1): the connection has carried an earlier request, no byte of the
+    /// answer has arrived, and the request has been sent only once.
     pub fn may_reopen(&self) -> bool {
         let fresh = |request: &InFlight| request.stream.is_unanswered() && !request.reopened;
         self.served > 0 && self.request.as_ref().is_some_and(fresh)

@@ -31,7 +31,7 @@ pub struct Server {
     pub authority: String,
     /// TLS configuration of connections to the server; `None` where its URL begins with `http://`.
     pub tls: Option<Tls>,
-    /// API key that the server requires; `None` if it requires none. The key enters no record.
+    /// API key sent with every request to the server; `None` sends none. The key enters no record.
     pub key: Option<Key>,
 }
 
@@ -49,7 +49,7 @@ impl Key {
     /// Reads an API key from the file at `path`.
     ///
     /// # Errors
-    /// The file cannot be read or does not hold a valid key.
+    /// The file cannot be read, or does not hold exactly one line of visible ASCII characters.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         let text = std::fs::read_to_string(path)
@@ -59,7 +59,8 @@ impl Key {
         })
     }
 
-    /// Returns the key in `text` without surrounding white space, or `None` where it is not valid.
+    /// Returns the key in `text` without surrounding white space, or `None` where the rest is empty
+    /// or has other than visible ASCII characters.
     pub fn of(text: &str) -> Option<Self> {
         let key = text.trim();
         let fits = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
@@ -72,7 +73,7 @@ impl Key {
     }
 }
 
-/// Error of a control request.
+/// Error of a control request, or of the address and TLS setup of the server that requests go to.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The given URL, which this error contains, is not the address of a server, or its host does
@@ -119,8 +120,8 @@ impl Server {
     /// For `https://`, `trust` decides which certificates are accepted.
     ///
     /// # Errors
-    /// The URL is not `http://HOST:PORT` or `https://HOST:PORT`, its host does not resolve, or TLS
-    /// cannot be set up.
+    /// The URL is not valid, has another scheme than `http` and `https`, no host, or a path; its
+    /// host does not resolve; or TLS cannot be set up.
     pub fn at(url: &str, trust: &Trust) -> Result<Self, ControlError> {
         let wrong = || ControlError::Url(url.to_owned());
         let base = Url::parse(url).map_err(|_| wrong())?;
@@ -147,7 +148,8 @@ impl Server {
     /// Requests `route` from the server with GET and parses the response as JSON.
     ///
     /// # Errors
-    /// No response, a status other than success, or a body that is not JSON.
+    /// No usable HTTP response within [`LIMIT`], a status other than success (2xx), or a body that
+    /// is not JSON.
     pub fn get_json(&self, route: &str) -> Result<Value, ControlError> {
         json(route, &self.get_text(route)?)
     }
@@ -155,7 +157,7 @@ impl Server {
     /// Requests `route` from the server with GET and returns the response body as text.
     ///
     /// # Errors
-    /// No response, or a status other than success.
+    /// No usable HTTP response within [`LIMIT`], or a status other than success (2xx).
     pub fn get_text(&self, route: &str) -> Result<String, ControlError> {
         self.ask(&mut Caller::new(self), "GET", route, LIMIT)
     }
@@ -164,13 +166,14 @@ impl Server {
     /// where it is not JSON.
     ///
     /// # Errors
-    /// No response, or a status other than success.
+    /// No usable HTTP response within [`LIMIT`], or a status other than success (2xx).
     pub fn post(&self, route: &str) -> Result<Value, ControlError> {
         let text = self.ask(&mut Caller::new(self), "POST", route, LIMIT)?;
         Ok(json(route, &text).unwrap_or_default())
     }
 
-    /// True when the server's `route` gives any response within `limit`, whatever its status.
+    /// True when the server gives any HTTP response to a GET of `route` within `limit`, or within
+    /// [`LIMIT`] where that is shorter, whatever the response's status.
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
         let asked = self.ask(&mut Caller::new(self), "GET", route, limit.min(LIMIT));
         // An error status is an answer too.
@@ -181,7 +184,7 @@ impl Server {
     /// body as text.
     ///
     /// # Errors
-    /// No response in time, or a status other than success.
+    /// No usable HTTP response in time, or a status other than success (2xx).
     pub(crate) fn ask(
         &self,
         caller: &mut Caller<'_>,
@@ -228,7 +231,8 @@ fn json(route: &str, text: &str) -> Result<Value, ControlError> {
 }
 
 /// Reads a page in Prometheus text format and returns the metrics in `wanted` (a map from the
-/// suite's metric names to the engine's), each summed over all label sets.
+/// suite's metric names to the engine's) by the suite's names, each summed over all label sets.
+/// Metrics that the page lacks are left out.
 pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<String, f64> {
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
@@ -289,11 +293,12 @@ impl<'a> Caller<'a> {
     }
 
     /// Sends the bytes of the request `question` and waits for the response, for at most `limit` in
-    /// all. Where a kept connection turns out to be closed, the request is sent once more on a new
-    /// one.
+    /// all. Where a kept connection fails other than by a timeout, the request is sent once more on
+    /// a new one.
     ///
     /// # Errors
-    /// No response within the limit, or one that is not HTTP.
+    /// The server cannot be reached, ends the connection, expects TLS, does not respond within the
+    /// limit, or responds with something other than valid HTTP.
     pub fn ask(&mut self, question: &[u8], limit: Duration) -> Result<Reply, CallError> {
         let deadline = Instant::now() + limit;
         let asked = match self.wire.take() {
@@ -363,7 +368,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(SHORTEST)) }
 }
 
-/// True for the error of a socket timeout; a blocking socket reports it as `WouldBlock`.
+/// True for the error of a timeout, which a blocking socket reports as `WouldBlock`.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }

@@ -25,34 +25,35 @@ pub enum Event<'a> {
     Error(String),
 }
 
-/// Chunk of a streamed answer, with the text, token ids and usage that it contains.
+/// Chunk of a streamed answer, with what it contains of text, token ids, finish reason and usage.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Chunk<'a> {
-    /// Reasoning text in the chunk, from either of its field names in OpenAI's formats; `None`
-    /// without such a field.
+    /// Reasoning text in the chunk, whatever its field is called in the API format; `None` without
+    /// such a field.
     pub reasoning: Option<Cow<'a, str>>,
     /// Answer text in the chunk, without reasoning; `None` if the chunk has no such field.
     pub content: Option<Cow<'a, str>>,
-    /// Text of a tool call in the chunk (function name and arguments, possibly empty), which also
+    /// Text of tool calls in the chunk (function names and arguments, possibly empty), which also
     /// consists of tokens; `None` without a tool call.
     pub tool_call: Option<String>,
-    /// Output token ids in the chunk; `None` where the engine sends none.
+    /// Output token ids in the chunk; `None` where the chunk has no field for them.
     pub ids: Option<Vec<u32>>,
-    /// Finish reason of the answer, in the server's words; `None` before the end.
+    /// Finish reason of the answer, in the server's words; `None` in a chunk that gives none.
     pub finish_reason: Option<Cow<'a, str>>,
     /// True when the chunk has a choice, a part of the answer; false for chunks such as a trailing
     /// one that has only usage.
     pub has_choice: bool,
-    /// Token usage that the chunk reports, if any.
+    /// Token usage that the chunk reports; `None` if it reports none.
     pub usage: Option<Usage>,
 }
 
 /// Token usage that the server reports, for the answer so far or for the complete answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Number of prompt tokens of the request.
+    /// Number of prompt tokens of the request; zero where the server does not report it.
     pub prompt_tokens: u64,
-    /// Number of output tokens of the answer, including reasoning.
+    /// Number of output tokens of the answer, including reasoning; zero where the server does not
+    /// report it.
     pub completion_tokens: u64,
     /// Number of prompt tokens found in the prefix cache; `None` where the server does not report
     /// it.
@@ -141,8 +142,8 @@ pub(super) struct PromptDetails {
     pub cached_tokens: Option<u64>,
 }
 
-/// Returns the message of a server's error, which is an object with a `message`, or any other JSON
-/// value.
+/// Returns the `message` of a server's error, or the whole error where it has none: a string as it
+/// is, another value as JSON text.
 pub(super) fn words_of(error: &Value) -> String {
     let message = error.get("message").unwrap_or(error);
     message.as_str().map_or_else(|| message.to_string(), str::to_owned)

@@ -23,10 +23,11 @@ use crate::clock::{monotonic_ns, sleep_until};
 /// Maximum number of connections that are being opened at one time ahead of the run, below the
 /// listen backlog of usual servers.
 const OPENING_MAX: usize = 128;
-/// Longest time without progress while opening connections ahead of the run, in nanoseconds.
+/// Longest time without progress while opening connections ahead of the run, in nanoseconds; then
+/// the run starts without the rest.
 const OPENING_LIMIT_NS: u64 = 10_000_000_000;
-/// Maximum number of sends between two polls for answers, so that a burst of sends does not delay
-/// the time stamps of the first answers.
+/// Maximum number of requests sent in a burst before the loop polls for answers, so that the burst
+/// does not delay the time stamps of the first answers.
 const SENDS_PER_TURN: usize = 32;
 /// Longest time in nanoseconds that an answer's HTTP body may stay open after its last event; then
 /// its connection is closed.
@@ -42,7 +43,8 @@ const AWAKE_NS: u64 = 60_000;
 /// Longest wait of the loop for an event, in milliseconds.
 const WAIT_MAX_MS: u8 = 50;
 
-/// Sends all requests of `orders`, waits for all answers, and returns the samples.
+/// Sends all requests of `orders`, waits until each is answered or has failed, and returns the
+/// samples.
 ///
 /// # Errors
 /// A limit on open files or local ports is too low, a system call that the client needs fails, or
@@ -95,7 +97,8 @@ struct Driver<'a> {
     pool: Pool,
     /// Indexes of the connections without a request; the next one to use is first.
     idle: VecDeque<usize>,
-    /// Number of connections opened so far; they are the first ones in `connections`.
+    /// Number of connections that were opened ahead of need so far; they are the first ones in
+    /// `connections`.
     opened: usize,
     load: ClientLoad,
     pacing: PollPacing,
@@ -105,8 +108,9 @@ struct Driver<'a> {
     /// no such request, 0 where the time must be determined again. Nanoseconds of the monotonic
     /// clock.
     due_ns: u64,
-    /// Time of the last event from the server or of the first send after an idle period, in
-    /// nanoseconds of the monotonic clock.
+    /// Time of the latest sign of progress, in nanoseconds of the monotonic clock: the run's start,
+    /// a response head or event from the server, the end of a request, or the first send after an
+    /// idle period.
     progress_ns: u64,
     /// Lower bound of the arrival time of data that is read now, in nanoseconds of the monotonic
     /// clock.
@@ -150,8 +154,8 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// Starts to open the connection with index `slot`. Returns false when the server refuses it at
-    /// once.
+    /// Starts to open the connection with index `slot`. Returns false when that fails at once;
+    /// where no file or local port is left for it, returns an error.
     fn open(&mut self, slot: usize) -> Result<bool, DriveError> {
         let key = slot as u64;
         let (address, tls) = (self.orders.address, self.orders.tls);
@@ -286,8 +290,9 @@ impl Driver<'_> {
     }
 
     /// Creates the sample of a request on a connection that became free at `freed_ns`. In a closed
-    /// loop that moment is the scheduled send; otherwise the scheduled send is the request's own
-    /// time, and the wait for the concurrency limit is recorded separately.
+    /// loop the scheduled send is that moment, or the request's own time if that is later;
+    /// otherwise it is the request's own time, and the wait for the concurrency limit is recorded
+    /// separately.
     fn sample(&self, due: Due, freed_ns: u64) -> Sample {
         let (scheduled_ns, queue_ns) = match self.orders.arrival {
             Arrival::Closed { .. } => (due.at_ns.max(freed_ns), None),
@@ -300,8 +305,9 @@ impl Driver<'_> {
         Sample { scheduled_ns, queue_ns, taken_ns, end_ns: scheduled_ns, ..Sample::default() }
     }
 
-    /// Opens connections ahead of need, so that `AHEAD` more are open than in use and the front of
-    /// `idle` is always open.
+    /// Starts to open connections ahead of need, until `AHEAD` more than are in use have been
+    /// opened, so that the front of `idle` is usually open. Does nothing for a fixed pool or cold
+    /// connections.
     fn open_spare(&mut self) -> Result<(), DriveError> {
         if self.pool == Pool::Fixed || self.orders.connections == Connections::Cold {
             return Ok(());

@@ -21,7 +21,7 @@ pub struct Head {
     pub retry_after: Option<String>,
 }
 
-/// Error of a response that is not valid HTTP/1.1.
+/// Error of a response that is not valid HTTP/1, or whose head or a line of its body is too long.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("response head is not HTTP/1.1: {0}")]
@@ -46,8 +46,8 @@ enum State {
     Done,
 }
 
-/// Closure that receives a response's head and, one after the other, the decoded pieces of its
-/// body.
+/// Closure that is called for each decoded piece of a response's body, with the response's head and
+/// the piece.
 type Body<'a> = dyn FnMut(&Head, &[u8]) + 'a;
 
 /// Incremental decoder of one HTTP response.
@@ -70,7 +70,8 @@ impl ResponseDecoder {
         matches!(self.state, State::UntilClose)
     }
 
-    /// True once the response has ended by its stated length or last chunk.
+    /// True once the response has ended by its stated length, its last chunk, or a status that
+    /// allows no body.
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
@@ -80,7 +81,7 @@ impl ResponseDecoder {
     /// answer.
     ///
     /// # Errors
-    /// The bytes are not a valid HTTP/1.1 response.
+    /// The bytes are not a valid HTTP/1 response, or its head or a line of its body is too long.
     pub fn feed(&mut self, mut bytes: &[u8], body: &mut Body<'_>) -> Result<(), HttpError> {
         while !bytes.is_empty() && !self.is_done() {
             bytes = self.step(bytes, body)?;

@@ -6,7 +6,8 @@ use hdrhistogram::Histogram;
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::measure::summary::float;
 
-/// Length of the time slices over which the CPU share is computed, in nanoseconds.
+/// Minimum length of the time slices over which the CPU share is computed, except a run's last, in
+/// nanoseconds.
 const SLICE_NS: u64 = 100_000_000;
 /// Shortest time slice at the end of a run whose CPU share is computed, in nanoseconds.
 const SLICE_MIN_NS: u64 = 10_000_000;
@@ -58,7 +59,8 @@ impl ClientLoad {
         self.turns_ns.saturating_record(ns);
     }
 
-    /// Records a read of `chunks` token-bearing chunks that arrived at most `waited_ns` before it.
+    /// Records a read of `chunks` token-bearing chunks that arrived at most `waited_ns` before it;
+    /// a read without such chunks is not recorded.
     pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32, waited_ns: u64) {
         // A read without tokens affects no figure.
         if chunks == 0 {
@@ -76,14 +78,16 @@ impl ClientLoad {
         }
     }
 
-    /// Closes the current time slice of the CPU share if it is long enough at `now_ns`.
+    /// Closes the current time slice of the CPU share if it has lasted at least 100 ms at `now_ns`,
+    /// in nanoseconds of the monotonic clock.
     pub fn slice(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_NS {
             self.close_slice(now_ns);
         }
     }
 
-    /// Closes the last time slice of the CPU share at the end of the run.
+    /// Closes the last time slice of the CPU share at the end of the run, if it is at least 10 ms
+    /// long.
     pub fn finish(&mut self) {
         let now_ns = monotonic_ns();
         if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_MIN_NS {
@@ -125,7 +129,8 @@ impl ClientLoad {
     }
 
     /// Returns the share of reads that brought more than one chunk with tokens and came, or may
-    /// have come, more than 1 ms after the bytes; `None` without reads.
+    /// have come, more than 1 ms after the bytes, of all reads that brought one; `None` without
+    /// reads.
     pub fn late_read_share(&self) -> Option<f64> {
         self.share(self.reads_late)
     }

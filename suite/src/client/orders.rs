@@ -39,7 +39,7 @@ pub struct Orders<'a> {
     /// Longest time without any event while requests are in flight, in nanoseconds, after which the
     /// run is given up.
     pub no_progress_ns: u64,
-    /// Flag that another thread sets to stop the run.
+    /// Flag that stops the run once another thread or a signal handler has set it.
     pub stop: &'a AtomicBool,
     /// True to use the kernel's receive time stamps; false for this program's own clock.
     pub kernel_timestamps: bool,
@@ -48,7 +48,7 @@ pub struct Orders<'a> {
 /// Progress of a running load test, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of requests that are sent in the run in all.
+    /// Number of requests that the run is to send in all.
     pub planned: u64,
     /// Number of requests of the run that have ended, answered or failed.
     pub done: u64,
@@ -88,9 +88,10 @@ impl Driven {
 
 /// Observer of a running load generation loop.
 pub trait Observer {
-    /// Receives the progress of the run, about twenty times a second.
+    /// Receives the progress of the run, about twenty times a second and at its end.
     fn stands(&mut self, _tally: &Tally) {}
-    /// Receives the sample of the request with index `index` when it has ended, answered or failed.
+    /// Receives the sample of the request with index `index` when it has ended: answered, failed,
+    /// or given up before it was sent.
     fn ended(&mut self, _index: usize, _sample: &Sample) {}
 }
 
@@ -115,7 +116,8 @@ impl Orders<'_> {
     /// time, and raises the limit on open files.
     ///
     /// # Errors
-    /// A limit is too low, or the system does not report or raise it.
+    /// Too few open files or local ports are allowed, or the limit on open files cannot be read or
+    /// raised.
     pub fn prepare(&self) -> Result<(), DriveError> {
         let (most, surely) = self.connections_needed();
         allow_files(most as u64 + FILES_SPARE, surely as u64 + FILES_SPARE)?;
@@ -230,7 +232,8 @@ pub fn allow_files(most: u64, needed: u64) -> Result<(), DriveError> {
 }
 
 /// Checks that `needed` local ports are free for connections to `address`, besides those that open
-/// and recently closed connections hold.
+/// and recently closed connections hold. Where the kernel does not report its range of local ports,
+/// nothing is checked.
 pub(super) fn allow_ports(address: SocketAddr, needed: u64) -> Result<(), DriveError> {
     // Where the system does not report its range, connecting will show.
     let Some(range) = setting("ip_local_port_range").and_then(|range| Range::read(&range)) else {
@@ -272,7 +275,7 @@ fn is_reused(address: SocketAddr) -> bool {
     stamped && (reuse.trim() == "1" || (reuse.trim() == "2" && here))
 }
 
-/// Returns the number of TCP connections on this machine, recently closed ones included; `None` if
+/// Returns the number of TCP sockets on this machine that are in use or in `TIME_WAIT`; `None` if
 /// the kernel does not report it. The kernel keeps this count; reading its table of connections
 /// takes longer than a short run.
 fn connections() -> Option<u64> {
@@ -325,8 +328,8 @@ impl Range {
     }
 
     /// Returns the number of ports in the range that connections to `address` hold, by the kernel's
-    /// `table`. Closed connections do not count where their ports are `reused`. An unspecified
-    /// address means this machine.
+    /// `table`. Closed connections do not count where their ports are `reused`. The unspecified
+    /// IPv4 address means 127.0.0.1.
     fn held(self, table: &[TcpNetEntry], address: SocketAddr, reused: bool) -> u64 {
         let ip = match address.ip() {
             IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

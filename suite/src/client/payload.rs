@@ -16,7 +16,7 @@ pub struct Endpoint {
     pub path: String,
     /// Name of the model that requests ask for.
     pub model: String,
-    /// API key for the `Authorization` header, `None` if the server requires none.
+    /// API key for the `Authorization` header; `None` sends no such header.
     pub key: Option<Key>,
 }
 
@@ -109,7 +109,8 @@ pub(super) fn body(dialect: ApiFormat, prompt: Value, tokens: u64) -> Map<String
     Map::from_iter([(key.to_owned(), prompt), (length.to_owned(), tokens)])
 }
 
-/// Returns the body fields that request usage and token ids from OpenAI's routes.
+/// Returns the body fields that request usage from OpenAI's routes, and, where `takes` says that
+/// the engine accepts their fields, usage per chunk and token ids.
 fn usage_and_ids(takes: &Request) -> Map<String, Value> {
     let mut told = Map::new();
     let mut usage = json!({"include_usage": true});

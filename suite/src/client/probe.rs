@@ -24,8 +24,8 @@ pub struct Probed {
     pub page_tokens: Option<u64>,
 }
 
-/// Requests the facts from a server for which its engine file names a route: version,
-/// configuration, model and metrics.
+/// Requests facts from a server: version, configuration and metrics from the routes that its engine
+/// file names, and the model's name from `/v1/models` if the configuration does not have it.
 ///
 /// # Errors
 /// The server does not respond or is not ready. A fact that it does not report is absent from the
@@ -84,8 +84,8 @@ pub fn metrics(
     Ok(read_metrics(&server.get_text(engine.metrics_route())?, &engine.metrics))
 }
 
-/// Flags of a server that say where and under which name it runs, and do not affect its speed or
-/// answers; they enter no record.
+/// Names of flags of Redline's server that do not affect its speed or answers, such as its port and
+/// name; they enter no record.
 const OF_THE_PLACE: [&str; 7] =
     ["api-key-file", "host", "model-name", "port", "profile", "server-name", "server-port"];
 
@@ -149,7 +149,7 @@ fn flag_name(flag: &str) -> String {
 }
 
 /// Reads the server's flags from its configuration response `answer`, at the JSON pointers in
-/// `info`.
+/// `info`, and the facts that `info` says they state.
 pub(super) fn read_fields(info: &Info, answer: &Value) -> Probed {
     // vLLM before 0.11 reports its configuration as one text.
     let answer = spelled_out(answer);
@@ -202,8 +202,8 @@ fn truth(config: &BTreeMap<String, Value>, flag: &str) -> Option<bool> {
     }
 }
 
-/// Returns a configuration response with each text of the form `name=value, name=value` converted
-/// to an object.
+/// Returns a configuration response in which each top-level field with a text of the form
+/// `name=value, name=value` is converted to an object.
 fn spelled_out(answer: &Value) -> Value {
     let Value::Object(fields) = answer else { return answer.clone() };
     let read = |value: &Value| {
@@ -301,7 +301,8 @@ const LOADING: u16 = 503;
 /// returns the time of the answer's first byte.
 ///
 /// # Errors
-/// No answer in time, or a failure that waiting does not resolve.
+/// No answer in time, a status other than 200 (success) and 503 (still loading), or a response that
+/// is not HTTP.
 pub fn first_answer(
     server: &Server,
     request: &Request,

@@ -22,8 +22,8 @@ impl Moment {
         Self { at_ns: user_ns, user_ns }
     }
 
-    /// Returns the delay between the bytes' arrival and their read in nanoseconds, at most four
-    /// seconds.
+    /// Returns the delay between the bytes' arrival and their read in nanoseconds, at most
+    /// `u32::MAX` (about 4.3 seconds).
     pub fn lag_ns(&self) -> u32 {
         u32::try_from(self.user_ns.saturating_sub(self.at_ns)).unwrap_or(u32::MAX)
     }
@@ -34,8 +34,8 @@ impl Moment {
 pub struct Sample {
     /// Scheduled send time of the request, in nanoseconds of the monotonic clock.
     pub scheduled_ns: u64,
-    /// Time that the request waited for the concurrency limit, in nanoseconds; `None` where nothing
-    /// limits concurrency.
+    /// Time that the request waited for the concurrency limit, in nanoseconds; `None` in a closed
+    /// loop and where nothing limits concurrency.
     pub queue_ns: Option<u64>,
     /// Time at which the client took up the request, in nanoseconds; it then opens a connection if
     /// needed. `None` if the request was never taken up.
@@ -61,7 +61,8 @@ pub struct Sample {
     pub parsed_ns: Option<u64>,
     /// Chunks of the answer with at least one token, in order of arrival.
     pub chunks: Vec<ChunkStamp>,
-    /// Time at which the request ended, after trailing usage and the like, in nanoseconds.
+    /// Time at which the request ended, in nanoseconds: arrival of the last bytes of its response,
+    /// or the time at which it failed or was given up.
     pub end_ns: u64,
     /// Output token ids of the answer; empty where the engine sends none.
     pub ids: Vec<u32>,
@@ -99,8 +100,8 @@ pub struct TtftParts {
     /// Delay of the client in taking up the request, without the wait for the concurrency limit, in
     /// nanoseconds.
     pub schedule_lag_ns: u64,
-    /// Time to open a connection, if the request needed a new one, without TLS handshake, in
-    /// nanoseconds.
+    /// Time from taking up the request to sending its first byte, without the TLS handshake, in
+    /// nanoseconds: mostly the time to open a connection, if the request needed a new one.
     pub connect_ns: u64,
     /// Time that the TLS handshake took of the TTFT, in nanoseconds; `None` without TLS.
     pub tls_ns: Option<u64>,
@@ -174,7 +175,7 @@ impl Sample {
 
     /// Returns the delay that the client itself caused, in nanoseconds: from the scheduled send,
     /// without the wait for the concurrency limit, until the client took up the request. `None` if
-    /// it was not sent.
+    /// it was never taken up.
     pub fn schedule_lag_ns(&self) -> Option<u64> {
         let waited_ns = self.taken_ns.or(self.sent_ns)?.saturating_sub(self.scheduled_ns);
         Some(waited_ns.saturating_sub(self.queue_ns.unwrap_or(0)))

@@ -52,8 +52,9 @@ impl Schedule {
         Self { start_ns: 0, timed: timed.into(), released: BinaryHeap::new(), held }
     }
 
-    /// Returns the request to send next, which may not be due yet; `None` if all others wait for an
-    /// earlier turn. A conversation that has begun goes on before a new one starts.
+    /// Returns the request to send next, which may not be due yet; `None` if no request is left or
+    /// all wait for the end of an earlier turn. A due turn of a conversation that has begun
+    /// precedes other requests.
     pub fn next(&self, now_ns: u64) -> Option<Due> {
         let released = self.released.peek().map(|Reverse((at_ns, index))| (*at_ns, *index));
         let timed = self.timed.front().map(|(ns, index)| (self.start_ns + ns, *index));
@@ -86,7 +87,8 @@ impl Schedule {
         self.timed.is_empty() && self.released.is_empty()
     }
 
-    /// Removes all remaining requests from the schedule and returns their indexes.
+    /// Removes all remaining requests from the schedule and returns their indexes in ascending
+    /// order.
     pub fn give_up(&mut self) -> Vec<usize> {
         let timed = self.timed.drain(..).map(|(_, index)| index);
         let released = self.released.drain().map(|Reverse((_, index))| index);

@@ -29,7 +29,7 @@ impl SseParser {
     /// Parses the next bytes of the stream and passes the data of each complete event to `event`.
     ///
     /// # Errors
-    /// A line or event exceeds the limit.
+    /// A line, or the data of an event, is longer than `EVENT_MAX` bytes.
     pub fn feed(
         &mut self,
         mut bytes: &[u8],

@@ -39,7 +39,7 @@ pub struct Brought {
 /// State of a streamed answer after a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// More events of the answer are to come.
+    /// The answer has not ended: more of its events may come.
     Open,
     /// The last event of the answer (such as `[DONE]`) has arrived; the end of the HTTP body has
     /// not.
@@ -98,7 +98,8 @@ impl Stream {
         if self.reader.done { Standing::Closing } else { Standing::Open }
     }
 
-    /// Handles the end of the connection at `at_ns`: closed by the server, or broken with `error`.
+    /// Handles the end of the connection at `at_ns`, closed by the server or broken with `error`:
+    /// decides whether the answer is complete, and else records the failure.
     pub fn close(&mut self, at_ns: u64, error: Option<String>) {
         self.sample.end_ns = at_ns;
         if self.is_unanswered() {

@@ -96,8 +96,8 @@ impl Tls {
     /// Makes the TLS handshake over the blocking `socket` and returns the encrypted connection.
     ///
     /// # Errors
-    /// The server does not speak TLS or closes the connection, its certificate is not valid, or the
-    /// socket fails.
+    /// The handshake or the socket fails, such as with a server that does not speak TLS, closes the
+    /// connection, or has a certificate that is not accepted.
     pub fn blocking(&self, mut socket: TcpStream) -> io::Result<Box<dyn Channel>> {
         let mut connection = self.connection();
         while connection.is_handshaking() {
@@ -210,7 +210,8 @@ impl Session for ClientConnection {
     }
 }
 
-/// Adapter that writes to a socket without blocking.
+/// Adapter that writes to a non-blocking socket, without raising a signal if the server has closed
+/// it.
 struct Sending<'a>(&'a OwnedFd);
 
 impl Write for Sending<'_> {

@@ -19,8 +19,8 @@ use serde::Serialize;
 /// imply. An error means that a figure cannot be what its name says; a warning means something to
 /// know before comparing it.
 ///
-/// Exit codes: 0 no result has an error; 1 a result has one; 2 a part of a file could not be read;
-/// 4 a file is missing.
+/// Exit codes: 0 no result has an error; 1 a result has one; 2 wrong use, or a part of a file could
+/// not be parsed; 4 a file cannot be read.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct AuditFlags {

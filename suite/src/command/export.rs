@@ -20,8 +20,8 @@ use crate::export::{Format, ReportFacts, export, name_of};
 /// counts and how it computes percentiles. Unknown values are null or left out. Formats with
 /// figures of single requests need the samples file beside the measurement.
 ///
-/// Exit codes: 0 written; 2 the measurement cannot be parsed or has no figures; 4 a file cannot be
-/// read or written.
+/// Exit codes: 0 written; 2 wrong use, or the measurement cannot be parsed or has no figures; 4 a
+/// file cannot be read or written.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct ExportFlags {
@@ -112,7 +112,8 @@ impl Saved {
     /// Returns the measurement as text in the tool format `format`.
     ///
     /// # Errors
-    /// No request was answered, or the format needs samples and there are none.
+    /// The measurement has no figures, as when no request was answered, or the format needs samples
+    /// and there are none.
     pub fn export(&self, format: Format, asked: &ReportFacts) -> anyhow::Result<String> {
         export(format, &self.measurement, &self.samples, asked)
     }

@@ -235,7 +235,8 @@ impl Keeper {
     }
 
     /// Closes the files of a run that ended early with `error`: its samples file is kept if it has
-    /// a sample, and the placeholder measurement is deleted.
+    /// a sample, and the placeholder measurement is deleted. Returns the error, with the path of
+    /// the samples file if that is kept.
     pub fn abandon(mut self, error: DriveError) -> anyhow::Error {
         self.progress.finish();
         // The error that ended the run is reported; a failure of the clean-up would hide it.

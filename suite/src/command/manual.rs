@@ -35,7 +35,7 @@ pub fn complete(flags: &CompletionsFlags, mut program: Command) -> Exit {
 /// Writes one man page for `program` and one for each of its commands, in roff format.
 ///
 /// # Errors
-/// A file in the folder cannot be written.
+/// The folder cannot be created, or a file in it cannot be written.
 pub fn write_pages(flags: &ManFlags, program: Command) -> anyhow::Result<Exit> {
     let folder = &flags.folder;
     fs::create_dir_all(folder)

@@ -96,7 +96,7 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
 }
 
 /// Draws the plan of a scenario (requests, send times, warm-up) from dataset and tokenizer; `form`
-/// is the form of its prompts.
+/// is the form of its prompts. A dataset that the scenario does not use is not opened.
 pub fn drawn(
     file: &ScenarioFile,
     dataset: Option<&Path>,
@@ -110,8 +110,8 @@ pub fn drawn(
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
 }
 
-/// Reads a saved plan and checks that it is unchanged, was drawn with `tokenizer`, and can be sent
-/// to an engine that takes prompts in `form`.
+/// Reads a saved plan and checks that it is unchanged, was drawn with `tokenizer`, can be sent to
+/// an engine that takes prompts in `form`, and has no request that waits for a later one.
 pub fn replayed(
     path: &Path,
     tokenizer: &Tokenizer,
@@ -160,8 +160,8 @@ pub fn replayed(
 /// for every engine. With the whole dataset and the model's tokenizer this command shows that
 /// Redline draws the same sample. Without them, it lists the missing files.
 ///
-/// Exit codes: 0 all totals match; 1 a total differs; 2 the dataset is another file; 4 a file is
-/// missing.
+/// Exit codes: 0 all totals match; 1 a total differs; 2 wrong use, or no totals were published for
+/// the dataset or tokenizer; 4 a file is missing or cannot be read.
 #[derive(Debug, Args)]
 #[command(after_long_help = VERIFY_EXAMPLE)]
 pub struct VerifyManifestFlags {

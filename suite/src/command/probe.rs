@@ -14,10 +14,10 @@ use crate::client::probe::{first_answer, probe};
 /// Print what a running server reports about itself, as JSON with Redline's names.
 ///
 /// The output holds version, effective configuration, model and counters, as far as the engine
-/// reports them; a value that it does not report is null.
+/// reports them; a value that it does not report is null or left out.
 ///
 /// Exit codes: 0 printed; 2 wrong use; 4 the server is not ready, with the reason on standard
-/// error.
+/// error, or a file cannot be read.
 #[derive(Debug, Args)]
 #[command(after_long_help = PROBE_EXAMPLE)]
 pub struct ProbeFlags {
@@ -48,7 +48,8 @@ pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
 /// The program that starts the server can read the start time from the same clock, CLOCK_MONOTONIC,
 /// which all processes of a machine share; the difference is the time from start to first answer.
 ///
-/// Exit codes: 0 answered; 2 wrong use; 4 no answer in time, or an error that retrying cannot cure.
+/// Exit codes: 0 answered; 2 wrong use; 4 no answer in time, an error that retrying cannot cure, or
+/// a file that cannot be read.
 #[derive(Debug, Args)]
 #[command(after_long_help = FIRST_ANSWER_EXAMPLE)]
 pub struct FirstAnswerFlags {
@@ -78,8 +79,8 @@ pub fn execute_first_answer(flags: &FirstAnswerFlags) -> anyhow::Result<Exit> {
     answered(found, |found| Ok(serde_json::to_string(found)? + "\n"))
 }
 
-/// Prints the text of a server's answer on standard output, or the error on standard error, with
-/// the exit code of a failure of the environment.
+/// Prints the text of a result on standard output and returns success, or prints the error on
+/// standard error and returns the exit code of a failure of the environment.
 fn answered<T, E: Display>(
     answer: Result<T, E>,
     text: impl FnOnce(&T) -> anyhow::Result<String>,

@@ -90,7 +90,8 @@ impl Progress {
         }
     }
 
-    /// Prints the final progress line, removes the bar and ends the progress thread.
+    /// Prints the last line of a plain progress report or removes the progress bar, and ends the
+    /// progress thread.
     pub fn finish(&mut self) {
         *self.board.lock() = self.latest;
         self.board.over.store(true, Ordering::Release);

@@ -54,7 +54,8 @@ pub struct BenchFlags {
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
     #[arg(long, value_name = "FILE")]
     tokenizer: PathBuf,
-    /// Model name that requests carry; by default the first model that the server lists.
+    /// Model name that requests carry; by default the first model that the server lists, else the
+    /// one that its configuration states.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Reference outputs to compare greedy outputs with, as JSON.
@@ -132,9 +133,9 @@ impl Bench {
     /// reads a saved one.
     ///
     /// # Errors
-    /// The engine, scenario, plan, tokenizer, dataset, reference or key file cannot be used, the
-    /// server's URL is not valid or it does not answer, the requests cannot be drawn or do not suit
-    /// the engine, or the system refuses signal handlers.
+    /// A file that the flags name cannot be read or used, the server's URL is not valid, TLS cannot
+    /// be set up, the server does not answer or is not ready, the requests cannot be drawn or do
+    /// not suit the engine, or the system refuses signal handlers.
     pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
         // The handlers come first, so that an interruption while inputs load has the documented
         // exit code.
@@ -221,7 +222,8 @@ impl Bench {
     /// to a file beside it.
     ///
     /// # Errors
-    /// The client's own system fails, a file cannot be written, or the run was interrupted.
+    /// The client's own system refuses what the run needs (as with a low limit on open files), a
+    /// file cannot be written, or the run was interrupted.
     pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;
@@ -346,7 +348,7 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 /// ended the result says `partial`, also after this program was killed.
 ///
 /// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, or a request failed; 2 wrong use; 4 no
-/// server, interrupted, or a failure of the client's system.
+/// server, interrupted, a file that cannot be read or written, or a failure of the client's system.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct RunFlags {
@@ -398,7 +400,8 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     Ok(exit_of(&measurement))
 }
 
-/// Returns the exit code for a measurement: success unless it is INVALID or a request failed.
+/// Returns the exit code for a measurement: success unless it is INVALID or its status is not `ok`,
+/// as after a failed request.
 pub fn exit_of(measurement: &Measurement) -> Exit {
     let invalid = measurement.validity.verdict == ValidityVerdict::Invalid;
     if invalid || measurement.status != Status::Ok { Exit::Worse } else { Exit::Well }

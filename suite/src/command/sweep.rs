@@ -41,7 +41,8 @@ pub struct SweepFlags {
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     concurrency: Vec<u64>,
-    /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`.
+    /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be given
+    /// several times.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
     /// Folder for the measurements of the sweep, one file per rate or concurrency level.
@@ -134,7 +135,7 @@ fn row(cells: [&str; 9]) -> String {
 
 /// Search for the highest request rate at which a server meets latency limits.
 ///
-/// The rate is doubled until the limits are missed, then the interval is halved (bisection). A rate
+/// The rate is doubled until one does not pass, then the interval is divided (bisection). A rate
 /// passes if, at the given confidence, at least the `--attainment` share of all its runs' requests
 /// meets every limit and no single run falls short. A failed request meets no limit. Between the
 /// highest rate that passed and the lowest that did not, the runs leave the answer open.
@@ -228,8 +229,8 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     Ok(if highest(&trials).is_some() { Exit::Well } else { Exit::Worse })
 }
 
-/// Performs run number `number` at `rate` requests per second and returns the number of its
-/// requests that met all latency limits.
+/// Performs run number `number` at `rate` requests per second and returns how many of its planned
+/// requests met all latency limits. A run that is INVALID although no request failed is an error.
 fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Result<Repeat> {
     let arrival = at_rate(&bench.file.scenario.arrival, rate);
     let point = bench.point_at(arrival, &format!("rate-{rate}"))?;

@@ -12,7 +12,7 @@ const COLUMNS: [&str; 6] = ["mean", "p50", "p90", "p95", "p99", "max"];
 const WIDTH: usize = 80;
 
 /// Formats the whole table of a measurement, which ends in a newline. Unknown values are shown as a
-/// dash.
+/// dash or left out.
 pub fn table(measurement: &Measurement) -> String {
     let mut lines = Vec::new();
     if let Some(counts) = &measurement.counts {
@@ -89,8 +89,9 @@ fn throughput(metrics: &Metrics) -> Vec<String> {
     lines
 }
 
-/// Formats the lines with mean, percentiles and maximum of each latency metric. A percentile
-/// without an upper bound, for lack of samples, is marked with `?`.
+/// Formats the lines with mean, percentiles and maximum of each latency metric, and with the
+/// stalls. A percentile of TTFT, TPOT or E2E that has no upper bound, for lack of samples, is
+/// marked with `?`.
 fn latencies(metrics: &Metrics) -> Vec<String> {
     let rows = [
         ("TTFT", &metrics.ttft_us, true),
@@ -208,7 +209,8 @@ fn wrapped(head: &str, text: &str) -> Vec<String> {
 }
 
 /// Returns the lines about the telemetry of a run, each as a pair: the source (server, machine, a
-/// GPU, energy) and its values. A source that reported nothing has no line.
+/// GPU, energy) and its values. A source that reported nothing, and a GPU that did no work, has no
+/// line.
 fn telemetry_lines(telemetry: &Telemetry, joules_per_token: Option<f64>) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     let mut line = |head: &str, text: String| {

@@ -30,8 +30,8 @@ pub struct Figures<'a> {
 }
 
 impl<'a> Figures<'a> {
-    /// Collects the figures of a measurement for export in `format`; `None` if no request was
-    /// answered.
+    /// Collects the figures of a measurement for export in `format`; `None` if it has none, as when
+    /// no request was answered.
     pub fn of(
         measurement: &'a Measurement,
         asked: &'a ReportFacts,
@@ -176,7 +176,7 @@ impl<'a> Figures<'a> {
     }
 }
 
-/// Formats a float as Python does, always with a decimal point.
+/// Formats a float as Python does for values of usual size: with a decimal point, as in `1.0`.
 pub fn python_float(value: f64) -> String {
     // `{:?}` prints `1.0` where `{}` prints `1`.
     format!("{value:?}")
@@ -189,7 +189,8 @@ pub fn compact_date(rfc3339: &str) -> String {
     kept.map(|sign| if sign == 'T' { '-' } else { sign }).take(15).collect()
 }
 
-/// Times in seconds and token counts of one request of a run; an unknown token count is `None`.
+/// Times in seconds and token counts of one request of a run. An unknown token count is `None`; a
+/// request without a token has zero as TTFT and E2E.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request<'a> {
     pub answered: bool,

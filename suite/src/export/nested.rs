@@ -63,7 +63,7 @@ fn second_token_ms(request: &Request<'_>) -> Option<f64> {
 }
 
 /// Returns the mean gap between the tokens after the first chunk of a request, in milliseconds;
-/// `None` without such tokens.
+/// `None` without such tokens or if the number of its tokens is unknown.
 fn gap_ms(request: &Request<'_>) -> Option<f64> {
     let first = request.first_tokens.unwrap_or(1).max(1);
     let after = request.output_tokens?.checked_sub(first).filter(|after| *after > 0)?;
@@ -96,7 +96,8 @@ fn spread(unit: &str, values: Vec<f64>) -> Option<Value> {
     Some(Value::Object(object))
 }
 
-/// Builds the list of failed requests in AIPerf's report, with the number of each kind of failure.
+/// Builds the list of kinds of failure in AIPerf's report, each with the number of requests that
+/// failed so.
 fn errors(figures: &Figures<'_>) -> Value {
     let failures = figures.counts.failures.iter().flatten();
     failures.map(|(kind, count)| json!({"error_details": {"type": kind}, "count": count})).collect()
@@ -252,8 +253,8 @@ fn mode(sorted: &[(f64, f64)]) -> f64 {
     best.0
 }
 
-/// Builds the list of requests in guidellm's report with their figures, grouped into successful and
-/// failed requests.
+/// Builds the list of requests in guidellm's report: the figures of each successful request, and
+/// the error message of each failed one.
 fn each(requests: &Requests<'_>, start: Option<f64>) -> Value {
     let shown = |request: &Request<'_>| {
         let begin = start.map(|start| start + request.start_s);

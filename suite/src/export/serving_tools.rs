@@ -47,8 +47,9 @@ impl Default for Selection {
     }
 }
 
-/// Returns a percentile of a latency metric in milliseconds: from the measurement if it has that
-/// percentile, else computed from the samples.
+/// Returns a percentile of a latency metric in milliseconds: from the measurement if that has
+/// percentiles 50, 90, 95 and 99 and it is one of these, else computed from the samples; `None` if
+/// unknown.
 fn percentile_ms(
     quantity: Quantity,
     percentile: f64,

@@ -37,7 +37,8 @@ pub struct Range {
 /// second and the run's number, from 1.
 pub type Run<'a> = dyn FnMut(f64, u32) -> anyhow::Result<Repeat> + 'a;
 
-/// Result of one run: number of requests that met all latency limits, and number of requests sent.
+/// Result of one run: number of requests that met all latency limits, and number of requests
+/// planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
     pub met: u64,
@@ -118,9 +119,9 @@ impl Target {
     }
 }
 
-/// Searches for the highest request rate that passes: doubles the rate until it does not pass, then
-/// bisects the interval, at the geometric mean of its ends. Returns the trials in the order in
-/// which they were made.
+/// Searches for the highest request rate that passes: doubles the rate, up to the end of `range`,
+/// until one does not pass, then bisects the interval, at the geometric mean of its ends, to the
+/// precision of `range`. Returns the trials in the order in which they were made.
 ///
 /// # Errors
 /// The error of `run`.
@@ -202,7 +203,7 @@ mod tests {
     }
 
     /// Searches the highest rate of a simulated server that keeps its limits for all requests up to
-    /// a rate, and for `share` of them above.
+    /// the rate `capacity`, and for `share` percent of them above.
     fn searched(capacity: f64, share: u64, range: Range) -> Vec<Trial> {
         let mut run = |rate: f64, _: u32| {
             let met = if rate <= capacity { 200 } else { 2 * share };

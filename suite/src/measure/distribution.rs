@@ -35,8 +35,8 @@ pub struct Distributions {
     /// Time to open the connection of each answered request, with its TLS handshake, in
     /// nanoseconds.
     pub connect_ns: Vec<u64>,
-    /// Time that each answered request waited for the concurrency limit, in nanoseconds; empty
-    /// without a limit.
+    /// Time that each answered request waited for the concurrency limit, in nanoseconds; empty in a
+    /// closed loop and without a limit.
     pub queue_ns: Vec<u64>,
     /// Delay of the client for each answered request: time from the scheduled send until the client
     /// took it up, without the wait for the concurrency limit, in nanoseconds.

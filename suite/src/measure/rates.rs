@@ -22,15 +22,17 @@ const SLICES_MAX: u64 = 60;
 /// Time window of a run, in nanoseconds of the monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wall {
-    /// Time of the first scheduled send in the run, or start of its part, in nanoseconds.
+    /// Start of the time window, in nanoseconds: of a whole run, its first scheduled send; of its
+    /// steady part, the moment at which that begins.
     pub start_ns: u64,
-    /// Time at which the last token of the run arrived, or end of its part, in nanoseconds.
+    /// End of the time window, in nanoseconds: of a whole run, the arrival of its last token; of
+    /// its steady part, the moment at which that ends.
     pub end_ns: u64,
 }
 
 impl Wall {
-    /// Returns the time window of the whole run, from the first scheduled send to the last token;
-    /// `None` if no request was answered.
+    /// Returns the time window of the whole run, from the first scheduled send of an answered
+    /// request to the last token; `None` if no request was answered.
     pub fn of(answered: &[Answered<'_>]) -> Option<Self> {
         let start_ns = answered.iter().map(|request| request.sample.scheduled_ns).min()?;
         let end_ns = answered
@@ -49,7 +51,8 @@ impl Wall {
 
 /// Returns the steady part of a run: from the first to the last moment at which at least 90 % of
 /// the largest number of requests are running. A closed loop dips between two requests of a
-/// connection and remains in its steady state. `None` if that part is shorter than ten seconds.
+/// connection and remains in its steady state. `None` if that part is shorter than ten seconds or
+/// no request was answered.
 pub fn steady(answered: &[Answered<'_>]) -> Option<Wall> {
     // At the same moment ends precede starts: a request that follows another adds no concurrency.
     let mut changes: Vec<(u64, i64)> = Vec::new();
@@ -148,8 +151,8 @@ pub fn peak_per_second(times: &[(u64, u64)]) -> u64 {
 /// for every run, so that figures of two runs are comparable whatever limits they have.
 const STALL_NS: u64 = 200_000_000;
 
-/// Returns the number of stalls and their share of the time, among `gaps`, the gaps between chunks
-/// in nanoseconds; `None` without gaps.
+/// Returns the number of stalls among `gaps`, the gaps between chunks in nanoseconds, and the share
+/// of the sum of all gaps that they take; `None` without gaps.
 pub fn stalls(gaps: &[u64]) -> Option<Stalls> {
     let long: Vec<u64> = gaps.iter().copied().filter(|gap| *gap > STALL_NS).collect();
     let (within, all): (u64, u64) = (long.iter().sum(), gaps.iter().sum());

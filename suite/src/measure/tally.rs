@@ -25,7 +25,7 @@ pub struct Credit {
     /// estimated by the length of its text.
     pub chunk_source: Option<TokenSource>,
     /// Number of output tokens shown by token ids or running usage in the chunks, to be compared
-    /// with the final count; `None` if some chunk shows neither.
+    /// with the final count; `None` if there is no chunk or one shows neither.
     pub seen: Option<u64>,
 }
 
@@ -89,7 +89,8 @@ fn bytes_of(chunk: &ChunkStamp) -> usize {
     usize::try_from(chunk.text_bytes).unwrap_or(usize::MAX)
 }
 
-/// Distributes a number of tokens in proportion to `weights`; the parts add up to `tokens`.
+/// Distributes a number of tokens in proportion to `weights`; the parts add up to `tokens` if a
+/// weight is above zero.
 fn spread(tokens: u64, weights: &[u64]) -> Vec<u64> {
     let total: u128 = weights.iter().copied().map(u128::from).sum();
     let (mut before, mut given) = (0, 0);
@@ -199,7 +200,7 @@ pub fn counts(samples: &[Sample], answered: &[Answered<'_>]) -> Counts {
 }
 
 /// Returns the least trusted source of the numbers of tokens in chunks; `None` if those of some
-/// answer are only estimated.
+/// answer are only estimated, or there is no answer.
 fn chunk_source(answered: &[Answered<'_>]) -> Option<TokenSource> {
     let sources: Option<Vec<_>> =
         answered.iter().map(|request| request.credit.chunk_source).collect();

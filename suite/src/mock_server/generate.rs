@@ -13,7 +13,8 @@ const FIRST_ID: u64 = 100;
 /// Fields of a request that the mock server reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GenerateRequest {
-    /// Number of prompt tokens, or of words for a text prompt.
+    /// Number of prompt tokens, or of words for a text prompt; 0 if the request has neither, as in
+    /// chat.
     pub prompt_tokens: u64,
     /// Number of output tokens that the request asks for; 0 if it states none.
     pub max_tokens: u64,

@@ -96,7 +96,7 @@ impl PacedMockServer {
     /// Creates a paced mock server that listens on `address`; port 0 selects a free port.
     ///
     /// # Errors
-    /// The system refuses to listen on the address, or to watch the socket with epoll.
+    /// A system call fails, as when the address is in use.
     pub fn bind(address: SocketAddr, pace: Pace) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         // The standard library's backlog is too short for many connections opened at once.
@@ -120,8 +120,8 @@ impl PacedMockServer {
         })
     }
 
-    /// Serves until `stop` is set, and returns a log entry for each answer, including those whose
-    /// client disconnected early.
+    /// Serves until `stop` is set, and returns a log entry for each answer to a completion request,
+    /// unfinished ones included.
     ///
     /// # Errors
     /// A system call fails, for another reason than a client's disconnection.
@@ -205,8 +205,9 @@ impl PacedMockServer {
         self.take_requests(slot)
     }
 
-    /// Starts the answer to a connection's next request once it is complete and the previous answer
-    /// has ended. Invalid requests close the connection.
+    /// Answers a connection's complete requests, one after the other: a completion by starting its
+    /// stream once the previous stream has ended, another route at once. Invalid requests close the
+    /// connection.
     fn take_requests(&mut self, slot: usize) -> io::Result<()> {
         while let Some(Some(connection)) = self.connections.get_mut(slot) {
             if connection.stream.is_some() {
@@ -248,8 +249,8 @@ impl PacedMockServer {
         }
     }
 
-    /// Writes the tokens of all streams that are due. Returns the longest time that the server's
-    /// loop may then wait for events.
+    /// Writes the tokens that are due, of at most `STREAMS_PER_TURN` streams. Returns the longest
+    /// time that the server's loop may then wait for events.
     fn write_due(&mut self) -> io::Result<EpollTimeout> {
         for _ in 0..STREAMS_PER_TURN {
             let now_ns = monotonic_ns();

@@ -161,11 +161,11 @@ pub struct Steady {
     /// Number that is added to the reported number of output tokens, to simulate a server that
     /// counts wrong.
     pub usage_error: i64,
-    /// True to report with the usage that no prompt token was cached.
+    /// True to report with the usage that no prompt token was cached; without effect in Messages.
     pub details: bool,
     /// API format and form of the chunks that the answer imitates.
     pub shape: Shape,
-    /// True to send output token ids with every chunk.
+    /// True to send output token ids with every chunk, in API formats that have a field for them.
     pub token_ids: bool,
     /// True to end the stream with its last event: `[DONE]` or the API format's equivalent.
     pub done: bool,
@@ -195,7 +195,8 @@ impl Default for Steady {
     }
 }
 
-/// Place of the usage (token counts) in a steady stream of OpenAI's formats.
+/// Place of the usage (token counts) in a steady stream of OpenAI's completions or chat. In the
+/// other API formats only `never` has an effect, which leaves out the usage at the end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UsageWhen {
@@ -206,7 +207,7 @@ pub enum UsageWhen {
     Text,
     /// Usage so far in every chunk of the stream.
     Every,
-    /// No usage anywhere in the stream.
+    /// No usage in the stream, except in the first event of Messages.
     Never,
 }
 
@@ -232,7 +233,8 @@ pub enum Shape {
     Generate,
     /// Events of OpenAI's Responses, with usage in the closing event.
     Responses,
-    /// Events of Anthropic's Messages format, which has usage in the first event and the last ones.
+    /// Events of Anthropic's Messages format, which has usage in the first event and in
+    /// `message_delta`.
     Messages,
 }
 
@@ -253,7 +255,8 @@ impl Script {
 
     /// Returns the script of a well-behaved server: it is ready, lists one model, accepts a reset
     /// of its prefix cache, and gives each request a steady stream of as many tokens as requested,
-    /// in the API format of its route.
+    /// in the API format of its route for `/generate`, `/v1/responses` and `/v1/messages`, and as
+    /// OpenAI's completions for every other path.
     pub fn steady() -> Self {
         let routes = [
             ("/health", json!({"status": "ok"})),

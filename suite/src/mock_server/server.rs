@@ -47,7 +47,7 @@ pub enum Logged {
     Head,
     /// The event with this index among the answer's events was written.
     Written(u64),
-    /// Writing the answer failed, because the client disconnected or the script reset the
+    /// Writing the answer failed, such as because the client disconnected or the script reset the
     /// connection.
     Gone,
 }
@@ -58,7 +58,7 @@ const REQUEST_MAX: usize = 64 << 20;
 /// heap.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Running scripted mock server, which stops when it is dropped.
+/// Running scripted mock server, which accepts no further connections once it is dropped.
 #[derive(Debug)]
 pub struct MockServer {
     /// Socket address on which the scripted mock server listens.
@@ -97,7 +97,7 @@ impl Shared {
 
 impl MockServer {
     /// Starts a mock server that listens on `address`, answers by `script` and writes its log to
-    /// `log` until it is dropped. Port 0 selects a free port.
+    /// `log`. It accepts connections until it is dropped. Port 0 selects a free port.
     ///
     /// # Errors
     /// The system refuses to listen on the address, or to start a thread.

@@ -45,7 +45,8 @@ pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
 }
 
 /// Returns the requests that prime the prefix cache with the first `cache.share` of each measured
-/// prompt, with one output token each; none if the scenario does not prime.
+/// prompt, with one output token each. There is none for a prompt of which that is no token, and
+/// none at all if the scenario does not prime.
 pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
     let Some(share) = scenario.cache.share else { return Vec::new() };
     let begin = |request: &ManifestRequest| {
@@ -69,8 +70,8 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Returns the record's facts about the prefix cache: state, tokens queried, hits, and hits
-    /// expected from the prompts.
+    /// Returns the record's facts about the prefix cache, such as state, tokens queried, hits, and
+    /// hits expected from the prompts.
     pub fn facts(
         &self,
         assignment: &super::Assignment<'_>,

@@ -107,10 +107,10 @@ impl Assignment<'_> {
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
 
-    /// Measures the share of reference tokens that the server also outputs when the prompt contains
-    /// all reference tokens before them (teacher forcing), so that one wrong token does not make
-    /// all later ones wrong. `None` without reference outputs, or if the engine does not take and
-    /// return token ids, or a request fails.
+    /// Measures the share of reference tokens, of a few cases, that the server also outputs when
+    /// the prompt contains all reference tokens before them (teacher forcing), so that one wrong
+    /// token does not make all later ones wrong. `None` without reference outputs, or if the engine
+    /// does not take and return token ids, or a request fails.
     fn agreement(&self) -> Result<Option<f64>, DriveError> {
         let Some(reference) = self.reference else {
             return Ok(None);
@@ -137,8 +137,9 @@ impl Assignment<'_> {
     }
 }
 
-/// Returns the output token ids of every answer, and their source: the server's if it returns them,
-/// else those of its retokenized text. `None` if an answer has neither.
+/// Returns the output token ids of every answer, and their source: the server's if it returns some
+/// for each answer, else those of the retokenized texts. `None` if a text has no tokens or cannot
+/// be tokenized.
 fn output_ids(samples: &[Sample], tokenizer: &Tokenizer) -> Option<(Vec<Vec<u32>>, IdsSource)> {
     let whole = |ids: &Vec<Vec<u32>>| ids.iter().all(|ids| !ids.is_empty());
     let given: Vec<Vec<u32>> = samples.iter().map(|sample| sample.ids.clone()).collect();

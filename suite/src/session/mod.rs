@@ -55,7 +55,7 @@ pub struct Assignment<'a> {
     pub plan: &'a Plan,
     pub tokenizer: &'a Tokenizer,
     /// Model name that the run's requests carry: the one that a flag gives, else the one that the
-    /// server reports.
+    /// server reports; empty if there is neither.
     pub model: String,
     /// Facts that the server reports about itself, probed before the run.
     pub probed: &'a Probed,
@@ -369,8 +369,8 @@ fn client_facts(driven: &Driven, all: &Distributions) -> ClientFacts {
 }
 
 impl Assignment<'_> {
-    /// True when a request of the run failed and the server no longer answers its readiness route.
-    /// A server that hung has `no_progress_ns` to answer, as its requests had.
+    /// True when a request of the run failed and the server no longer answers its readiness route
+    /// within 30 s, or, where it hung, within `no_progress_ns` if that is shorter.
     fn is_gone(&self, driven: &Driven) -> bool {
         let limit_ns = if driven.hung { self.conduct.no_progress_ns } else { u64::MAX };
         let failed = driven.samples.iter().any(|sample| !sample.is_ok());
@@ -379,8 +379,8 @@ impl Assignment<'_> {
 }
 
 /// Returns the failure of a run in which at least one request failed, by the most frequent kind of
-/// failure. `gone` is true if the server no longer answers, `phase` is the phase of the run. `None`
-/// if all requests were answered.
+/// failure; requests that were never sent count only if no other failed. `gone` is true if the
+/// server no longer answers, `phase` is the phase of the run. `None` if all requests were answered.
 pub fn failure_of(driven: &Driven, gone: bool, phase: Phase) -> Option<Failure> {
     let mut kinds: BTreeMap<FailureKind, (u64, &str)> = BTreeMap::new();
     for failure in driven.samples.iter().filter_map(|sample| sample.failure.as_ref()) {

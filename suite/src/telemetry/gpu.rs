@@ -147,7 +147,8 @@ fn grown(readings: &Readings, read: fn(&GpuReading) -> Option<u64>) -> Option<u6
 }
 
 /// Returns the energy that a GPU used over the run in millijoules, and its source: the GPU's energy
-/// counter if it has one, else its power samples, integrated by the trapezoidal rule.
+/// counter if it has one, else its power samples, integrated by the trapezoidal rule. `None` if it
+/// reports neither.
 fn energy(readings: &Readings) -> Option<(u64, EnergySource)> {
     if let Some(grown) = grown(readings, |reading| reading.energy_mj) {
         return Some((grown, EnergySource::Counter));

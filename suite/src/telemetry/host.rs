@@ -20,8 +20,8 @@ pub struct HostReading {
     pub memory_used_bytes: Option<u64>,
     /// Load average of the machine over one minute; `None` if the kernel does not report it.
     pub load_1m: Option<f64>,
-    /// Time since boot that tasks were stalled for lack of CPU, memory or I/O; `None` if the kernel
-    /// does not account for it.
+    /// Time since boot, in microseconds, that tasks were stalled for lack of CPU, memory or I/O;
+    /// `None` if the kernel does not account for it.
     pub pressure: Option<Pressure>,
 }
 
@@ -96,7 +96,7 @@ pub fn is_here(address: IpAddr) -> bool {
 
 impl Watch<'_> {
     /// Computes the telemetry of the load generator's machine over the run, whose clock started at
-    /// `start_ns`; `None` if the kernel reports nothing.
+    /// `start_ns`; `None` if the kernel reports no CPU time.
     pub(super) fn host_facts(&self, start_ns: u64) -> Option<HostTelemetry> {
         let has_server = is_here(self.server.address.ip());
         facts(&self.polls, start_ns, has_server)
@@ -132,7 +132,8 @@ fn facts(polls: &[Poll], start_ns: u64, has_server: bool) -> Option<HostTelemetr
 }
 
 /// Builds the time series of the machine from the second sample on: CPU shares since the previous
-/// sample, and memory in use at the sample. `None` for fewer than three samples.
+/// sample, in thousandths, and memory in use at the sample, in MiB. `None` for fewer than three
+/// samples.
 fn over_time(told: &[(u64, HostReading)], start_ns: u64) -> Option<schema::telemetry::Series> {
     let later = told.get(1..)?;
     let at_us: Vec<u64> =

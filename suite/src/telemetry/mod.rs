@@ -33,7 +33,7 @@ const POLL_LIMIT: Duration = Duration::from_secs(2);
 const SETTLE_POLLS: u32 = 10;
 const SETTLE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Counters of the server at one moment, by Redline's names for them.
+/// Counters and gauges of the server at one moment, by Redline's names for them.
 pub type Counters = BTreeMap<String, f64>;
 
 /// Telemetry sample of a run: server counters, machine and GPUs at one moment.
@@ -42,7 +42,8 @@ pub struct Poll {
     /// Time at which the telemetry sample was taken, in nanoseconds of the machine's monotonic
     /// clock.
     pub at_ns: u64,
-    /// Counters of the server in the sample; `None` if it did not report them.
+    /// Counters and gauges of the server in the sample; `None` if the engine file names none or
+    /// they could not be read in time.
     pub server: Option<Counters>,
     /// CPU, memory and pressure of the load generator's machine in the sample; `None` if the kernel
     /// does not report them.
@@ -151,8 +152,8 @@ impl<'a> Watch<'a> {
     }
 
     /// Reads the server's counters again into the run's last sample until the counters include all
-    /// `output_tokens` of the answers, or the retries are used up. The caller makes sure that the
-    /// server is alive.
+    /// `output_tokens` of the answers, or the retries are used up. Where the server reports no such
+    /// counter, one successful read suffices. The caller makes sure that the server is alive.
     pub fn settle(&mut self, output_tokens: u64) {
         // Without counters from before the run no growth can be computed.
         if self.polls.first().is_none_or(|poll| poll.server.is_none()) {
@@ -203,7 +204,7 @@ impl Watch<'_> {
 /// Device, and number of GPUs, that the server computes on, as far as known.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ranks<'a> {
-    /// Device name that the server reports: `cpu` or `cuda`; `None` if it reports none.
+    /// Device name that the server reports, such as `cpu` or `cuda`; `None` if it reports none.
     pub device: Option<&'a str>,
     /// Number of GPUs that the server uses (its tensor-parallel ranks); `None` if unknown.
     pub gpus: Option<u32>,
@@ -270,9 +271,9 @@ fn spread(values: impl IntoIterator<Item = u64>) -> Option<Spread> {
     Some(Spread { mean: (mean * 100.0).round() / 100.0, p5: at(5), p50: at(50), p95: at(95), max })
 }
 
-/// Builds the time series of `columns`, reduced to at most 32 points. `at_us` has the time of each
-/// sample in microseconds since the run's start, and each column has one value per sample. `None`
-/// for fewer than two samples.
+/// Builds the time series of `columns`, reduced to at most 32 points; a column that is zero
+/// throughout is left out. `at_us` has the time of each sample in microseconds since the run's
+/// start, and each column has one value per sample. `None` for fewer than two samples.
 fn series(at_us: &[u64], columns: Vec<Column>) -> Option<Series> {
     if at_us.len() < 2 {
         return None;
@@ -340,8 +341,8 @@ impl Watch<'_> {
 }
 
 /// Builds the time series of the server's gauges and counters, from the second sample on; the
-/// first, taken before the run, is the counters' baseline. `at_us` are the times of the samples in
-/// microseconds since the run's clock started.
+/// first, taken before the run, is the counters' baseline. A quantity that some sample lacks is
+/// left out. `at_us` are the times of the samples in microseconds since the run's clock started.
 fn server_series(at_us: &[u64], samples: &[&Counters]) -> Option<Series> {
     let values = |name: &str| -> Option<Vec<f64>> {
         samples.iter().map(|counters| counters.get(name).copied()).collect()

@@ -58,7 +58,8 @@ pub fn requested_rate(arrival: &Arrival) -> Option<f64> {
 }
 
 /// Returns the arrival process `arrival` with another mean rate: the same kind of process where it
-/// has a constant mean rate, otherwise Poisson.
+/// has a constant mean rate, otherwise Poisson. A concurrency limit is kept, except that of a
+/// closed loop.
 pub fn at_rate(arrival: &Arrival, requests_per_s: f64) -> Arrival {
     let concurrency_max = match arrival {
         // The limit of a closed loop is its load; at a given rate it would distort the process.

@@ -29,9 +29,11 @@ pub struct GgufTokenizer {
     pub eos: Option<u32>,
     /// BPE merges of the tokenizer in order of rank, each as `left right`.
     pub merges: Vec<String>,
-    /// Value of `tokenizer.ggml.model`, the kind of tokenizer, such as `gpt2`.
+    /// Value of `tokenizer.ggml.model`, the kind of tokenizer, such as `gpt2`; empty where the file
+    /// has none.
     pub model: String,
-    /// Value of `tokenizer.ggml.pre`, the pre-tokenizer, such as `smollm`.
+    /// Value of `tokenizer.ggml.pre`, the pre-tokenizer, such as `smollm`; empty where the file has
+    /// none.
     pub pre: String,
     /// Type of each token of the vocabulary: 1 normal, 2 unknown, 3 control, 4 user-defined, 5
     /// unused, 6 byte.

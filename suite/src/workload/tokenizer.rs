@@ -38,8 +38,8 @@ const IN_A_CHECKPOINT: &str = "tokenizer.json";
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// Id of the beginning-of-sequence token to prepend, where a GGUF file requests it; a
-    /// `tokenizer.json` has a post-processor for that.
+    /// Id of the beginning-of-sequence token to prepend, where a GGUF file requests it; otherwise
+    /// `None`: a `tokenizer.json` has a post-processor for that.
     bos: Option<u32>,
     /// SHA-256, lower-case hex, of the `tokenizer.json` file, or of the canonical JSON of a GGUF
     /// file's tokenizer, so that all quantizations of a model share it.

@@ -52,10 +52,12 @@ struct Report {
     findings: Vec<String>,
 }
 
-/// Compiles and checks every kernel; exit code 1 if an entry exceeds its budget.
+/// Compiles and checks every kernel; exit code 1 if the head of a file is malformed, a kernel does
+/// not compile, or an entry breaks its budget or has none.
 ///
 /// # Errors
-/// The toolchain cannot be obtained or started, or a file cannot be read or written.
+/// The toolchain cannot be obtained or started, its disassembler fails, there are no kernels, or a
+/// file cannot be read or written.
 pub fn run(shell: &Shell) -> Result<u8> {
     let toolchain = toolchain::obtain(shell)?;
     let units = units(&shell.root.join(KERNELS))?;

@@ -24,7 +24,8 @@ hint: it comes from Python packages: connect to the network, and see that `pytho
 /// GPU nor driver; downloads it if it is missing or outdated.
 ///
 /// # Errors
-/// There is no cache folder, it cannot be written, or pip could not download the pinned packages.
+/// There is no cache folder, it cannot be written, or pip cannot be started or does not install the
+/// pinned packages.
 pub fn obtain(shell: &Shell) -> Result<PathBuf> {
     let cache = shell.cache.as_ref().context("no cache folder: set `REDLINE_CACHE` to one")?;
     let dir = cache.join("tools/cuda");

@@ -45,7 +45,7 @@ struct Expectation {
 /// function's other loops.
 #[derive(Debug, Deserialize)]
 struct Count {
-    /// Mnemonic of the instruction in lower case; `*` stands for any letters.
+    /// Mnemonic of the instruction in lower case; one `*` in it stands for any characters.
     name: String,
     registers: usize,
 }
@@ -67,7 +67,7 @@ pub fn run(shell: &Shell) -> Result<u8> {
 }
 
 /// Checks the loops of the server as it was last built; returns exit code 1 if one is not as
-/// expected.
+/// expected. A server for another processor than x86-64 has none to check.
 ///
 /// # Errors
 /// The server is missing, cannot be read, or is not an ELF program with symbols.
@@ -93,7 +93,7 @@ pub fn check(shell: &Shell) -> Result<u8> {
     Ok(u8::from(lines.iter().any(Result::is_err)))
 }
 
-/// Returns all functions of the server that have a symbol.
+/// Returns all functions of the server that have a symbol; an error if there is none.
 fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a>>> {
     let text = file.section_by_name(".text").context("there is no code")?;
     let (start, code) = (text.address(), text.data().context("there is no code")?);
@@ -117,7 +117,7 @@ fn functions<'a>(file: &object::File<'a>, path: &Path) -> Result<Vec<Function<'a
 
 impl Expectation {
     /// Returns one line for each function with the expected name: the tile that was found, or the
-    /// finding.
+    /// finding. If no function has the name, that is the only finding.
     fn judge(&self, functions: &[Function<'_>]) -> Vec<Result<String, String>> {
         let (tile, name) = (&self.tile, &self.function);
         let named = functions.iter().filter(|function| function.name.ends_with(name));

@@ -43,8 +43,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("samples", &["judge", "schema"]),
 ];
 
-/// Reports dependencies that point upwards, packages that `ALLOWED` does not list, and packages
-/// without the workspace's lints.
+/// Reports dependencies that point upwards, packages that `ALLOWED` does not list, packages without
+/// the workspace's lints, and manifests that are not TOML; not those of `engine/fuzz`.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let manifests = files.iter().filter(|file| {
         file.path.file_name().is_some_and(|name| name == "Cargo.toml") && !file.under("engine/fuzz")

@@ -37,8 +37,8 @@ pub fn check(files: &[File]) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding for each page of `docs/` that neither the index nor a page that it links to
-/// links to.
+/// Returns a finding for each page of `docs/` that is linked neither from the index,
+/// `docs/README.md`, nor from a page of `docs/` that the index links.
 fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let targets = |file: &File, text: &str| -> Vec<PathBuf> {
         let folder = file.path.parent().unwrap_or(Path::new("")).to_path_buf();
@@ -72,7 +72,7 @@ fn dead_paths(file: &File, text: &str, tree: &BTreeSet<&Path>) -> Vec<Finding> {
 }
 
 /// Returns true if a word begins with a folder of the tree but is not a path of it, or if it is the
-/// name of a Rust file that does not exist.
+/// name of a Rust file that does not exist. False for code, commands and paths below `results/`.
 fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
     let path = Path::new(word.trim_end_matches('/'));
     // A word with other characters is code or a command, not a path.

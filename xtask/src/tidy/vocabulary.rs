@@ -81,7 +81,7 @@ fn check_names(file: &File) -> Vec<Finding> {
 }
 
 /// Returns the name of the function, type, module or constant that a line of code defines; `None`
-/// for other lines and for tests.
+/// for other lines, and for functions with more than four words in their name, which are tests.
 fn item(code: &str) -> Option<&str> {
     const KINDS: [&str; 8] = ["fn", "struct", "enum", "trait", "mod", "const", "static", "type"];
     const BEFORE: [&str; 4] = ["pub", "async", "unsafe", "extern"];

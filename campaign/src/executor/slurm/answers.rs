@@ -60,7 +60,7 @@ pub fn job_id<'a>(tool: &str, text: &'a str) -> Result<&'a str, Stop> {
 /// without lines: ids count up, so it is the latest job.
 ///
 /// # Errors
-/// A line begins with something else.
+/// A line does not begin with a job id.
 pub fn latest(tool: &str, stdout: &str) -> Result<Option<String>, Stop> {
     let lines = stdout.lines().map(str::trim).filter(|line| !line.is_empty());
     let ids = lines.map(|line| {
@@ -143,8 +143,8 @@ fn unreadable(tool: &str, answer: &str, expected: &str) -> Stop {
 /// begin it, if that is known.
 ///
 /// The states are all of the section "Job state codes" in the manual of `squeue`, and its flags,
-/// because some versions print a flag instead of a state. `REVOKED`, a job that only another cluster
-/// of a federation runs, counts as waiting.
+/// because some versions print a flag instead of a state. `REVOKED`, a job that only another
+/// cluster of a federation runs, counts as waiting.
 ///
 /// # Errors
 /// Slurm reports a state that its manual does not list.

@@ -20,8 +20,8 @@ pub struct Sampling {
     /// Temperature that divides the logits before the softmax; 0 always picks the most likely
     /// token.
     pub temperature: f32,
-    /// Top-p (nucleus): the most likely candidates are kept until their probabilities add up to
-    /// this share; 1 keeps all.
+    /// Top-p (nucleus): of the candidates that min-p and top-k leave, the most likely are kept
+    /// until their probabilities add up to this share of those candidates' total; 1 keeps all.
     pub top_p: f32,
     /// Top-k: number of most likely candidates to keep; `None` keeps all.
     pub top_k: Option<usize>,

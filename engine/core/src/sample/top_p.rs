@@ -12,8 +12,8 @@ use crate::random;
 pub struct SampleParams {
     /// Temperature that divides the logits before the softmax; 0 picks the most likely token.
     pub temperature: f32,
-    /// Top-p (nucleus): the most likely candidates are kept until their probabilities add up to
-    /// this share; 1 keeps all.
+    /// Top-p (nucleus): of the candidates that min-p and top-k leave, the most likely are kept
+    /// until their probabilities add up to this share of those candidates' total; 1 keeps all.
     pub top_p: f32,
     /// Min-p: drops candidates whose probability is less than this share of the most likely
     /// token's; 0 keeps all.

@@ -28,20 +28,20 @@ use engine_core::{AttentionLayer, AttentionShape, ScheduledSequence};
 use run::{OutputTarget, Run};
 use state::State;
 
-/// Number of positions in a block of attention, after which the accumulators of the softmax are
-/// rescaled.
+/// Number of key positions in a block of attention: the scores of a block are computed together,
+/// and the softmax accumulators are rescaled at most once per block.
 const BLOCK: usize = 64;
-/// Number of query rows, over all query heads that share a KV head, that a work item of attention
-/// should have.
+/// Largest number of query rows (rows of the step times query heads that share a KV head) of an
+/// attention work item; an item has at least one row of the step, even if its query heads are more.
 const ITEM_ROWS: usize = 24;
 
 /// Number of positions in a part of a long context: attention over a part is a partial softmax that
 /// is computed on its own and merged later.
 const PART: usize = 512;
-/// Number of attention work items per thread below which the parts of long contexts become tasks of
-/// their own.
+/// Number of attention work items per thread below which, with several threads, the parts of long
+/// contexts become tasks of their own.
 const FEW_ITEMS: usize = 8;
-/// Number of 16-element vectors in a head of the largest supported size, 512.
+/// Number of 16-element vectors in a head of the largest supported size, 512 elements.
 const MAX_VALUE_GROUPS: usize = 512 / LANES;
 
 /// Working memory of the attention kernels: that of each thread, and the partial results of split
@@ -49,7 +49,8 @@ const MAX_VALUE_GROUPS: usize = 512 / LANES;
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     threads: Vec<Mutex<Work>>,
-    /// Partial results of attention, one per task, where a work item is split into several tasks.
+    /// Partial results of attention, one for each task of a step whose work items are split;
+    /// entries of an earlier step with more tasks are kept.
     parts: Vec<Mutex<State>>,
 }
 
@@ -84,8 +85,8 @@ pub(super) struct Attention<'a> {
     pub kv: &'a Kv,
 }
 
-/// Work item of attention: rows `first .. first + rows` of a sequence in the step, for the query
-/// heads that share one KV head.
+/// Work item of attention: rows `first .. first + rows` of a sequence, counted from the sequence's
+/// first row in the step, for the query heads that share one KV head.
 #[derive(Clone, Copy)]
 struct Item<'a> {
     sequence: &'a ScheduledSequence,
@@ -102,8 +103,8 @@ impl<'a> Item<'a> {
         Task { item: self, start, end: self.last() }
     }
 
-    /// Returns the position after the last one that the work item's rows attend to, which is its
-    /// last row's own.
+    /// Returns the end of the positions that the work item's rows attend to: the position of its
+    /// last row plus one.
     fn last(&self) -> usize {
         self.sequence.position + self.first + self.rows
     }
@@ -222,8 +223,8 @@ impl Attention<'_> {
         item.rows * self.layer.shape.group()
     }
 
-    /// Returns the row of the step, and the first column of the head in it, for query row `query`
-    /// of a work item.
+    /// Returns the row of the step, and the first column of the query head in it, for query row
+    /// `query` of a work item.
     fn row_and_column(&self, item: Item<'_>, query: usize) -> (usize, usize) {
         let group = self.layer.shape.group();
         let row = item.sequence.row + item.first + query / group;

@@ -30,7 +30,8 @@ pub(super) struct Run<'a, 'b, E> {
 pub(super) enum OutputTarget<'a, 'b> {
     /// Output buffer of attention; the task covers its whole work item.
     Out(&'a Shared<'b, f32>),
-    /// Memory for a partial result of attention; the task is one of several parts of its work item.
+    /// Memory for a partial result of attention; the task covers one part of the context of its
+    /// work item.
     Part(&'a Mutex<State>),
 }
 
@@ -92,8 +93,8 @@ impl<'a, E: Element> Run<'a, '_, E> {
     }
 
     /// Returns the work item and the block of positions to prefetch: the block that begins at
-    /// `block`, or the first block of the next task. None for many query rows, where computation
-    /// hides the memory's latency anyway.
+    /// `block`, or the first block of the next task. `None` if there is no next task, or for more
+    /// than [`TILE_ROWS`] query rows, where computation hides the memory's latency anyway.
     fn ahead(&self, block: usize) -> Option<(Item<'a>, usize)> {
         if self.rows() > TILE_ROWS {
             return None;

@@ -22,12 +22,12 @@ pub(crate) struct Activations {
     pub(super) quant_groups: usize,
     /// Activations quantized to int8, `[rows][quant_groups][QUANT_GROUP]`.
     pub(super) quantized: Vec<i8>,
-    /// Scales of the quantized activations, `[rows / 8][quant_groups][8]`: a scale is the
-    /// activation that quantized value 1 stands for.
+    /// Scales of the quantized activations, `[rows / 8, rounded up][quant_groups][8]`: a scale is
+    /// the activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,
     /// Initial values of the accumulators of the dot products of each quantization group, `[rows /
-    /// 8][quant_groups][8]`: minus the sum of the group's quantized values times the offset that
-    /// makes weights unsigned.
+    /// 8, rounded up][quant_groups][8]`: minus the sum of the group's quantized values times the
+    /// offset that makes weights unsigned.
     pub(super) starts: Vec<[i32; HEAD_ROWS]>,
 }
 

@@ -25,7 +25,8 @@ use super::lanes::{BLOCK, BLOCK_BYTES, Dots, LANES, Lanes, STEP, STEP_BYTES};
 use super::memory::{Aligned, CACHE_LINE, fetch, fetch_all};
 use activations::HEAD_ROWS;
 
-/// Number of steps of k in a quantization group, which share one scale of the activations.
+/// Number of steps of k in a quantization group: the activations of a row in a group share one
+/// scale.
 pub(super) const QUANT_GROUP: usize = 64;
 /// Number of 16-column vectors in a tile of the int8 GEMM.
 const TILE_GROUPS: usize = 3;
@@ -105,8 +106,8 @@ impl<D: Dots> Multiply<D> for Int8 {
 }
 
 /// Returns a pointer to the packed weights `from` as bytes: 4-bit weights are widened to `scratch`,
-/// and 8-bit weights are copied there if `ahead` is given. If it is given, as many bytes are
-/// prefetched from `ahead` on meanwhile.
+/// 8-bit weights are copied there if `ahead` is given, and else used where they are. If `ahead` is
+/// given, as many bytes are prefetched from `ahead` on meanwhile.
 #[inline(always)]
 fn prepare<D: Dots>(
     dots: D,
@@ -181,8 +182,9 @@ impl<'a> Left<'a> {
     }
 }
 
-/// Multiplies `MR` rows by one tile of the int8 GEMM over `k` steps, adds to the accumulators in
-/// `kept`, and returns `MR`. All rows are among the same 8, whose scales are stored together.
+/// Multiplies `MR` rows by one tile of the int8 GEMM over `k` steps and returns `MR`. Adds the
+/// products to the accumulators in `kept` or, in the last block of k, writes the results to the
+/// output. All rows are among the same 8, whose scales are stored together.
 ///
 /// # Safety
 /// `left` has `MR` rows of `k` quantized values, `weights` points to `k` steps of a tile, and no

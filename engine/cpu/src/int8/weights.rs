@@ -26,7 +26,7 @@ const TOP: f32 = 127.0;
 /// upper half of their 16-bit result.
 const FRACTION: f32 = 256.0;
 
-/// Number of bytes of the scales of a packed tile's columns.
+/// Number of bytes of the scales of the columns of a packed tile of the int8 GEMM.
 const SCALE_BYTES: usize = TILE * size_of::<f32>();
 
 /// Number of bits of a packed weight of the int8 GEMM: four or eight.
@@ -245,7 +245,7 @@ impl Row {
 }
 
 /// Returns the factor that turns weights into quantized weights, where the largest magnitude is
-/// `top`; zero where all weights are zero.
+/// `top`; zero if that is below 1e-30.
 fn inverse(top: f32) -> f32 {
     if top < 1e-30 { 0.0 } else { TOP / top }
 }

@@ -37,8 +37,8 @@ macro_rules! binary {
     )*};
 }
 
-/// AVX2 vectors of 16 f32 lanes. A value is the proof that the processor has AVX2, FMA and F16C: it
-/// exists only where the processor does.
+/// AVX2 vectors of 16 f32 lanes. A value is the proof that the processor has AVX2, FMA and F16C,
+/// since values exist only where detection found them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2(());
 
@@ -208,7 +208,7 @@ impl Lanes for Avx2 {
 }
 
 /// int8 dot products of AVX2. A value is the proof that the processor has what [`Avx2`] needs and,
-/// if `VNNI` is true, AVX-VNNI: it exists only where the processor does.
+/// if `VNNI` is true, AVX-VNNI, since values exist only where detection found them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx2Dots<const VNNI: bool>(Avx2);
 

@@ -28,8 +28,8 @@ pub(super) fn run_dots<K: DotKernel>(kernel: K) {
     kernel.run(Avx512Dots(Avx512(())));
 }
 
-/// AVX-512 vectors of 16 f32 lanes. A value is the proof that the processor has AVX-512F: it exists
-/// only where the processor does.
+/// AVX-512 vectors of 16 f32 lanes. A value is the proof that the processor has AVX-512F, since
+/// values exist only where detection found it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512(());
 
@@ -137,7 +137,7 @@ impl Lanes for Avx512 {
 }
 
 /// bf16 dot products of AVX-512. A value is the proof that the processor has AVX-512F and AVX-512
-/// BF16: it exists only where the processor does.
+/// BF16, since values exist only where detection found them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512Pairs(Avx512);
 
@@ -166,7 +166,7 @@ impl Pairs for Avx512Pairs {
 }
 
 /// int8 dot products of AVX-512. A value is the proof that the processor has AVX-512F, AVX-512BW
-/// and AVX-512 VNNI: it exists only where the processor does.
+/// and AVX-512 VNNI, since values exist only where detection found them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512Dots(Avx512);
 

@@ -109,15 +109,15 @@ pub trait Blas: Send + Sync + fmt::Debug {
     /// Returns the version of the GEMM library and that of the CUDA driver, as one text.
     fn version(&self) -> &str;
 
-    /// Returns at most `most` algorithms of the library for `matmul`, in the library's estimated
-    /// order of speed.
+    /// Returns at most `most` algorithms of the library for `matmul`, the one that the library
+    /// estimates to be fastest first; none if it supports no such multiplication.
     ///
     /// # Errors
-    /// The library reports an error other than "not supported".
+    /// The library or the device reports an error.
     fn algorithms(&self, matmul: &ColumnMatmul, most: usize) -> Result<Vec<Algorithm>>;
 
     /// Returns true if an algorithm that was proposed for a multiplication of other sizes supports
-    /// `matmul` too.
+    /// `matmul` too; false also if the library reports an error.
     fn takes(&self, matmul: &ColumnMatmul, algorithm: Algorithm) -> bool;
 
     /// Starts the matrix multiplication `matmul` by `algorithm` on the stream and returns at once.

@@ -19,9 +19,10 @@ pub const PORTABLE: &str = "REDLINE_PORTABLE_KERNELS";
 /// kernels and those for one GPU generation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cubins {
-    /// Folder with the machine code of every kernel file as `NAME.sm_80.cubin`, as `cargo xtask
-    /// cuda-check` writes it, so that nothing is compiled at start. `REDLINE_CUBINS` names it;
-    /// `None` compiles.
+    /// Folder with the machine code of every kernel file as `NAME.GENERATION.cubin`, where
+    /// `GENERATION` is such as `sm_80`, as `cargo xtask cuda-check` writes it, so that nothing is
+    /// compiled at start. `REDLINE_CUBINS` names it; with `None` the machine code comes from the
+    /// cache or is compiled.
     pub prepared: Option<PathBuf>,
     /// Folder, in the user's cache, for the machine code of kernels that are compiled at start,
     /// which the next start reads; `None` stores none.
@@ -35,9 +36,9 @@ pub struct Cubins {
 }
 
 impl Cubins {
-    /// Reads the folders of compiled kernels from the environment: `REDLINE_CUBINS`,
-    /// `REDLINE_PORTABLE_KERNELS` and the user's cache folder (XDG Base Directory). `variable`
-    /// returns the value of an environment variable.
+    /// Reads the folders of compiled kernels and of measured GEMM choices, and whether kernels are
+    /// portable, from the environment: `REDLINE_CUBINS`, `REDLINE_PORTABLE_KERNELS` and the user's
+    /// cache folder (XDG Base Directory). `variable` returns the value of an environment variable.
     pub fn of_environment(variable: impl Fn(&str) -> Option<String>) -> Self {
         let named = |name| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let cache = || named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")));
@@ -117,7 +118,7 @@ impl Source {
     /// compiler's version.
     ///
     /// # Errors
-    /// The kernel does not compile, or the prepared folder has no readable file for it.
+    /// `compile` fails, or the prepared folder has no readable file for the kernel.
     pub fn cubin(
         &self,
         folders: &Cubins,

@@ -54,8 +54,8 @@ impl Gpu {
     ///
     /// # Errors
     /// There is no driver or no such GPU, the driver or the GPU's compute capability is too old,
-    /// the driver reports an error, or the machine code of kernels cannot be obtained: the prepared
-    /// folder lacks a file, NVRTC is not installed, or a kernel does not compile.
+    /// the driver reports an error, or the machine code of a kernel can be neither read from the
+    /// prepared folder or the cache nor compiled.
     pub fn open(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>> {
         // SAFETY: searches for the library without calling into it.
         if !unsafe { sys::is_culib_present() } {

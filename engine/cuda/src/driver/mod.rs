@@ -86,9 +86,9 @@ pub struct CudaGraph(pub u64);
 /// Driver of one GPU, real or emulated. Operations are executed in the order of their calls;
 /// copies, launches and events are asynchronous, and [`Driver::wait`] waits for them.
 ///
-/// An operation fails only if the device does, or if no memory is left. What a kernel does to
-/// device memory is not checked; kernels do not reach memory of the host process, except what is
-/// pinned for them.
+/// An operation fails if the device reports an error, if no memory is left, or if no kernel has the
+/// name of a launch. What a kernel does to device memory is not checked; kernels do not reach
+/// memory of the host process, except what is pinned for them.
 pub trait Driver: Send + Sync + fmt::Debug {
     /// Returns the name, multiprocessors and compute capability of the GPU.
     fn facts(&self) -> &Facts;
@@ -96,14 +96,16 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Returns the numbers of free and of total bytes of device memory.
     fn memory(&self) -> Result<MemoryBytes>;
 
-    /// Allocates device memory of unspecified content, aligned to 256 bytes.
+    /// Allocates `bytes` bytes, at least one, of device memory of unspecified content, aligned to
+    /// 256 bytes.
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
     /// Releases device memory that [`Driver::allocate`] returned, after all work that was started
     /// has ended.
     fn release(&self, address: Address);
 
-    /// Allocates zeroed, pinned host memory for asynchronous copies.
+    /// Allocates `bytes` bytes, at least one, of zeroed, pinned host memory for asynchronous
+    /// copies.
     fn allocate_pinned(&self, bytes: usize) -> Result<NonNull<u8>>;
 
     /// Releases pinned host memory that [`Driver::allocate_pinned`] returned.
@@ -154,8 +156,9 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Blocks the calling thread until all work of the GPU's stream started so far has ended.
     fn wait_all(&self) -> Result<()>;
 
-    /// Begins to capture a CUDA graph: from here on, launches are captured instead of executed, and
-    /// no other work may be started.
+    /// Begins to capture a CUDA graph: from here on, launches, matrix multiplications by the GEMM
+    /// library and collective operations are captured instead of executed, and no other work may be
+    /// started.
     fn begin_capture(&self) -> Result<()>;
 
     /// Ends the capture that [`Driver::begin_capture`] began and instantiates the CUDA graph.
@@ -167,7 +170,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// Releases a CUDA graph; replays of it that were started still complete.
     fn release_graph(&self, graph: CudaGraph);
 
-    /// Returns the vendor's GEMM library (cuBLASLt), or `None` if it is not installed.
+    /// Returns the vendor's GEMM library (cuBLASLt), or `None` if it is not installed or cannot be
+    /// used.
     fn blas(&self) -> Option<&dyn Blas> {
         None
     }
@@ -176,7 +180,7 @@ pub trait Driver: Send + Sync + fmt::Debug {
 /// Collective operation of NCCL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Writes the sums of all ranks' elements to each rank.
+    /// Writes the elementwise sum of all ranks' elements to each rank.
     AllReduce,
     /// Writes the elements of all ranks to each rank, in the order of the ranks.
     AllGather,
@@ -202,8 +206,8 @@ impl Operation {
 /// stream, which a CUDA graph can capture. Every rank must call the same operations in the same
 /// order.
 ///
-/// An operation fails only if the device does, or if another rank has ended. Operations in progress
-/// when a rank ends are released, and their results are undefined.
+/// An operation fails if NCCL or the device reports an error, or if another rank has ended.
+/// Operations in progress when a rank ends are released, and their results are undefined.
 pub trait Communicator: Send + fmt::Debug {
     /// Starts `operation` on `count` elements of each rank. The array has the device addresses of
     /// the elements and of the result.

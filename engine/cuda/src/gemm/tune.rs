@@ -19,8 +19,8 @@ use engine_core::Rank;
 
 /// Number of timed runs of each GEMM implementation, whose median is compared.
 const SAMPLES: usize = 3;
-/// Smallest number of rows of all calls in one timed run together, so that multiplications of few
-/// rows take long enough to be timed.
+/// Smallest number of rows that the calls of one timed run have together, unless [`CALLS_MAX`]
+/// calls have fewer: multiplications of few rows are called often enough to be timed.
 const ROWS_PER_RUN: usize = 1024;
 /// Largest number of calls of a GEMM implementation in one timed run, and of weights that the run
 /// cycles through.
@@ -57,12 +57,13 @@ impl Seen {
 }
 
 impl Gemm {
-    /// Chooses the GEMM implementation of every shape of weights multiplied so far, for all numbers
-    /// of rows up to the largest seen. Results in f32 keep our own kernels where there are several
-    /// ranks. Afterwards nothing is measured any more.
+    /// Chooses the GEMM implementation of every shape of bf16 weights multiplied so far, for all
+    /// numbers of rows up to the largest seen: as an earlier start stored it, else by measurement,
+    /// if the operands fit into free memory. Results in f32 keep our own kernels where there are
+    /// several ranks. Afterwards nothing is measured any more.
     ///
     /// # Errors
-    /// The device reports an error, or does not have enough memory.
+    /// Memory cannot be allocated, or the device reports an error.
     pub fn tune(&mut self, stream: &mut Stream, rank: Rank) -> Result<()> {
         self.seen.is_over = true;
         self.own_scores = rank != Rank::ONLY;
@@ -142,8 +143,8 @@ impl Gemm {
     }
 }
 
-/// Fills `bytes` bytes of device memory with random bf16 numbers: the power draw of a GPU, and so
-/// its speed, depends a little on the numbers that it multiplies.
+/// Fills `bytes` bytes, a multiple of 16, of device memory with random bf16 numbers: the power draw
+/// of a GPU, and so its speed, depends a little on the numbers that it multiplies.
 pub fn fill(stream: &Stream, to: Address, bytes: usize) -> Result<()> {
     const COLS: usize = 8;
     const SEED: u64 = 1;

@@ -19,7 +19,8 @@ const TILES_MIN: usize = 4;
 /// Number of blocks that a multiprocessor runs at once if its shared memory allows; the attention
 /// kernels are compiled for it.
 const BLOCKS_PER_PROCESSOR: usize = 2;
-/// Bytes of static shared memory that `attention` declares, in addition to the dynamic part.
+/// Bytes of static shared memory of a block of the `attention` kernels, in addition to the dynamic
+/// part; the barriers of their variants for warpgroups are not counted.
 const DECLARED_BYTES: usize = 512;
 /// Number of threads of a block of either attention kernel.
 const THREADS: usize = 128;
@@ -165,9 +166,9 @@ impl AttentionPlan {
         HEAD_WORDS + words(&self.items).len() + words(&self.merges).len()
     }
 
-    /// Returns the largest value of [`AttentionPlan::words`] for `rows` decoding sequences, by
-    /// which a CUDA graph's buffer is sized. Splitting adds at most two items per block, and no
-    /// item is merged twice.
+    /// Returns the largest value of [`AttentionPlan::words`] for `rows` decoding sequences, which
+    /// is the space that the plan has in the metadata of a CUDA graph's steps. Splitting adds at
+    /// most two items per block, and no item is merged twice.
     pub fn words_max(rows: usize, shape: &AttentionShape, blocks: usize) -> usize {
         let whole = rows * shape.kv_heads;
         let item_words = size_of::<Item>() / size_of::<u32>();
@@ -175,9 +176,10 @@ impl AttentionPlan {
         HEAD_WORDS + (whole + 2 * blocks) * item_words + whole.min(blocks) * merge_words
     }
 
-    /// Writes the attention plan to `out` as the kernels read it: the numbers of items and merges,
-    /// then both. The page tables of all sequences follow one another from word `tables` on,
-    /// counted from the start of `out`.
+    /// Writes the attention plan to `out` as the kernels read it: the numbers of items and of
+    /// merges and the index of the word at which the merges begin, then items and merges. The page
+    /// tables of all sequences follow one another from word `tables` on, counted from the start of
+    /// `out`.
     pub fn write(&self, tables: usize, out: &mut [u32]) {
         let merges_at = HEAD_WORDS + words(&self.items).len();
         out[..HEAD_WORDS].fill(0);

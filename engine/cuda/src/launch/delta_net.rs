@@ -71,7 +71,9 @@ pub struct SequenceArguments {
     pub rows: u32,
     /// Position of the sequence's first row in the step, counted from the start of the sequence.
     pub position: u32,
-    /// Number of the sequence's state slot, read before the first row and written after the last.
+    /// Number of the sequence's state slot: written after its last row in the step, and read before
+    /// the first unless that is at position 0, where the state is zeros, or `load` names another
+    /// slot.
     pub slot: u32,
     /// Number of another state slot to read instead of the sequence's own, or
     /// [`SequenceArguments::NOWHERE`].
@@ -105,8 +107,8 @@ pub fn has_chunks(shape: &DeltaNetShape) -> bool {
 }
 
 impl Launch {
-    /// Returns the launch shape of `delta_net`: a block for each value head of each sequence, a
-    /// thread for 32 or 8 key elements of one value column.
+    /// Returns the launch shape of `delta_net` or `delta_net_8`, as [`entry`] chooses: a block for
+    /// each value head of each sequence, a thread for 32 or 8 key elements of one value column.
     ///
     /// # Panics
     /// The heads cannot be divided among whole warps, or need more threads than a block has, or the

@@ -123,7 +123,7 @@ impl Launch {
         Self::new([experts, 1, 1], BLOCK)
     }
 
-    /// Returns the launch shape of `argmax_part`: each thread reads sixteen logits. The first
+    /// Returns the launch shape of `argmax_part`: each thread reads up to sixteen logits. The first
     /// dimension of the grid is the number of parts of a row.
     pub fn argmax_part(rows: usize, vocab: usize) -> Self {
         Self::new([vocab.div_ceil(16 * BLOCK), rows, 1], BLOCK)
@@ -184,7 +184,8 @@ pub struct RopeArguments {
     pub page_tokens: u32,
     /// Distance from one KV page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,
-    /// Constant (epsilon) that the norm of a head adds to the mean square.
+    /// Constant (epsilon) that the norm of a head adds to the mean square; 0 in a layer without
+    /// head norms.
     pub epsilon: f32,
 }
 

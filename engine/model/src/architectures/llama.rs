@@ -111,7 +111,8 @@ fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSp
 }
 
 /// Sets for every attention block of `spec` whether its projections have biases: as
-/// `attention_bias` of config.json states, or as a GGUF file lists bias tensors in layer 0.
+/// `attention_bias` of config.json states (false if it is missing), or as a GGUF file lists bias
+/// tensors of the query and output projections in layer 0.
 ///
 /// # Errors
 /// Fails if `attention_bias` is neither true nor false.

@@ -28,7 +28,8 @@ fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSp
 
 /// Returns for each layer of Qwen2 or Qwen3 the size of its sliding window in positions, none for
 /// full attention. If config.json enables windows, they are in the layers that `layer_types` names,
-/// otherwise in those from `max_window_layers` on. GGUF files of these families have none.
+/// otherwise in those from `max_window_layers` (by default 28) on. For GGUF files all layers have
+/// full attention.
 ///
 /// # Errors
 /// Fails if `sliding_window`, `use_sliding_window`, `max_window_layers` or `layer_types` has an

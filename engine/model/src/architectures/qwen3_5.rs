@@ -58,8 +58,8 @@ const GGUF_DELTA_NET: DeltaNetNames = DeltaNetNames {
 /// Divisor of Qwen3.5's head size that yields the number of rotated dimensions, where a checkpoint
 /// does not state it.
 const ROTARY_SHARE: usize = 4;
-/// Interval of layers with attention in Qwen3.5 where `layer_types` is missing: every fourth layer,
-/// the others are gated DeltaNet.
+/// Interval of layers with attention in Qwen3.5 where a checkpoint neither lists the kinds of its
+/// layers nor states the interval: every fourth layer, the others are gated DeltaNet.
 const ATTENTION_INTERVAL: usize = 4;
 
 /// Builds the `DecoderSpec` of a Qwen3.5 checkpoint: sizes, tensor names and features of its

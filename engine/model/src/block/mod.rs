@@ -35,8 +35,8 @@ pub enum FeedForward<D: Device> {
 /// Buffers for the activations inside of a block, shared by all blocks of a model to save memory.
 #[derive(Debug)]
 pub struct Scratch<D: Device> {
-    /// Output of a block's first projection: queries, keys and values, or gates and ups. After the
-    /// last block it holds a rank's own logits.
+    /// Output of a block's first projection: queries, keys and values of attention, all projections
+    /// of gated DeltaNet, or gates and ups. After the last block it holds a rank's own logits.
     pub projected: D::Buffer,
     /// Output of attention, gated DeltaNet or activation function, which is the input of a block's
     /// last projection.
@@ -45,7 +45,8 @@ pub struct Scratch<D: Device> {
     pub gates: D::Buffer,
     /// Router logits of a MoE block, `[T, E]` for E experts.
     pub scores: D::Buffer,
-    /// Rows that MoE dispatch has copied to experts, the input of their gate and up projections.
+    /// Rows that MoE dispatch has copied, one copy for each expert of a row: the input of the
+    /// experts' gate and up projections.
     pub sent: D::Buffer,
     /// Outputs of the experts' down projections, before MoE combine sums them.
     pub returned: D::Buffer,
@@ -89,8 +90,9 @@ impl<D: Device> Mixer<D> {
     /// `counts`.
     ///
     /// # Errors
-    /// Fails if a tensor is missing or has a wrong shape or type, if the ranks cannot share the
-    /// block, or if the device fails, has too little memory or does not support the block.
+    /// Fails if a tensor is missing or invalid, if the ranks cannot share the block, if random
+    /// weights would not fit in memory, or if the device fails, has too little memory or does not
+    /// support the block.
     pub fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &MixerSpec,
@@ -114,8 +116,8 @@ impl<D: Device> Mixer<D> {
     /// Computes `delta`, the block's addition to the residual stream, from the normed rows `x`.
     ///
     /// # Errors
-    /// Fails if the device fails, or if a gated DeltaNet block runs before state slots were
-    /// allocated.
+    /// Fails if the device fails or has too little memory, or if a gated DeltaNet block runs
+    /// without the state slots that it needs.
     pub fn run(
         &self,
         step: &mut Step<'_, D>,
@@ -133,8 +135,9 @@ impl<D: Device> FeedForward<D> {
     /// Loads this rank's part of a layer's feed-forward block.
     ///
     /// # Errors
-    /// Fails if a tensor is missing or has a wrong shape or type, if the ranks cannot share the
-    /// block, or if the device fails, has too little memory or does not support the block.
+    /// Fails if a tensor is missing or invalid, if the ranks cannot share the block, if random
+    /// weights would not fit in memory, or if the device fails, has too little memory or does not
+    /// support the block.
     pub fn load(
         tensors: &mut Tensors<'_, D>,
         spec: &FeedForwardSpec,

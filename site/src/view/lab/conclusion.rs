@@ -29,7 +29,7 @@ pub fn confirmed<'a>(found: &'a Conclusion, candidate: &Candidate) -> Option<&'a
 }
 
 /// Builds the view of the lab's conclusion, the first part of its page; `None` while the lab has
-/// none.
+/// none, or where its objective is an unknown metric.
 pub fn view(lab: &Lab) -> Option<Value> {
     let found = lab.concluded()?;
     let baseline = LabFile::plain(0);
@@ -103,7 +103,8 @@ fn serve(lab: &Lab, candidate: &Candidate) -> String {
     lines.next().unwrap_or_default()
 }
 
-/// Returns the runs of `candidate` under a profile, from the latest stage that has some.
+/// Returns the runs of `candidate` under a profile, from the latest stage that has some; empty
+/// where none has.
 fn freshest<'a>(lab: &Lab<'a>, candidate: &Candidate, profile: usize) -> Vec<&'a Run<'a>> {
     let of = |stage: &LabStage| lab.runs_of(lab.launches(*stage, candidate), profile);
     STAGES.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()

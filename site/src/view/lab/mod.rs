@@ -83,7 +83,8 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Returns the recommended configuration and its gain, in words.
+    /// Returns the recommended configuration and its gain, in words: `no conclusion yet` or
+    /// `nothing` where there is no recommendation, and `-` without a gain.
     fn recommended(&self) -> (String, String) {
         let Some(found) = self.concluded() else {
             return ("no conclusion yet".to_owned(), "-".to_owned());
@@ -125,13 +126,15 @@ impl<'a> Lab<'a> {
         self.replay.launches.iter().find(same)
     }
 
-    /// Returns the runs of a lab candidate under one profile.
+    /// Returns the runs under one profile among `launches`, which are those of a candidate in one
+    /// stage; empty without `launches`.
     fn runs_of(&self, launches: Option<&Launches>, profile: usize) -> Vec<&'a Run<'a>> {
         let ids = launches.and_then(|launches| launches.runs.get(profile)).into_iter().flatten();
         ids.filter_map(|id| self.by_id.get(id.as_str()).copied()).collect()
     }
 
-    /// Returns the figure of a metric over a candidate's runs: their mean, as comparisons show it.
+    /// Returns the figure of a metric over a candidate's runs: their mean, as comparisons show it;
+    /// a missing figure where no run has the metric.
     fn figure(&self, metric: &Metric, runs: &[&Run], scale: Scale) -> Figure {
         match summary::of_metric(metric, runs.iter().map(|run| run.record)) {
             Some(found) if found.mean.is_finite() => Figure::mean(&found, scale),

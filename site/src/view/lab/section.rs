@@ -48,7 +48,7 @@ pub fn all(lab: &Lab) -> Vec<Section> {
 }
 
 /// Returns every candidate's result in each stage of the lab; without a conclusion, the candidates
-/// that were run.
+/// that were run so far, each as undecided.
 fn entries(lab: &Lab) -> Vec<Entry> {
     let Some(found) = lab.concluded() else { return open(lab) };
     let rows = found.rows.iter().map(|row| Entry {

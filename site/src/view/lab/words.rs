@@ -193,10 +193,12 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
     sentences
 }
 
-/// Largest number of sentences about candidates that were not explored; the tables have all.
+/// Largest number of sentences about engines and candidates that were not explored; the tables have
+/// all candidates.
 const LISTED_MAX: usize = 24;
 
-/// Returns the index of the engine whose options were tried; `None` where no options were.
+/// Returns the index, in the lab's file, of the engine whose options were tried; `None` where no
+/// options were.
 pub fn explored(lab: &Lab) -> Option<usize> {
     let rows = lab.concluded().into_iter().flat_map(|found| &found.rows);
     let mut options = rows.filter(|row| row.stage == LabStage::Options);

@@ -167,7 +167,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Parses a JSON string or null; the inner `None` means null.
+    /// Parses a JSON string or null; the inner `None` means null, the outer one that it is neither.
     fn text(&mut self) -> Option<Option<Cow<'a, str>>> {
         if self.null() {
             return Some(None);
@@ -203,7 +203,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Parses a non-negative integer of at most eighteen digits in JSON.
+    /// Parses a non-negative integer of at most eighteen digits in JSON; `None` for any other
+    /// value.
     fn number(&mut self) -> Option<u64> {
         self.white();
         let digits = self.bytes[self.at..].iter().take_while(|byte| byte.is_ascii_digit());
@@ -258,7 +259,7 @@ fn special(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Returns the text of the JSON string `raw` with its escapes decoded; `None` if it has escapes
-/// other than `\n`, `\t`, `\r`, `\"`, `\\` and `\/`.
+/// other than `\n`, `\t`, `\r`, `\"`, `\\` and `\/`, or is not UTF-8.
 fn unescape(raw: &[u8]) -> Option<String> {
     let mut text = Vec::with_capacity(raw.len());
     let mut rest = raw;

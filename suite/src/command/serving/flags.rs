@@ -209,7 +209,8 @@ pub struct ServerFlags {
     /// Engine file, so that the server's configuration, counters and prefix cache can be read.
     #[arg(long, value_name = "FILE")]
     pub engine: Option<PathBuf>,
-    /// File with the API key that the server requires; by default the value of OPENAI_API_KEY.
+    /// File with the API key that the server requires; by default the key is the value of
+    /// OPENAI_API_KEY.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
     /// Longest time, in seconds, to wait for a server that does not answer yet.
@@ -247,7 +248,7 @@ pub struct WorkloadFlags {
     /// Variation of `random` lengths: 0 fixes them with vLLM's tool, 1 with the others.
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     pub random_range_ratio: f64,
-    /// Tokens that all `random` prompts begin with (vLLM's tool only).
+    /// Number of tokens that all `random` prompts begin with (vLLM's tool only).
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub random_prefix_len: u64,
     /// Number of output tokens of each request of the dataset `custom`.
@@ -257,10 +258,12 @@ pub struct WorkloadFlags {
     /// `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS")]
     pub output_len: Option<u64>,
-    /// Use the prompts of the dataset `custom` in the order of their file.
+    /// Use the prompts of the dataset `custom` in the order of their file; required for that
+    /// dataset.
     #[arg(long)]
     pub disable_shuffle: bool,
-    /// Send the prompts of the dataset `custom` unchanged, without a chat template.
+    /// Send the prompts of the dataset `custom` unchanged, without a chat template; required for
+    /// that dataset.
     #[arg(long)]
     pub skip_chat_template: bool,
     /// Number of tokens of each shared prefix in the dataset `prefix_repetition`.
@@ -315,7 +318,8 @@ pub struct SendingFlags {
     /// Maximum number of requests in flight at a time; by default no limit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_concurrency: Option<u64>,
-    /// Warm-up requests, with prompts that are not measured; by default 0 with vLLM's tool, else 1.
+    /// Number of warm-up requests, whose prompts are not measured; by default 0 with vLLM's tool,
+    /// else 1.
     #[arg(long, value_name = "N", visible_alias = "warmup-requests")]
     pub num_warmups: Option<u64>,
     /// Send no warm-up requests.
@@ -386,7 +390,8 @@ pub struct ResultFlags {
     /// Write vLLM's result file; the other tools write theirs by default.
     #[arg(long)]
     pub save_result: bool,
-    /// Include lists with the figures of all requests in the tool's result file.
+    /// Include lists with the figures of all requests in the result file of vLLM's or SGLang's
+    /// tool.
     #[arg(long, visible_alias = "output-details")]
     pub save_detailed: bool,
     /// Append to vLLM's result file instead of replacing it, as the other tools do by default.
@@ -440,7 +445,7 @@ fn object(text: &str) -> Result<Map<String, Value>, String> {
     serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
 }
 
-/// Parses a latency limit in the form of vLLM's tool, `ttft:MS`.
+/// Parses a latency limit in the form of vLLM's tool: `ttft:MS`, `tpot:MS` or `e2el:MS`.
 fn goodput(text: &str) -> Result<Slo, String> {
     let limit = match text.split_once(':') {
         Some(("e2el", limit)) => format!("e2e_ms={limit}"),

@@ -53,7 +53,7 @@ const POLL: Duration = Duration::from_millis(500);
 /// follow the requested arrival process without the tools' drift or rescaling.
 ///
 /// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, or a request failed; 2 wrong use; 4 no
-/// server, interrupted, or a failure of the client's system.
+/// server, interrupted, a file that cannot be read or written, or a failure of the client's system.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE, infer_long_args = true)]
 pub struct ServingFlags {
@@ -92,9 +92,10 @@ and the cache.";
 /// Runs `redline-bench serving` and returns its exit code. `variable` reads environment variables.
 ///
 /// # Errors
-/// The flags are not supported, contradict each other or name a file that cannot be used, the
-/// server does not answer, the run ends without a measurement, or a file or folder cannot be
-/// written.
+/// The flags are not supported, contradict each other or name a file that cannot be used; the
+/// requests cannot be drawn; the server does not answer or names no model; the system refuses
+/// signal handlers or has no usable date; the run ends without a measurement; or a file or folder
+/// cannot be written.
 pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Exit> {
     // Refused flags are reported before anything is opened or sent.
     flags.refused.check()?;
@@ -206,7 +207,8 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
 }
 
 /// Waits for the server as long as the flags allow, then probes it if `--engine` gives a file with
-/// its routes.
+/// its routes. Without `--engine`, a server that does not know the usual readiness route counts as
+/// ready.
 fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Result<Probed> {
     let limit = Duration::from_secs(flags.server.ready_check_timeout_sec);
     let deadline = Instant::now() + limit;

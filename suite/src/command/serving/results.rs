@@ -63,8 +63,8 @@ impl Places {
         folders.filter_map(|file| file.parent()).try_for_each(files::make_folder)
     }
 
-    /// Prints the tool's console block and writes the tool's result file. If no request was
-    /// answered, it only prints why there is no report.
+    /// Prints the tool's console block and writes the tool's result file. If they cannot be made,
+    /// as when no request was answered, it only prints why there is no report.
     ///
     /// # Errors
     /// The run's measurement or samples, or the result file that is appended to, cannot be read, or
@@ -192,7 +192,8 @@ fn hub_cache(variable: &Variables<'_>) -> Option<PathBuf> {
 }
 
 /// Returns the path `models--org--name/snapshots/REVISION/tokenizer.json` in the hub cache, with
-/// the revision that `main` refers to; `None` if the file does not exist.
+/// the revision that `main` refers to; `None` if the file does not exist or `id` is not of the form
+/// `org/name`.
 fn cached_tokenizer(id: &str, hub_cache: &Path) -> Option<PathBuf> {
     let (organisation, model) = id.split_once('/')?;
     // Names come from the user and must not lead out of the cache folder.

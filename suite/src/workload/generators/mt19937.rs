@@ -126,8 +126,8 @@ impl PythonRandom {
         (0..count).map(|_| items[(self.0.next_f64() * length) as usize]).collect()
     }
 
-    /// Shuffles `items` as CPython's `random.shuffle(items)` does. Items beyond 2^32 - 1 stay in
-    /// place; no dataset is that long.
+    /// Shuffles `items` as CPython's `random.shuffle(items)` does. A list of more than 2^32 - 1
+    /// items is left as it is; no dataset is that long.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             let Ok(bound) = u32::try_from(i + 1) else { return };

@@ -308,11 +308,11 @@ struct Traced {
     hash_ids: Vec<u64>,
 }
 
-/// Returns the first `count` requests of a Mooncake trace by time, with times relative to the first
-/// one.
+/// Returns the first `workload.requests` requests of a Mooncake trace by time, or all if it has
+/// fewer, with times relative to the first one.
 ///
-/// A trace has no text: the token ids of a block are drawn from `seed` and the block's id, so that
-/// prompts have the same blocks in common as in the trace.
+/// A trace has no text: the token ids of a block are drawn from the workload's seed and the block's
+/// id, so that prompts have the same blocks in common as in the trace.
 pub fn traced(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     let (workload, dataset) = (draw.workload, draw.dataset()?);
     let mut lines: Vec<(usize, Traced)> = dataset.lines()?;

@@ -41,8 +41,9 @@ pub struct Plan {
 /// Draws the requests of the scenario with the id `id` and sets their send times.
 ///
 /// # Errors
-/// The dataset is missing, has another format or is too small, the workload's lengths are missing
-/// or give a request without tokens, the tokenizer rejects a text, or the seed exceeds 32 bits.
+/// The dataset is missing, has another format or has too few requests for the measurement and the
+/// warm-up; the workload's lengths are missing or give a request without tokens; the tokenizer
+/// rejects a text or token ids; or the seed exceeds 32 bits.
 pub fn plan(
     id: &str,
     scenario: &Scenario,
@@ -205,7 +206,8 @@ impl<'a> Draw<'a> {
     }
 
     /// Takes warm-up requests from `next`, skipping those whose first 16 tokens are those of a
-    /// measured one.
+    /// measured one, and limits their output lengths as the scenario says. Too few of them are an
+    /// error.
     fn warmup(
         &self,
         measured: &[ManifestRequest],

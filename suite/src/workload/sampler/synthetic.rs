@@ -53,8 +53,8 @@ pub fn random_inferencex(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     Runs { prefix, ids: &ids, inputs, outputs, offsets }.requests(draw, &mut settle)
 }
 
-/// Random inputs of prompts that run through the vocabulary: a common prefix, and lengths and start
-/// ids for each request.
+/// Drawn values from which prompts that run through the vocabulary are built: a common prefix, and
+/// an input length, an output length and a start position for each request.
 struct Runs<'a> {
     prefix: Vec<u32>,
     /// Vocabulary ids from which a prompt takes consecutive ones, cyclically.
@@ -82,7 +82,7 @@ impl Runs<'_> {
     }
 }
 
-/// Returns the token id at `position` in `ids`, which must have that many.
+/// Returns the token id at `position` in `ids`, counted from 0; `ids` must be longer than that.
 fn at(ids: &[u32], position: u64) -> u32 {
     ids[usize::try_from(position).unwrap_or(usize::MAX)]
 }

@@ -32,8 +32,8 @@ unsafe impl Send for CublasLt {}
 unsafe impl Sync for CublasLt {}
 
 impl CublasLt {
-    /// Opens cuBLASLt for one GPU; `None` if it is not installed or too old. The context must be
-    /// current, and must outlive the library, as must the stream.
+    /// Opens cuBLASLt for one GPU; `None` if it is not installed, too old or cannot be initialized.
+    /// The context must be current, and must outlive the library, as must the stream.
     pub fn open(context: driver::CUcontext, stream: driver::CUstream) -> Option<Self> {
         // SAFETY: searches for the library without calling into it.
         if !unsafe { sys::is_culib_present() } {

@@ -15,11 +15,12 @@ use crate::{Result, failed};
 /// CUDA kernel file with its machine code (cubin).
 pub type Image = (&'static Source, Vec<u8>);
 
-/// Returns every kernel file for a GPU of this compute capability with its machine code, compiling
-/// in parallel.
+/// Returns every kernel file for a GPU of this compute capability with its machine code. Files
+/// whose machine code is not stored are compiled in parallel.
 ///
 /// # Errors
-/// The prepared folder lacks a readable file, NVRTC is not installed, or NVRTC rejects a kernel.
+/// The prepared folder lacks a readable file, or NVRTC is needed and is not installed, fails, or
+/// rejects a kernel.
 pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>> {
     let generation = generation(capability);
     // The version is only a part of cache keys, and NVRTC is not needed with a prepared folder.
@@ -44,7 +45,7 @@ pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>> {
 }
 
 /// Returns the version of NVRTC, part of the key of cached machine code; empty where NVRTC is not
-/// installed.
+/// installed or reports no version.
 fn version() -> String {
     // SAFETY: searches for the library without calling into it.
     if !unsafe { sys::is_culib_present() } {
