@@ -12,8 +12,8 @@ use serde_json::Value;
 pub use crate::figures::{Histograms, Metrics, Slice, Stalls, Summary, TtftParts};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
 pub use crate::setup::{
-    Artifact, BuildFacts, ClientPlace, EngineFacts, Gpu, GpuState, HardwareFacts, ModelFacts,
-    Parallel, Patch, Platform, ServerFacts,
+    BuildFacts, ClientPlace, EngineFacts, Gpu, GpuState, HardwareFacts, ModelFacts, Parallel,
+    Patch, Platform, ServerFacts,
 };
 pub use crate::telemetry::Telemetry;
 use crate::verdict::Stage;
@@ -83,10 +83,6 @@ pub struct RunRecord {
     pub correctness: Option<Correctness>,
     /// Report that an imported record was read from; null for other records.
     pub source: Option<Source>,
-    /// Artifacts: files that belong to the run and are stored outside the record; null where none
-    /// is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifacts: Option<Vec<Artifact>>,
     /// Revision of the quality rules that produced `checks`.
     pub checks_rev: u32,
     /// Results of the quality rules that apply to the run, passed and failed, ordered by the id of
@@ -316,8 +312,6 @@ pub struct ClientFacts {
     pub name: Option<String>,
     /// Version of the load generator that sent the run's requests.
     pub version: Option<String>,
-    /// Commit that the load generator was built from. No program writes it yet.
-    pub commit: Option<String>,
     /// Share of one core that the client's loop used: 95th percentile over slices of 100 ms.
     pub cpu_share_p95: Option<f64>,
     /// Time that one turn of the client's loop kept it from incoming data: 99th percentile, in

@@ -30,7 +30,7 @@ pub struct EngineFacts {
     pub toolchain: Option<String>,
     /// Digest of the container image that the engine ran in; null without a container.
     pub image_digest: Option<String>,
-    /// Build of the engine: profile, CUDA architectures, source and patches.
+    /// Build of the engine: profile, source and patches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub build: Option<BuildFacts>,
 }
@@ -40,8 +40,6 @@ pub struct EngineFacts {
 pub struct BuildFacts {
     /// Build profile of the engine, such as `release`.
     pub profile: Option<String>,
-    /// CUDA architectures of the build, such as `sm_90a`. No program writes it yet.
-    pub cuda_architectures: Option<Vec<String>>,
     /// Name of the source as `name==version`, for an engine from a Python package or source
     /// distribution; null for one that was built from a commit.
     pub source_url: Option<String>,
@@ -99,32 +97,14 @@ pub struct ServerFacts {
     /// Part of the start-up time for loading the weights, in microseconds; null where the server
     /// does not report it.
     pub weights_load_us: Option<u64>,
-    /// Parallelism of the server other than tensor parallelism.
+    /// Use of the machine's GPUs by the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel: Option<Parallel>,
-    /// Scheduling policy that picks requests for a step. No program writes it yet.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduler: Option<String>,
-    /// True when steps run as replayed CUDA graphs. No program writes it yet: no engine file says
-    /// where a server reports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cuda_graphs: Option<bool>,
-    /// SHA-256 of the configuration that the same engine has without flags, lower-case hex. No
-    /// program writes it yet: a campaign starts no server without flags.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub defaults_sha256: Option<String>,
 }
 
-/// Parallelism of the model other than tensor parallelism. Campaigns record the GPUs in use; no
-/// program writes the other numbers yet, since no engine file says where a server reports them.
+/// Use of the machine's GPUs by the server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Parallel {
-    /// Number of pipeline-parallel stages of the server. No program writes it yet.
-    pub pp: Option<u32>,
-    /// Number of expert-parallel ranks of the server. No program writes it yet.
-    pub ep: Option<u32>,
-    /// Number of data-parallel copies of the model behind one address. No program writes it yet.
-    pub dp: Option<u32>,
     /// Number of GPUs that worked while the clock ran, by telemetry; 0 on a machine without any.
     /// Null where they were not polled, or the campaign did not start the server.
     pub gpus_used: Option<u32>,
@@ -158,10 +138,6 @@ pub struct ModelFacts {
     /// or `mxfp4`. Null where there is no such file or it names none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantization: Option<String>,
-    /// Number of parameters that one token uses, in mixtures of experts. No program writes it yet:
-    /// no server reports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parameters_active: Option<u64>,
     /// SHA-256 of the chat template in the checkpoint's folder, lower-case hex; null where there is
     /// none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -192,13 +168,12 @@ pub struct HardwareFacts {
     pub ram_bytes: Option<u64>,
     /// Release of the operating system's kernel.
     pub kernel: Option<String>,
-    /// Platform: operating system, sockets, container, CUDA versions, topology.
+    /// Platform: operating system, sockets, NUMA nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
 }
 
-/// Platform around CPU and GPUs. Campaigns record what the operating system and the GPU driver
-/// report by themselves; no program writes container, CUDA and NCCL versions and topology yet.
+/// Platform around CPU and GPUs, as the operating system and the GPU driver report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Platform {
     /// Operating system by its own name, such as `Debian GNU/Linux 13`.
@@ -207,17 +182,6 @@ pub struct Platform {
     pub sockets: Option<u32>,
     /// Number of NUMA nodes, that is, parts of the memory that are near to some of the cores.
     pub numa_nodes: Option<u32>,
-    /// Container runtime or image that the server's processes ran in. No program writes it yet.
-    pub container: Option<String>,
-    /// CUDA version that the driver supports. No program writes it yet.
-    pub cuda_driver: Option<String>,
-    /// CUDA version that the engine was built with. No program writes it yet.
-    pub cuda_runtime: Option<String>,
-    /// Version of NCCL, the library for communication between GPUs. No program writes it yet.
-    pub nccl: Option<String>,
-    /// SHA-256 of the matrix of connections between GPUs and CPUs, lower-case hex. No program
-    /// writes it yet.
-    pub topology_sha256: Option<String>,
     /// Number of processes that computed on the machine's GPUs before the server was started; null
     /// without a GPU or where the driver does not report it.
     pub other_gpu_processes: Option<u32>,
@@ -239,7 +203,7 @@ pub struct Gpu {
     /// True when the GPU's application clock is set below its maximum, which shows that its clocks
     /// are held; null where the driver does not report them.
     pub clocks_locked: Option<bool>,
-    /// State of the GPU: power default, clocks, links, ECC, MIG.
+    /// State of the GPU: power default, link, ECC, MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<GpuState>,
 }
@@ -251,15 +215,8 @@ pub struct GpuState {
     pub uuid_sha256: Option<String>,
     /// Default power limit of the GPU, in milliwatts.
     pub power_limit_default_mw: Option<u64>,
-    /// Locked clock of the GPU's processors, in MHz. No program writes it yet: the driver's tool
-    /// does not report it.
-    pub locked_sm_mhz: Option<u64>,
-    /// Locked clock of the GPU's memory, in MHz. No program writes it yet.
-    pub locked_memory_mhz: Option<u64>,
     /// Maximum PCIe generation of the GPU's link.
     pub pcie_generation: Option<u32>,
-    /// Number of active NVLink links to other GPUs. No program writes it yet.
-    pub nvlink_links_active: Option<u32>,
     /// True when the GPU's memory has error correction (ECC) on.
     pub ecc: Option<bool>,
     /// True when the GPU is divided into instances (MIG).
@@ -270,33 +227,14 @@ pub struct GpuState {
     pub compute_mode: Option<String>,
 }
 
-/// Location of the client relative to the server, and its route and connections.
+/// Location of the client relative to the server, and its connections.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientPlace {
     /// True when the client ran on the server's machine; null where the campaign did not start the
     /// server.
     pub same_host: Option<bool>,
-    /// Route of the requests, such as `/v1/completions`. No program writes it yet.
-    pub route: Option<String>,
     /// True when the server streamed its responses in chunks.
     pub stream: Option<bool>,
-    /// SHA-256 of the tokenizer that prompts were made with, lower-case hex. No program writes it
-    /// yet.
-    pub tokenizer_sha256: Option<String>,
     /// Maximum number of connections in use at one time.
     pub sockets_max: Option<u64>,
-}
-
-/// Artifact: a file that belongs to a run and is stored elsewhere, identified by its content.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Artifact {
-    /// Role of the file: `requests`, `server-log`, `client-log`, `telemetry`, `config` or
-    /// `flamegraph`.
-    pub role: String,
-    /// SHA-256 of the file, lower-case hex.
-    pub sha256: String,
-    /// Size of the file, in bytes.
-    pub bytes: u64,
-    /// IANA media type of the file. Campaigns keep no such files yet, so no program writes one.
-    pub media_type: String,
 }
