@@ -147,7 +147,6 @@ impl Machine {
                 sockets: self.cpu.sockets,
                 numa_nodes: self.numa_nodes,
                 other_gpu_processes: self.gpu_processes,
-                ..Platform::default()
             }),
         }
     }
@@ -300,7 +299,6 @@ fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuSt
         mig: next().and_then(switch),
         persistence: next().and_then(switch),
         compute_mode: next(),
-        ..GpuState::default()
     };
     (state != GpuState::default()).then_some(state)
 }

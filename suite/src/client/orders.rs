@@ -2,6 +2,7 @@
 //! samples and errors; and the system limits that a run needs: open files, and local ports to
 //! connect from.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicBool;
@@ -342,7 +343,9 @@ impl Range {
                 && (remote.ip(), remote.port()) == (ip, address.port())
                 && !(reused && entry.state == TcpState::TimeWait)
         };
-        table.iter().filter(holds).count() as u64
+        // The kernel lists a connection twice where others end while the table is read.
+        let ends = table.iter().filter(holds).map(|entry| entry.local_address);
+        ends.collect::<BTreeSet<SocketAddr>>().len() as u64
     }
 }
 
@@ -373,6 +376,7 @@ mod tests {
         let (here, there) = ("0100007F:1F40", "0100000A:1F40");
         let table = [
             "  sl  local_address rem_address   st\n".to_owned(),
+            line("0100007F:8001", here, "01"),
             line("0100007F:8001", here, "01"),
             line("0100007F:8002", here, "06"),
             line("0100007F:8003", there, "01"),

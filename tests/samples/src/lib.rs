@@ -355,7 +355,6 @@ fn client_facts() -> ClientFacts {
     ClientFacts {
         name: Some("redline-bench".to_owned()),
         version: Some("0.1.0".to_owned()),
-        commit: Some("0".repeat(40)),
         cpu_share_p95: Some(0.12),
         loop_lag_us_p99: Some(150),
         kernel_timestamps: Some(true),
