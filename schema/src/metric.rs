@@ -1,5 +1,6 @@
 //! Metrics that tables and comparisons show: name, unit, better direction, scenarios in which a
-//! regression blocks a release, and minimum effect, below which no change is suspected.
+//! regression blocks a release, and the minimum effect of a metric, below which no change is
+//! suspected.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
