@@ -14,7 +14,8 @@ const SLICE_MIN_NS: u64 = 10_000_000;
 /// Longest time that bytes may wait in the socket without making their read late, in nanoseconds.
 /// Chunks of a late read may share a time stamp that is wrong by more than that.
 const LATE_NS: u64 = 1_000_000;
-/// Largest value in the histograms of the client's load: one hour, in nanoseconds.
+/// Largest value that the histograms of the client's load can hold, in nanoseconds: one hour. A
+/// longer time is recorded as this value.
 const LONGEST_NS: u64 = 3600 * 1_000_000_000;
 
 /// Counters of the load of the client's event loop.
@@ -206,8 +207,8 @@ mod tests {
         assert_eq!(load.kernel_timestamps(), Some(false), "two of seven reads had no stamp");
     }
 
-    /// Returns the end of the pause after `polls`, pairs of time in nanoseconds and number of
-    /// events.
+    /// Test helper: records `polls`, pairs of time in nanoseconds and number of events, and returns
+    /// the time at which the loop's pause after them ends; `None` if it makes no pause.
     fn rests(polls: &[(u64, usize)], streams: usize) -> Option<u64> {
         let mut found = PollPacing::default();
         polls.iter().for_each(|(at_ns, events)| found.at(*at_ns, *events));
