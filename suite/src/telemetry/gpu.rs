@@ -282,8 +282,8 @@ mod tests {
     use super::*;
     use schema::telemetry::Spread;
 
-    /// Returns the samples of a GPU with the given readings, one a second, beside a second GPU that
-    /// is idle.
+    /// Test helper: returns telemetry samples, one a second, in which the first GPU has the given
+    /// readings and a second GPU is idle.
     fn polls(readings: &[GpuReading]) -> Vec<Poll> {
         let idle =
             GpuReading { power_mw: Some(60_000), util_percent: Some(0), ..Default::default() };

@@ -25,8 +25,7 @@ use crate::client::control::{Caller, LIMIT, Server, read_metrics};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::measure::summary::{float, whole};
 
-/// Longest time that the server may take to return its counters for a sample during or after the
-/// run.
+/// Timeout for the server's response with its counters, for a sample during or after the run.
 const POLL_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of retries of the run's last sample. Some servers update their counters a moment
 /// after an answer has ended; `SETTLE_PAUSE` is the time between two retries.
@@ -249,7 +248,8 @@ fn growth(before: f64, after: f64) -> Option<u64> {
     counted(after - before)
 }
 
-/// Rounds a counter's value, or a mean of values, to the nearest integer; `None` if it is negative.
+/// Rounds a counter's value, its growth, or a mean of values to the nearest integer; `None` for a
+/// negative value.
 fn counted(value: f64) -> Option<u64> {
     (value >= 0.0).then(|| whole(value))
 }
@@ -377,8 +377,8 @@ mod tests {
         }
     }
 
-    /// Returns the sample of `gpus` busy GPUs and a busy server, `second` seconds after the clock
-    /// started.
+    /// Test helper: returns a telemetry sample of `gpus` busy GPUs and a busy server, taken
+    /// `second` seconds after the clock started.
     fn poll(second: u64, names: &[&str], gpus: usize) -> Poll {
         let reading = GpuReading {
             power_mw: Some(650_000 + second % 1000),
