@@ -43,8 +43,8 @@ impl Engine {
         self.file.launch.threads.iter().map(fill).collect()
     }
 
-    /// Returns the server flags for a measurement under load: threads, and what the engine's file
-    /// adds.
+    /// Returns the server flags for a measurement under load: those that set the number of threads
+    /// to `threads`, and those that the engine's file lists for load.
     pub fn loaded_flags(&self, threads: u32) -> Vec<String> {
         [self.thread_flags(threads), self.file.launch.load.clone()].concat()
     }

@@ -189,12 +189,13 @@ fn hub_home() -> PathBuf {
     folder_in("HF_HOME").or_else(of_user).unwrap_or_default()
 }
 
-/// Returns the folder that an environment variable names, if it is set and not empty.
+/// Returns the folder that an environment variable names; `None` if the variable is not set or
+/// empty.
 fn folder_in(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
-/// Returns the names of host and user, which are removed from records.
+/// Reads the names of host and user from the system, so that they can be removed from records.
 fn identity() -> Identity {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let named = |text: Option<String>| text.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty());

@@ -29,7 +29,7 @@ use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
-/// Number of hex digits in a job's key.
+/// Number of hex digits of a SHA-256 that a job's key contains.
 const KEY_DIGITS: usize = 12;
 
 /// Content of a job's file `job.json`: facts from which the job's node starts servers, measures and
@@ -52,7 +52,8 @@ pub struct Job {
     /// Facts of the hardware of a server that is already running (`--url`); `None` when the node
     /// detects its own hardware.
     pub hardware: Option<RecordedHardware>,
-    /// True when each tensor-parallel rank of a server takes a GPU.
+    /// True when a server takes one GPU per tensor-parallel rank; false when it runs on a
+    /// processor.
     pub on_gpu: bool,
     /// Hardware id that the node must have for its results to belong to the campaign; `None`
     /// accepts any hardware.
@@ -75,7 +76,8 @@ impl Job {
         if self.on_gpu { self.cell.cell.tp } else { 0 }
     }
 
-    /// Returns the numbers of the job's blocks, in the order in which they run.
+    /// Returns the block number, which counts through the campaign, of each of the job's blocks, in
+    /// the order in which the blocks run.
     pub fn blocks(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.runs.iter().map(|run| run.block).collect();
         blocks.dedup();
@@ -383,7 +385,8 @@ fn read_record(path: &Path) -> Result<RunRecord, Stop> {
         .map_err(|error| wrong_use!("`{}` is not a record: {error}", path.display()))
 }
 
-/// Time allowed to a job beside its runs: checks of the node, and writing files.
+/// Time that a job's time limit allows in addition to its runs, once per job: for checks of the
+/// node and for writing files.
 const AROUND: Duration = Duration::from_secs(10 * 60);
 /// Factor by which a run may exceed its expected time before the scheduler ends the job.
 const PATIENCE: u32 = 4;

@@ -410,8 +410,8 @@ mod tests {
         assert_eq!((gpu.clocks_locked, gpu.vbios, gpu.power_limit_mw), (None, None, Some(700_500)));
     }
 
-    /// Returns a machine whose GPU driver answers as `answers` says: cases of a shell script, by
-    /// query.
+    /// Detects, for tests, a machine with two cores whose `nvidia-smi` is a shell script with the
+    /// cases `answers`, one per query.
     fn machine_with(answers: &str) -> Machine {
         let folder = tempfile::tempdir().unwrap();
         let nvidia_smi = folder.path().join("nvidia-smi");

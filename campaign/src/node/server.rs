@@ -91,7 +91,7 @@ impl Server {
         self.group.id()
     }
 
-    /// Returns the exit status if the server has ended by itself, `None` while it runs.
+    /// Returns the exit status of the server's process if it has ended, `None` while it runs.
     ///
     /// # Errors
     /// The system no longer knows the process.

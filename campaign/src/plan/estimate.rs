@@ -98,8 +98,8 @@ pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     START_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
 }
 
-/// Returns the assumed throughput in tokens per second, prompt and output together, of an engine
-/// without earlier results.
+/// Returns the throughput in tokens per second, prompt and output together, that is assumed for any
+/// engine without earlier results: one value on GPUs, another on a CPU.
 pub fn tokens_per_s_assumed(on_gpu: bool) -> u64 {
     if on_gpu { TOKENS_PER_S_ON_GPU } else { TOKENS_PER_S }
 }
