@@ -64,9 +64,9 @@ pub const SCATTERED: GroupRule = GroupRule {
 /// All quality rules over several runs.
 pub const GROUP_RULES: &[GroupRule] = &[TWINS, RECONFIGURED, SCATTERED];
 
-/// Smallest number of repeats whose coefficient of variation is judged.
+/// Smallest number of repeats whose coefficient of variation rule W09 judges.
 const REPEATS_MIN: usize = 3;
-/// Largest coefficient of variation of output throughput over repeats.
+/// Largest coefficient of variation of output throughput over repeats that rule W09 accepts.
 const VARIATION_MAX: f64 = 0.05;
 /// Largest number of changed flags that a finding lists; it says how many more there are.
 const NAMED: usize = 4;
