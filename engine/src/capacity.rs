@@ -65,8 +65,8 @@ pub(crate) fn page_bytes(info: &ModelInfo) -> u64 {
     (info.kv_bytes_per_token * PAGE_TOKENS) as u64
 }
 
-/// Numbers from which free memory is divided: sizes in bytes of a KV page and of a recurrent state,
-/// and how many of them are wanted.
+/// Numbers by which free memory is divided: sizes in bytes of a KV page and of a recurrent state,
+/// and limits on the numbers of pages and sequences.
 #[derive(Debug)]
 struct Ask {
     /// Value of `--cache-max-entry-count`: up to 1 the share of free memory to use, above 1 a

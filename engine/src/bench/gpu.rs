@@ -28,8 +28,8 @@ const SAMPLES: usize = 11;
 /// Smallest number of calls of a kernel case in one timed run, so that a run is long compared with
 /// the resolution of a CUDA event.
 const CALLS_MIN: usize = 4;
-/// Largest total size in bytes of the weights, KV pages, states or activations of a kernel case
-/// over all its layers; a single layer may be larger.
+/// Memory in bytes that the layers of a kernel case may fill together with weights, KV pages,
+/// states or activations; a case with one larger layer exceeds it.
 const LAYERS_BYTES: usize = 256 << 20;
 
 /// Measurement of one kernel case: an element of `benches` in a `kernel.v1` record.
@@ -65,7 +65,8 @@ pub(super) fn run(
     bench.report(source, flags, limits, &cases)
 }
 
-/// Open GPU, with the kernel cache and the clock that its measurements need.
+/// GPU that was opened for measurements, with the cache of compiled kernels and the time source
+/// that they need.
 struct Bench<'a> {
     driver: Arc<dyn Driver>,
     cubins: &'a Cubins,
@@ -117,8 +118,9 @@ impl Bench<'_> {
         cases.iter().map(one).collect()
     }
 
-    /// Measures a kernel case on a fresh device; the weights, KV pages, states or activations of
-    /// its layers take at most `memory` bytes together, unless one layer takes more.
+    /// Measures a kernel case on a device object of its own on the opened GPU. The weights, KV
+    /// pages, states or activations of the case's layers take at most `memory` bytes together,
+    /// unless one layer takes more.
     fn kernel(&self, limits: Limits, make: &Make<Cuda>, memory: usize) -> Result<Kernel> {
         let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
         let mut case = make(Setup { device, memory })?;

@@ -33,8 +33,9 @@ pub(super) struct Decode {
     batch: usize,
     context: usize,
     tokens_per_s: f64,
-    /// Share of the memory bandwidth that decoding reaches, 0 to 1, if a step reads its weights (of
-    /// the size in [`Speeds`]) and its KV cache once; `None` where that size is not known.
+    /// Share of the memory bandwidth that decoding reaches, 0 to 1, counting for each step one read
+    /// of the weights (their size is in [`Speeds`]) and of the KV cache; `None` where the size of
+    /// the weights is not known.
     pub limit_share: Option<f64>,
 }
 
@@ -169,7 +170,8 @@ impl<'a> Timed<'a> {
     }
 }
 
-/// Runs steps one after another, with as many in flight as the model allows.
+/// Submits steps in order, with as many in flight as the model allows, and waits until all are
+/// complete.
 fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), DeviceError> {
     let ahead = model.run_ahead();
     for (step, batch) in batches.iter().enumerate() {
