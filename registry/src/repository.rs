@@ -377,8 +377,8 @@ pub struct Unsound {
 }
 
 impl Unsound {
-    /// Builds the error. `whose` names the files and who made them, `outcome` says what was not
-    /// done.
+    /// Builds the error. `whose` says which files were checked, such as `the overlay's files`;
+    /// `outcome` says what was not done, such as `nothing was recorded`.
     pub fn new(whose: &str, outcome: &str, findings: Vec<Finding>) -> Self {
         let breaches = findings.iter().filter(|finding| finding.breach);
         let count = breaches.map(|finding| &finding.path).collect::<BTreeSet<_>>().len();

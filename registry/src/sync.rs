@@ -36,9 +36,9 @@ pub struct Synced {
     /// Hash of the commit that clone and remote have in common after the sync; `None` if neither
     /// has a commit.
     pub commit: Option<String>,
-    /// Number of records that the remote had and this clone did not.
+    /// Number of records that the sync took over from the remote, since this clone lacked them.
     pub records_in: usize,
-    /// Number of this clone's commits that were put behind the remote's.
+    /// Number of this clone's commits that the sync made again on top of the remote's.
     pub commits_moved: usize,
     /// Number of rendered files (pages and `README.md`) that were out of date and committed again.
     pub pages_rendered: usize,
@@ -371,8 +371,8 @@ fn records_of(tree: &WorkTree, commit: &git2::Commit<'_>) -> Result<Vec<(String,
     Ok(records)
 }
 
-/// Returns an error with `findings`, if there are any, by which a sync refuses the remote's
-/// records.
+/// Returns the error by which a sync refuses records because of `findings`; no error if there are
+/// no findings.
 fn refuse(findings: Vec<Finding>) -> Result<()> {
     if findings.is_empty() {
         return Ok(());

@@ -245,7 +245,7 @@ pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
     answer(given.format, &Answer { next: &next, text: text.clone() }, || text)
 }
 
-/// Prints the result of a command as JSON, or else its text.
+/// Prints the result of a command: as JSON if `format` asks for it, else as text.
 fn answer(
     format: Format,
     result: &impl Serialize,

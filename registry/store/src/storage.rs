@@ -20,7 +20,8 @@ use judge::finding::{
     StorageRule,
 };
 
-/// Largest size of a record or page, in bytes; a run is expected to take about 25 KB.
+/// Limit on the size of a record or page, in bytes; a larger file is a breach and is not parsed. A
+/// run is expected to take about 25 KB.
 pub const RECORD_BYTES_MAX: usize = 4 << 20;
 
 /// A parsed file of the registry, by kind.
