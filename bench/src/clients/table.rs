@@ -62,7 +62,8 @@ pub struct Figure {
     pub digits: usize,
 }
 
-/// Bound on a figure of Redline's load generator: its least value, or the largest magnitude.
+/// Bound on a figure of Redline's load generator: either the least allowed value, or the largest
+/// allowed magnitude.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reach {
     AtLeast(f64),
@@ -283,8 +284,8 @@ pub fn grouped(value: f64, digits: usize) -> String {
     format!("{sign}{grouped}{rest}")
 }
 
-/// Formats the lines that state date, machine and commit of the measured rows, and the clients
-/// without results.
+/// Formats one line for each different sentence of date, machine and commit among the measured
+/// rows, then one line for each client that was left out of a row or failed in it.
 fn provenance(kept: &Kept) -> String {
     // These are sets, because rows that were measured together share their sentence.
     let mut places = BTreeSet::new();

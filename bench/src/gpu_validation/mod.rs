@@ -92,8 +92,9 @@ fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {
     Ok(files::write_whole(path, text.as_bytes())?)
 }
 
-/// Reads the results of a bundle, prints the outcome of each stage, and records the measured runs
-/// and kernels. Those of a release are committed to the registry, if a run was measured.
+/// Reads the results of a bundle, prints the outcome of each stage, and writes the records of
+/// measured runs and kernels to the folder of staged results. If at least one run was measured and
+/// the bundle is of a release, these records are committed to the registry; otherwise they are not.
 ///
 /// # Errors
 /// The folder or archive contains no readable results of a bundle, a program of Redline is missing,

@@ -439,8 +439,9 @@ impl Scheduler {
         }
     }
 
-    /// Panics unless the holders of every page and every state slot are accounted for. `in_flight`
-    /// are the plans of the steps in flight.
+    /// Test helper: panics unless the reference count of each page and of each state slot equals
+    /// the number of its holders among the sequences and the steps in flight. `in_flight` are the
+    /// plans of the steps in flight.
     #[cfg(test)]
     pub(super) fn check<'a>(&self, in_flight: impl Iterator<Item = &'a SchedulerOutput>) {
         let (mut pages, mut states) = (BTreeMap::new(), BTreeMap::new());

@@ -25,8 +25,8 @@ struct Snapshot {
 #[derive(Debug)]
 pub(super) struct StatePool {
     holders: Vec<u32>,
-    /// Blank state slots, the lowest index last, so that memory is touched in order and only as it
-    /// is needed.
+    /// Blank state slots (without holder), the lowest index last, so that memory is touched in
+    /// order and only as it is needed.
     blank: Vec<StateSlot>,
     snapshots: BTreeMap<PageId, Snapshot>,
     by_use: BTreeMap<u64, PageId>,
@@ -45,8 +45,9 @@ impl StatePool {
         }
     }
 
-    /// Takes a state slot for one holder. If no slot is blank, the least recently used snapshot
-    /// whose slot nobody else holds is evicted. Returns `None` if there is no such snapshot either.
+    /// Takes a state slot and gives it its first holder. If no slot is blank, the least recently
+    /// used snapshot whose slot nobody else holds is evicted. Returns `None` if there is no such
+    /// snapshot either.
     pub(super) fn take(&mut self) -> Option<StateSlot> {
         if self.blank.is_empty() {
             // A snapshot that a step in flight still loads has a second holder and must stay.
