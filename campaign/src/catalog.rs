@@ -182,7 +182,8 @@ pub fn unknown(kind: &str, id: &str, known: &[String]) -> Stop {
         .with_hint(format!("{folder} are the files of `suite/{folder}/`"))
 }
 
-/// Returns the folder of a kind below `suite/`: its plural.
+/// Returns the name of the folder below `suite/` that contains the files of `kind`: the plural of
+/// `kind`.
 fn folder(kind: &str) -> String {
     // `policy` has the plural `policies`, `engine` the plural `engines`.
     match kind.strip_suffix('y') {

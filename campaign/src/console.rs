@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Terminal sequence that returns to the beginning of the line and clears it.
 const CLEAR: &str = "\r\x1b[K";
-/// Largest number of characters of a progress line, so that it fits into any terminal.
+/// Number of characters to which a longer progress line is cut, so that it fits into any terminal.
 const PASSING_CHARS: usize = 69;
 
 /// Writer of a command's headings and notes to standard error, and of its results to standard

@@ -162,7 +162,7 @@ pub fn gather(
 }
 
 /// Finds the nearest folder that contains `suite/targets` and `engine`: `from` itself or a folder
-/// above it.
+/// above it; an error if there is none.
 fn find_root(from: &Path) -> Result<PathBuf, Stop> {
     let is_root = |dir: &&Path| dir.join("suite/targets").is_dir() && dir.join("engine").is_dir();
     from.ancestors().find(is_root).map(Path::to_owned).ok_or_else(|| {

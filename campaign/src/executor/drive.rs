@@ -51,7 +51,8 @@ pub struct Drive<'a> {
     /// Time, since the command began, at which each job was first seen to have ended, by the job's
     /// key.
     ended: BTreeMap<String, Duration>,
-    /// Number of consecutive queries that the scheduler has not answered.
+    /// Number of queries, counted back from the latest, that the scheduler has left unanswered in a
+    /// row.
     silences: u32,
 }
 

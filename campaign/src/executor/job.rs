@@ -149,7 +149,8 @@ impl NodeEnd {
         }
     }
 
-    /// Converts the outcome back into an error on the controller; `None` if the job succeeded.
+    /// Converts the outcome that the node reported into an error of the controller; `None` if the
+    /// job succeeded.
     pub fn stop(&self) -> Option<Stop> {
         let (stop, hint) = match self {
             Self::Well => return None,

@@ -312,8 +312,8 @@ fn count_processes(csv: &str) -> Option<u32> {
     lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
 }
 
-/// Adds the errors of all GPUs in the output of the query [`ECC_ERRORS`]; `None` if no GPU has such
-/// a counter.
+/// Returns the sum of the memory errors of all GPUs in the output of the query [`ECC_ERRORS`];
+/// `None` if no GPU has such a counter.
 pub fn count_errors(csv: &str) -> Option<u64> {
     csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
 }

@@ -42,7 +42,8 @@ use crate::world::World;
 /// counts as set and not just adjusted.
 const CLOCK_STEP_MS_MIN: u64 = 1000;
 
-/// Runs a job, or what an earlier process on it has left to do.
+/// Runs a job on this node; where an earlier process has begun the job, runs only the blocks that
+/// it has not finished.
 ///
 /// # Errors
 /// The controller ended before the start, another process runs the job, the job's files cannot be
@@ -95,7 +96,7 @@ struct Node<'a> {
     job: &'a Job,
     lines: Lines,
     progress: Progress,
-    /// Names of the calibrated rates that the job has already reported as different from earlier
+    /// Names of the calibrated rates that this process has reported as different from earlier
     /// calibrations, so that each rate is reported once.
     noted: BTreeSet<&'static str>,
 }

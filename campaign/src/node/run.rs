@@ -33,8 +33,8 @@ use crate::world::World;
 const AFTER_SERVER: Duration = Duration::from_secs(20);
 /// Interval at which server and load generator are polled during a measurement.
 const POLL: Duration = Duration::from_millis(200);
-/// Number of attempts to start a server: another process may take the port between finding and
-/// binding it.
+/// Number of attempts to start a server, each on another port: another process may take a free port
+/// before the server binds it.
 const PORT_TRIES: u32 = 3;
 
 /// Settings and facts that all runs of a job share.

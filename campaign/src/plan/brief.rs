@@ -160,7 +160,7 @@ pub fn gpu_hours(us: u64, gpus: u32) -> f64 {
     us as f64 / 3.6e9 * f64::from(gpus)
 }
 
-/// Text of a printed plan: a title, and below it lines that begin with what they are about.
+/// Text of a printed plan: a title, and below it lines that each consist of a key and a value.
 #[derive(Debug)]
 pub struct Listing {
     pub text: String,
