@@ -28,10 +28,11 @@ const TILE_GROUPS: usize = 3;
 const TILE: usize = TILE_GROUPS * LANES;
 /// Number of bytes of the bf16 weights of one pair of k in a tile.
 const TILE_PAIR_BYTES: usize = TILE_GROUPS * PAIR_BYTES;
-/// Number of steps of k in a block of the bf16 GEMM, if there are many rows: 12 KiB of weights,
-/// which stay in the L1 cache.
+/// Number of steps of k in a block of the bf16 GEMM for more rows than one micro-kernel tile has:
+/// 12 KiB of weights, which stay in the L1 cache. For fewer rows one block has all of K.
 const BLOCK_K: usize = 64 * PAIR;
-/// Prefetch distance of the bf16 GEMM's weights in bytes: one block of k.
+/// Prefetch distance of the bf16 GEMM's weights in bytes: the size of one tile's weights of a block
+/// of [`BLOCK_K`] steps.
 const AHEAD: usize = BLOCK_K / PAIR * TILE_PAIR_BYTES;
 
 /// Marker type of the bf16 GEMM, which implements the micro-kernel.
@@ -159,7 +160,8 @@ impl<P: Pairs> Multiply<P> for Bf16 {
     }
 }
 
-/// Activations that a micro-kernel tile of the bf16 GEMM multiplies: rows, from some index of k on.
+/// Activations that a micro-kernel tile of the bf16 GEMM multiplies: the tile's rows, from the
+/// first step of the block of k on.
 #[derive(Clone, Copy)]
 struct Left {
     start: *const u16,

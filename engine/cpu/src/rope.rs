@@ -43,8 +43,8 @@ impl Rope<'_> {
         }
     }
 
-    /// Rotates the queries and keys of all heads, and writes keys and values to KV pages of element
-    /// type `E`.
+    /// Applies RMS norms, if the layer has them, and the rotation to the queries and keys of all
+    /// heads, and writes keys and values to KV pages of element type `E`.
     fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
         let heads = self.layer.shape.kv_heads;
         let is_small = qkv.len() < PARALLEL_ELEMENTS;
