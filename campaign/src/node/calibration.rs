@@ -164,8 +164,8 @@ impl History {
         said
     }
 
-    /// Adds the calibration `now` to the machine's earlier ones, drops the oldest so that at most 64
-    /// remain, and writes these to the machine's file in `dir`.
+    /// Adds the calibration `now` to the machine's earlier ones, drops the oldest so that at most
+    /// 64 remain, and writes these to the machine's file in `dir`.
     ///
     /// # Errors
     /// The folder or the file cannot be written.
