@@ -140,10 +140,10 @@ pub struct Candidate {
     pub is_in_sweep: bool,
 }
 
-/// Result of a ranking query: candidates by scenario, best first.
+/// Result of a ranking query: candidates ordered by scenario, and the best first within each.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Answer {
-    /// Candidates that meet all limits, by scenario, best first.
+    /// Candidates that meet all limits, ordered by scenario, and the best first within each.
     pub candidates: Vec<Candidate>,
     /// Number of candidates left out because they miss a limit or lack its metric. A candidate
     /// without the ranking metric is left out too, and not counted.

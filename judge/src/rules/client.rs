@@ -25,8 +25,8 @@ pub const KERNEL_GAP_US: (u64, u64) = (5_000, 1_000);
 /// Share of the median TPOT above which a wait of received bytes for the client is too long, for
 /// waits above the second limit of [`KERNEL_GAP_US`].
 pub const KERNEL_GAP_SHARE_OF_TPOT: f64 = 0.1;
-/// Largest share of reads that may come more than 1 ms late and bring several chunks, which then
-/// share one time stamp.
+/// Largest share, of all reads with chunks, of reads that may come more than 1 ms late and bring
+/// several chunks, which then share one time stamp.
 pub const LATE_READ_SHARE_MAX: f64 = 0.02;
 /// Share of reads that come late and bring several chunks, of all reads with chunks, above which
 /// the time stamps of a run are not usable.
