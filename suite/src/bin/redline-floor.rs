@@ -29,8 +29,8 @@ const AWAKE_NS: u64 = 60_000;
 /// Requests token streams from `redline-emitter --pace` and prints TTFT and ITL, as JSON.
 ///
 /// It opens all connections, sends all requests, and counts the events it reads. With
-/// `--requests-per-s` it sends at that rate, reads nothing, and prints instead how late each send
-/// was, which shows how punctual a client can be at best.
+/// `--requests-per-s` it sends at that rate, reads nothing, and prints instead the distribution of
+/// how late the sends were, which shows how punctual a client can be at best.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {

@@ -189,7 +189,8 @@ pub enum DriveError {
     Interrupted,
 }
 
-/// Number of files that the client may have open besides its connections.
+/// Number of open files for which the check of the limit on open files leaves room besides the
+/// connections.
 pub(super) const FILES_SPARE: u64 = 64;
 /// Time for which a closed connection holds its local port: Linux's `TIME_WAIT`, not configurable.
 /// Microseconds.

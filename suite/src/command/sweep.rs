@@ -138,8 +138,9 @@ fn row(cells: [&str; 9]) -> String {
 ///
 /// The rate is doubled until one does not pass, then the interval is divided (bisection). A rate
 /// passes if, at the given confidence, at least the `--attainment` share of all its runs' requests
-/// meets every limit and no single run falls short. A failed request meets no limit. Between the
-/// highest rate that passed and the lowest that did not, the runs leave the answer open.
+/// meets every limit, and no single run shows at that confidence that its share is smaller. A
+/// failed request meets no limit. Between the highest rate that passed and the lowest that did not,
+/// the runs leave the answer open.
 ///
 /// Exit codes: 0 a rate was found; 1 the lowest rate does not pass; 2 wrong use; 4 the environment.
 #[derive(Debug, Args)]

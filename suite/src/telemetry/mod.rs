@@ -209,9 +209,10 @@ pub struct Ranks<'a> {
     pub gpus: Option<u32>,
 }
 
-/// Returns the energy per output token in joules: the energy of all GPUs that worked, divided by
-/// `tokens`. `None` without tokens or energy readings, or where the server is on another machine,
-/// is not on GPUs, or uses another number of GPUs than worked.
+/// Returns the energy per output token in joules: the energy of all GPUs of the machine that ran
+/// kernels during the run, divided by `tokens`. `None` without tokens or such GPUs, if one of them
+/// reports no energy, or where the server is on another machine, is not on GPUs, or uses another
+/// number of GPUs than ran kernels.
 pub fn joules_per_token(telemetry: &Telemetry, ranks: Ranks<'_>, tokens: u64) -> Option<f64> {
     let gpus = telemetry.gpus.as_deref()?;
     let is_here = telemetry.host.as_ref().is_some_and(|host| host.has_server);
