@@ -86,7 +86,8 @@ pub struct Launch {
     /// Container image that starts the same server; left out where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
-    /// Longest time that the server may take to become ready, in seconds.
+    /// Time limit within which a started server must become ready, in seconds; a run whose server
+    /// takes longer fails.
     pub timeout_s: u64,
 }
 

@@ -27,7 +27,7 @@ pub struct KernelRecord {
     pub hardware: HardwareFacts,
     /// Start, end and duration of the benchmarks.
     pub time: Time,
-    /// Benchmark results, one for each operation and shape.
+    /// Benchmark results, one for each operation, shape, data type and instruction set.
     pub benches: Vec<KernelBench>,
     /// Speed of a whole model with the same engine build, compared with hardware limits measured on
     /// the same machine; left out where no model was benchmarked.
