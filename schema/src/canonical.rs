@@ -102,8 +102,8 @@ fn write_object<'a>(entries: impl Iterator<Item = (&'a String, &'a Value)>, out:
     out.push(b'}');
 }
 
-/// Smallest integer that is not written with all its digits but as a double: each integer below it,
-/// 2^53, is an exact double.
+/// Smallest integer that is written as a double and not with all its digits: each integer below
+/// 2^53 is an exact double.
 const INTEGERS_END: u64 = 1 << 53;
 
 fn write_number(number: &Number, out: &mut Vec<u8>) {

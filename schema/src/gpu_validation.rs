@@ -81,8 +81,8 @@ pub struct ValidationBundle {
     pub matches: TargetMatch,
     /// Engine that the bundle contains and validates.
     pub engine: EngineFacts,
-    /// Version that the server of the bundle's engine must report; a run whose server reports another
-    /// one fails.
+    /// Version that the server of the bundle's engine must report; a run whose server reports
+    /// another one fails.
     pub version: String,
     /// Server flags that the GPU validation adds to the command line of every server.
     pub flags: Vec<String>,

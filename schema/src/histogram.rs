@@ -139,8 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// Decodes a stored histogram with the `hdrhistogram` library, with which the tests compare the
-    /// own decoder.
+    /// Decodes a stored histogram with the `hdrhistogram` library, with which the tests compare
+    /// [`HdrHistogram::bins`].
     fn decoded(stored: &HdrHistogram) -> Result<Histogram<u64>, HistogramError> {
         let plain = stored.plain()?;
         Deserializer::new()
@@ -185,8 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that, for any header and counts, the own decoder and the library's give the same
-        /// bins or both refuse.
+        /// Checks that, for any header and counts, [`HdrHistogram::bins`] and the library's decoder
+        /// give the same bins or both refuse.
         #[test]
         fn bins_are_those_of_the_library(
             counts in prop::collection::vec(

@@ -44,11 +44,12 @@ impl Telemetry {
 pub struct LookCost {
     /// Number of telemetry polls of the run, with those just before and just after it.
     pub looks: u64,
-    /// Number of polls at which the server's metrics could not be read.
+    /// Number of requests for the server's metrics, at polls or as retries of the last one, that
+    /// failed.
     pub server_looks_failed: u64,
     /// CPU time of the thread that polls during the run, in microseconds; 0 without such a thread.
     pub cpu_us: u64,
-    /// Longest time that one poll of the server's metrics took, in microseconds.
+    /// Time that the slowest request for the server's metrics took, in microseconds.
     pub server_look_us_max: u64,
 }
 

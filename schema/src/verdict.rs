@@ -102,8 +102,8 @@ pub struct Verdict {
     /// True when the screen suspected a change, which a confirmation must then confirm or refute.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspected: bool,
-    /// Waiver that accepts the regression or new failure of this verdict: its reason and its end;
-    /// null where none applies.
+    /// Waiver that accepts the regression or new failure of this verdict, as text with its reason,
+    /// end and event id; null where none applies.
     pub waiver: Option<String>,
 }
 
