@@ -84,8 +84,8 @@ pub struct Metrics {
     /// were answered.
     pub concurrency_mean: Option<f64>,
     /// Goodput: number of requests per second that were answered within a latency limit, by the
-    /// limit's text such as `ttft_ms=500`, and under `all` the number of those that met every limit.
-    /// Null without limits.
+    /// limit's text such as `ttft_ms=500`, and under `all` the number of those that met every
+    /// limit. Null without limits.
     pub goodput_per_s: Option<BTreeMap<String, f64>>,
     /// Energy per output token in joules, of all GPUs that worked; null where it was not measured,
     /// or the GPUs that worked are not known to be the server's.
