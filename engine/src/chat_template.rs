@@ -83,8 +83,8 @@ impl ChatTemplate {
         Ok(Self { environment, bos_token, eos_token })
     }
 
-    /// Renders the prompt for `chat`. The template writes the special tokens, so encode the prompt
-    /// without adding more.
+    /// Renders the prompt for `chat`. It contains the special tokens already, so it must be
+    /// tokenized without adding any.
     ///
     /// # Errors
     /// The template refuses the messages, is faulty, or exceeds a limit.

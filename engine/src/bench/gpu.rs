@@ -233,8 +233,8 @@ mod tests {
         "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2,
         "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": []"#;
 
-    /// Creates a bench on an emulated GPU on which every kernel takes 2 µs; `None` where kernels
-    /// cannot be compiled for the host.
+    /// Test helper: returns an emulated GPU to measure on, on which every kernel takes 2 µs; `None`
+    /// where kernels cannot be compiled for the host.
     fn bench() -> Option<Bench<'static>> {
         static CUBINS: LazyLock<Cubins> = LazyLock::new(Cubins::default);
         let script = Script { ns: |_| KERNEL_NS, ..Script::default() };
@@ -242,8 +242,8 @@ mod tests {
         Some(Bench { driver, cubins: &CUBINS, clock: Clock::start() })
     }
 
-    /// Measures on an emulated GPU on which every kernel takes 2 µs, with the command line `words`,
-    /// and returns the report.
+    /// Test helper: measures on an emulated GPU on which every kernel takes 2 µs, with the command
+    /// line `words`, and returns the report; `None` where kernels cannot be compiled for the host.
     fn report(source: Option<ModelSource>, words: &[&str], cases: &[Make<Cuda>]) -> Option<Report> {
         Some(bench()?.report(source, &flags(words), LIMITS, cases).unwrap())
     }
@@ -289,8 +289,8 @@ mod tests {
         assert!(is_near(bf16_flops_per_s, 2.0 * 64f64.powi(3) / (KERNEL_NS / 1e9)));
     }
 
-    /// Returns a case of each kind at a size that a processor can emulate, with its number of
-    /// kernel launches per call.
+    /// Test helper: returns a benchmark case of each kind, at a size that a processor can emulate,
+    /// with its number of kernel launches per call.
     fn small() -> Vec<(Make<Cuda>, f64)> {
         let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
         let attention = |kv_type, window, sequences, rows, context| -> Make<Cuda> {

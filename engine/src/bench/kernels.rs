@@ -13,8 +13,8 @@ use engine_core::clock::Clock;
 use engine_cpu::{Cpu, Isa};
 use engine_model::{MatrixShape, ModelInfo};
 
-/// Numbers of rows in the measured matrix multiplications: a large decoding batch, and a prefill
-/// chunk.
+/// Numbers of rows with which matrix multiplications are measured, one after the other: that of a
+/// large decoding batch, and that of a prefill chunk.
 const MATMUL_ROWS: [usize; 2] = [64, 512];
 /// Number of positions over which attention is measured; for a model with a shorter longest
 /// sequence, that sequence's length is used instead.

@@ -14,8 +14,8 @@ use super::cases::{
 };
 use crate::config::PAGE_TOKENS;
 
-/// Largest number of positions of a sequence that one step writes to the KV cache while a benchmark
-/// case is created.
+/// Limit on the number of positions of a sequence that one step writes to the KV cache while a
+/// benchmark case is created.
 const FILL_ROWS: usize = 512;
 /// Limit on the number of layers of a benchmark case, because many small layers would take long to
 /// fill.
@@ -83,7 +83,8 @@ impl<D: BenchDevice> Setup<D> {
         self.device.prepare_step(&batch, &kv, &[unrotated()])
     }
 
-    /// Creates the case of an operation over `t` rows of `n` columns.
+    /// Creates the case of the operation `op`, which has no weight matrix, over `t` rows of `n`
+    /// columns of activations.
     ///
     /// # Errors
     /// The device reports an error, or does not have enough memory.
@@ -413,7 +414,7 @@ fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
 }
 
 /// Creates the case of sampling the next token on the host from `vocab` logits with the parameters
-/// `params`, which are called `name`.
+/// `params`, which the result shows as `name`.
 pub fn sample(name: &str, params: Sampling, vocab: usize) -> Case {
     let logits: Vec<f32> = numbers(vocab).iter().map(|x| 10.0 * x).collect();
     let (mut sampler, tokens) = (Sampler::default(), [1, 2, 3]);

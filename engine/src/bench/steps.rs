@@ -52,8 +52,9 @@ pub(super) struct Speeds {
     pub weight_bytes: Option<f64>,
 }
 
-/// Model to measure, with the KV pages of each sequence. If it runs ahead, it samples its own
-/// tokens, and a step is submitted before the previous one is complete, as in the server.
+/// Model to measure, and number of KV pages that each sequence gets. A model that runs ahead
+/// samples its own tokens, and a step is submitted before the previous one is complete, as in the
+/// server.
 pub(super) struct Timed<'a> {
     model: &'a mut dyn Model,
     pages_each: usize,
@@ -163,8 +164,8 @@ impl<'a> Timed<'a> {
         batch
     }
 
-    /// Runs `batches` several times and returns their median rate in tokens per second; together
-    /// they compute `tokens` tokens.
+    /// Runs the steps `batches` several times, and returns the median rate of these runs in tokens
+    /// per second; one run computes `tokens` tokens.
     fn median_rate(&mut self, tokens: usize, batches: &[StepBatch]) -> Result<f64, DeviceError> {
         Ok(tokens as f64 / median_seconds(self.clock, || run(self.model, batches))?)
     }

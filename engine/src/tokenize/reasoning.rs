@@ -44,8 +44,8 @@ enum State {
     /// Start of the output, where the model may or may not open a `<think>` tag.
     ThinkOrNot,
     Think,
-    /// Part after the opening `<think>` tag: line ends there belong neither to the reasoning nor to
-    /// the answer.
+    /// Part between the opening `<think>` tag and the reasoning's first character: line ends, which
+    /// belong neither to the reasoning nor to the answer.
     BeforeThink,
     /// Part after the closing `</think>` tag, before the answer's first character; line ends are
     /// dropped.
