@@ -17,7 +17,8 @@ use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Ti
 use crate::repository::{Environment, RESULTS, WorkTree};
 use store::layout::leftover_name;
 
-/// Largest number of attempts at a commit, which fails when HEAD moved or a lock was held.
+/// Limit on the number of attempts at a commit; an attempt fails when HEAD moved or a lock was
+/// held.
 const TRIES: u32 = 50;
 /// Pause between two attempts at a commit.
 const PAUSE: Duration = Duration::from_millis(50);

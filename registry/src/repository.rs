@@ -245,7 +245,7 @@ impl WorkTree {
     }
 
     /// Returns an error where the repository requires signed commits, or is set to store or check
-    /// out the registry's files with other bytes: a commit by this program would not apply that.
+    /// out the registry's files with other bytes: commits by this program do neither.
     fn refuse_settings(&self) -> Result<()> {
         let config = self.repo.config()?.snapshot()?;
         if config.get_bool("commit.gpgsign").unwrap_or(false) {
@@ -269,7 +269,7 @@ impl WorkTree {
     }
 
     /// Returns the setting by which git would store or check out the file at `path` with other
-    /// bytes, or `None`.
+    /// bytes; `None` if no setting does.
     fn conversion(&self, config: &Config, path: &str) -> Result<Option<String>> {
         let value = |name: &str| -> Result<Option<String>, git2::Error> {
             let value = self.repo.get_attr(path.as_ref(), name, AttrCheckFlags::FILE_THEN_INDEX)?;

@@ -70,7 +70,8 @@ pub struct Surveyed {
     pub findings: Vec<Finding>,
 }
 
-/// Survey of a folder laid out like `results/`, in the order of paths.
+/// All files of a folder laid out like `results/`, in the order of their paths, and findings about
+/// the folder's other entries.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// All files of the folder, sound or not.
@@ -81,8 +82,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Surveys `results`. The index at `place`, if given, is used, and then written again where it
-    /// does not match the sound files.
+    /// Surveys the folder `results`. The index at `place`, if given, is used, and then written
+    /// again if it does not match the sound files and there are any.
     ///
     /// # Errors
     ///

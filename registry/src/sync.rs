@@ -21,7 +21,7 @@ use store::folder::read_folder;
 use store::layout::FileKind;
 use store::storage::{self, examine};
 
-/// Largest number of attempts at a push; one fails when another clone pushed first.
+/// Limit on the number of attempts at a push; an attempt fails when another clone pushed first.
 const TRIES: u32 = 20;
 /// Reference under which the remote's branch is stored while a sync runs.
 const FETCHED: &str = "refs/redline/fetched";
@@ -262,8 +262,9 @@ fn join(
     Ok(tip)
 }
 
-/// Checks the remote's records: new ones are sound, and none that both histories had is changed or
-/// missing. Returns the number of new ones.
+/// Checks the remote's records: those that this clone lacks must be sound, and those of the last
+/// commit that both histories have in common must be unchanged. Returns the number of records that
+/// this clone lacks.
 fn verify(tree: &WorkTree, ours: Option<Oid>, base: Option<Oid>, theirs: Oid) -> Result<usize> {
     // Its records are compared with those of the common ancestor: the remote never had what
     // only this clone has.

@@ -141,8 +141,8 @@ fn event(world: &World, given: &EventArguments, draft: Event) -> anyhow::Result<
 }
 
 /// Imports results published elsewhere from every given file, and commits all results in one
-/// commit; with `dry_run`, only prints them. Where there is no result, the exit code is that of
-/// unsound data.
+/// commit; with `dry_run`, only prints them. If no result can be imported, nothing is committed,
+/// and the exit code is that of unsound data.
 pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
     let claim = given.hardware.clone().zip(given.hardware_evidence.clone());
     let claim = claim.map(|(hardware, evidence)| Claim { hardware, evidence });
