@@ -205,9 +205,9 @@ fn brief(value: &Value) -> String {
     format!("{}...", text.chars().take(VALUE_CHARS).collect::<String>())
 }
 
-/// Returns the commits of the compared releases of `diff`, and those between them that changed the
-/// engine's sources. `None` where the runs of a release name no commit or several, or where those
-/// commits cannot be read from a repository around `dir`, as for another engine.
+/// Returns the two commits from which the releases of `diff` were built, and those between them
+/// that changed the engine's sources. `None` where the runs of a release name no commit or several,
+/// or where those commits cannot be read from a repository around `dir`, as for another engine.
 pub fn commits_between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<Commits> {
     let baseline = commit_of(registry, diff, &diff.baseline)?;
     let candidate = commit_of(registry, diff, &diff.candidate)?;

@@ -172,8 +172,8 @@ impl Index {
         self.known.get(path).filter(|known| settled && known.stamp == *stamp)
     }
 
-    /// Returns the index's entry of the file at `path`, if `blob`, the file's content, is the one
-    /// that was indexed.
+    /// Returns the index's entry of the file at `path`, if its content is still the one that was
+    /// indexed: `blob` is the id of its git blob now.
     fn by_blob(&self, path: &str, blob: &str) -> Option<&Surveyed> {
         self.known.get(path).filter(|known| known.blob == blob)
     }

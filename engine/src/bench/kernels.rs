@@ -16,8 +16,8 @@ use engine_model::{MatrixShape, ModelInfo};
 /// Numbers of rows with which matrix multiplications are measured, one after the other: that of a
 /// large decoding batch, and that of a prefill chunk.
 const MATMUL_ROWS: [usize; 2] = [64, 512];
-/// Number of positions over which attention is measured; for a model with a shorter longest
-/// sequence, that sequence's length is used instead.
+/// Number of positions over which attention is measured; where the model's longest sequence has
+/// fewer, attention is measured over those.
 const CONTEXT: usize = 8000;
 /// Number of rows of the prefill chunk whose attention is measured.
 const CHUNK_ROWS: usize = 512;

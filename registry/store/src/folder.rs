@@ -118,8 +118,8 @@ impl Listing {
     }
 }
 
-/// Lists the files of one folder without those of its subfolders, by paths below `root`, and
-/// returns the paths of the subfolders beside them.
+/// Lists the files of one folder without those of its subfolders, by paths below `root`; also
+/// returns the paths of the subfolders.
 fn entries_of(
     root: &Path,
     folder: &str,
