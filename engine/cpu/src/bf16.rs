@@ -236,7 +236,8 @@ impl PairKernel for Round<'_> {
 
 /// Sixteen output columns that are being packed into a tile of the bf16 GEMM.
 struct Columns {
-    /// Dequantized values of a stored row, `[K]`, for stored types other than bf16.
+    /// Dequantized values of a stored row, `[K]`; not used for rows stored as bf16, whose bits are
+    /// copied.
     values: Vec<f32>,
     /// Sixteen rows as bf16 bits, `[16][K]`, with K padded by zeros to whole pairs.
     rounded: Vec<u16>,
@@ -267,7 +268,8 @@ impl Columns {
         }
     }
 
-    /// Writes the sixteen packed columns into a tile of the bf16 GEMM; `to` begins at their group.
+    /// Writes the sixteen packed columns into a tile of the bf16 GEMM. `to` begins at the first
+    /// byte of their group of 16 columns in the tile.
     fn put(&self, to: &mut [u8]) {
         let stride = self.rounded.len() / LANES;
         for (i, to) in to.chunks_mut(TILE_GROUPS * PAIR_BYTES).enumerate() {

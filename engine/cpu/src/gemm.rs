@@ -53,8 +53,8 @@ pub(super) trait MicroKernel: Debug + Sized {
     const UNIT_K: usize;
     /// Largest number of rows in a block of the GEMM, which share a block of weights.
     const BLOCK_ROWS: usize = BLOCK_ROWS;
-    /// Largest number of tile groups in a GEMM work item, where a tile group is the packed tiles
-    /// that are multiplied together ([`MicroKernel::width`]).
+    /// Largest number of tile groups that a thread takes from the pool at once, where a tile group
+    /// is the packed tiles that are multiplied together ([`MicroKernel::width`]).
     const ITEM_TILES: usize = usize::MAX;
 
     /// Converts `values`, f32 rows of `k` elements, to the activations `x` that the GEMM
@@ -77,8 +77,8 @@ pub(super) trait MicroKernel: Debug + Sized {
     /// elements.
     fn unpack(format: Self::Format, tile: &[u8], column: usize, out: &mut [f32]);
 
-    /// Returns the number of adjacent packed tiles that a work item multiplies together, where
-    /// there are `tiles` tiles in all.
+    /// Returns the number of adjacent packed tiles that are multiplied together, of the `tiles`
+    /// tiles of the packed weights.
     fn width(_tiles: usize, _threads: usize) -> usize {
         1
     }

@@ -80,8 +80,8 @@ impl fmt::Debug for Pool {
 
 impl Pool {
     /// Creates a thread pool of `threads` threads, the caller included. If the process may use that
-    /// many processors, each worker thread is pinned to its own. The caller is not pinned, because
-    /// threads that it starts later would inherit the pinning.
+    /// many processors, each worker thread is pinned to its own, else none is pinned. The caller is
+    /// never pinned, because threads that it starts later would inherit the pinning.
     pub fn new(threads: usize) -> Self {
         let processors = allowed_processors();
         Self::on(threads, if processors.len() < threads { &[] } else { &processors })

@@ -123,8 +123,8 @@ impl<E: Element> Head<'_, '_, E> {
     }
 }
 
-/// Converts a key or value head to the element type of the KV cache. `to` is whole vectors, padded
-/// with zeros.
+/// Converts a key or value head to the element type of the KV cache and writes it to `to`. The
+/// length of `to` is whole vectors; the last one is filled up with zeros.
 #[inline(always)]
 fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
     let (whole, tail) = from.as_chunks::<LANES>();
