@@ -160,8 +160,9 @@ fn is_command(text: &str, at: usize) -> bool {
     extent(text, at).is_some_and(|(start, end)| !text[start..end].contains("${"))
 }
 
-/// Returns the byte range of the command around the offset `at`: its line, joined with neighbouring
-/// lines by backslashes at line ends. `None` if that is too long for a command.
+/// Returns the byte range of the command around the offset `at`: the line that contains it, and the
+/// neighbouring lines that backslashes at line ends join to that. `None` if the range is too long
+/// for a command.
 fn extent(text: &str, at: usize) -> Option<(usize, usize)> {
     let line_start = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
     let line_end = |at: usize| text[at..].find('\n').map_or(text.len(), |end| at + end);

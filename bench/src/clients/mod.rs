@@ -43,7 +43,8 @@ const DOCUMENT: &str = "docs/method/client.md";
 /// Command named in the marker of the page `docs/method/client.md` that says who writes its table.
 const COMMAND: &str = "cargo xtask client-bench --document";
 
-/// Runs `client-bench`. The exit code is 1 if a figure of Redline is beyond its bound.
+/// Runs `client-bench`. The exit code is 1 if a median of Redline's load generator does not keep
+/// its bound.
 ///
 /// # Errors
 /// A program is missing, cannot be obtained or started, or takes too long; Redline's load generator

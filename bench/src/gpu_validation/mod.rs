@@ -263,9 +263,9 @@ impl Results<'_> {
         Ok(())
     }
 
-    /// Writes the record of the kernel benchmarks in the outputs of all command stages that are
-    /// done to the staged results; returns the number of benchmarks. Without benchmarks no record
-    /// is written. The record has the bundle's own id, so that collecting again gives the same
+    /// Collects the kernel benchmarks from the outputs of all command stages that are done, writes
+    /// them as one record to the staged results, and returns their number; writes no record if
+    /// there are none. The record has the bundle's own id, so that collecting again gives the same
     /// record.
     ///
     /// # Errors

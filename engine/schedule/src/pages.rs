@@ -54,8 +54,8 @@ type PrefixCache = BTreeMap<PageKey, PageId>;
 struct Page {
     holders: u32,
     key: Option<PageKey>,
-    /// Number of the call of `release` that made the page idle, counted from 1: the idle page with
-    /// the lowest number is evicted first. Meaningful only while the page is idle.
+    /// Index, counted from 1 over all calls, of the call of `release` that made the page idle: the
+    /// idle page with the lowest index is evicted first. Meaningful only while the page is idle.
     idle_since: u64,
 }
 

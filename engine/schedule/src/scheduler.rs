@@ -36,7 +36,8 @@ pub struct Scheduler {
     /// Pages and state slots to release when a step in flight completes: one entry for each such
     /// step, the oldest step first.
     held: VecDeque<Held>,
-    /// Number of completed steps, which is also the number of the oldest step in flight.
+    /// Number of completed steps, which is also the index, counted from 0, of the oldest step in
+    /// flight.
     completed: u64,
     sequences: BySequence<Sequence>,
     pub(super) waiting: BTreeSet<SeqId>,
@@ -231,7 +232,7 @@ impl Scheduler {
         self.sequences.get(id).expect("the sequence lives")
     }
 
-    /// Returns the number of the step that is planned next.
+    /// Returns the index, counted from 0, of the step that is planned next.
     pub(super) fn next_step(&self) -> u64 {
         self.completed + self.held.len() as u64
     }

@@ -17,7 +17,8 @@ pub type StateSlot = u32;
 #[derive(Debug)]
 struct Snapshot {
     state: StateSlot,
-    /// Number of the snapshot's last use; the snapshot with the lowest number is evicted first.
+    /// Index of the snapshot's last use among all uses of snapshots, counted from 1; the snapshot
+    /// with the lowest index is evicted first.
     used: u64,
 }
 

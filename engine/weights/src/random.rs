@@ -108,7 +108,7 @@ pub fn tensor(
 /// them, and returns its bytes.
 ///
 /// # Panics
-/// Panics if the type is not a float type; norms always have one.
+/// Panics if the type is not a float type; the weights of norms always have a float type.
 fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> f32) -> Vec<u8> {
     let numbers = (0..elements).map(|_| number());
     match weight_type {
