@@ -197,7 +197,7 @@ const GAP_P99_US: f64 = 2_000.0;
 pub type Values = BTreeMap<&'static str, f64>;
 
 /// True when the client comparison measures the client `tool` in the table row `row`; false where
-/// the client cannot report the row's figures or would take too long.
+/// the client cannot yield the row's figures, or would take too long.
 pub fn applies(row: Row, tool: Tool) -> bool {
     match row {
         Row::Saturated | Row::Paced | Row::Starts => true,
