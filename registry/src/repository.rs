@@ -44,7 +44,8 @@ const PLACES: &[&str] = &[
     "README.md",
 ];
 
-/// Hooks that git itself would run around a commit, a fetch or a push, and this program does not.
+/// Names of git hooks that git itself would run where this program commits, fetches, pushes or
+/// rebases, and that this program does not run.
 const HOOKS: &str = "\
     pre-commit prepare-commit-msg commit-msg post-commit pre-push pre-rebase post-rewrite \
     reference-transaction";

@@ -132,7 +132,9 @@ pub enum NodeEnd {
     Well,
     /// The job's node is not fit to measure, for the reason in `said`; another node may be.
     Unfit { said: String },
-    /// A Redline tool, the node's machine or a file operation failed, so that the job ended early.
+    /// The job ended early for a reason that another node may not have: a program or container
+    /// runtime that cannot be started, a server that does not answer at its URL, a failing Redline
+    /// tool, or a file that cannot be read or written, among others.
     Broke { said: String, hint: Option<String> },
     /// The job ended early for a reason that no other node would mend: wrong usage, invalid data,
     /// or GPU-hours that are used up.

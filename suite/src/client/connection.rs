@@ -320,8 +320,9 @@ impl Connection {
     /// is that of the read that completed a record.
     ///
     /// # Errors
-    /// The socket is not open, a system call on it fails (`EAGAIN` where no data, or with TLS no
-    /// complete record, has arrived yet), or TLS fails.
+    /// The socket is not open, a system call on it fails, or TLS fails. `EAGAIN` means that there is
+    /// nothing to read yet; with TLS also where a record is incomplete or holds no data of the
+    /// application.
     pub fn read(
         &mut self,
         stamper: &mut Stamper,
