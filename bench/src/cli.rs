@@ -144,8 +144,8 @@ pub struct ClientBench {
 /// site is built from a tenth as many records.
 #[derive(Debug, Args)]
 pub struct ScaleBench {
-    /// Number of records in the registry. The commands' time limits apply only to the default
-    /// number.
+    /// Number of records in the registry. A median time above a command's limit fails the benchmark
+    /// only with the default number.
     #[arg(long, value_name = "N", default_value_t = crate::scale::WANTED_OF, value_parser = clap::value_parser!(u64).range(20..=1_000_000))]
     pub records: u64,
     /// Number of times that each tool command is timed.
@@ -167,8 +167,8 @@ pub enum GpuValidation {
     Pack(PackFlags),
     /// Run the stages of the bundle in which this program lies, except those that have run.
     Run(RunFlags),
-    /// Record the results that the stages of a bundle left: commit those of a release to the
-    /// registry.
+    /// Read the results that the stages of a bundle left, and print their outcomes; records of a
+    /// release are committed to the registry, those of the working tree are not.
     Collect(CollectFlags),
 }
 

@@ -215,7 +215,7 @@ pub struct Scaled {
     pub site_records: u64,
     pub registry_bytes: u64,
     pub site_bytes: u64,
-    /// Times of each timed command, one for each repeat.
+    /// Times of each timed command, with one entry per repeat in the order of the repeats.
     pub times: Vec<(&'static Work, Vec<Took>)>,
     /// Sentence that states date, commit and machine of the measurement.
     pub provenance: String,
@@ -255,8 +255,8 @@ impl Scaled {
         })
     }
 
-    /// Returns the limit, in seconds, on a command's wall time; `None` for a registry of another
-    /// size than the one that the limits are for.
+    /// Returns the limit, in seconds, on the median of a command's wall times; `None` unless the
+    /// registry has the default number of records.
     fn wanted_s(&self, work: &Work) -> Option<f64> {
         (self.records == WANTED_OF).then_some(work.wanted_s)
     }
@@ -288,10 +288,12 @@ const SCENARIOS: [&str; 8] = [
     "ladder-lite-c64",
 ];
 const REPEATS: u64 = 5;
-/// Number of records per release of the simulated registry, if it has enough for two releases.
+/// Number of runs in each release of the simulated registry except the last, which has the rest; a
+/// registry too small for two such releases is split into halves instead.
 const OF_RELEASE: u64 = (HARDWARE.len() * MODELS.len() * SCENARIOS.len()) as u64 * REPEATS;
 
-/// Two releases of the simulated registry whose runs share blocks, so that they can be compared.
+/// Versions of the first two releases of the simulated registry, which the timed `diff` compares.
+/// Their runs lie in common blocks, so that they can be compared.
 pub const PAIR: [&str; 2] = ["v0.0.0", "v0.1.0"];
 
 /// Creates a git repository of a simulated registry with `records` runs of at least two releases
@@ -321,8 +323,8 @@ pub fn repository(world: &World, folder: &Path, records: u64) -> Result<(), Stop
 }
 
 /// Writes the records of one release: `count` runs, after the `before` runs of earlier releases,
-/// and their campaign. Two consecutive releases share a campaign id in their runs, in blocks of two
-/// runs.
+/// and their campaign. The runs of releases 0 and 1, of 2 and 3, and so on have a common campaign
+/// id and pair up in blocks: one run of each release.
 fn write_release(results: &Path, release: u64, before: u64, count: u64) -> Result<(), Stop> {
     let mut plan: Vec<PlannedRun> = Vec::new();
     let campaign = campaign_id(1_000_000 + release / 2);

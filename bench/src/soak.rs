@@ -24,8 +24,8 @@ use campaign::server_spec::command_line;
 use campaign::stop::Stop;
 use campaign::world::{Ids, World};
 
-/// Smallest number of loads that are sent: the first quarter of them may still fill caches and
-/// pools.
+/// Number of loads that are sent even if they take longer than the requested time: the first
+/// quarter of them may still fill caches and pools.
 const LOADS_MIN: usize = 8;
 /// Growth of the server's memory in percent that is tolerated, since allocators return memory at
 /// their discretion.

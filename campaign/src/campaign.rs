@@ -33,7 +33,8 @@ use crate::publish::finish::finish;
 use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
-/// Expected duration of a campaign above which the user has to confirm the start.
+/// Two hours: a campaign that is expected to take longer starts only if the user confirms it or has
+/// given `--yes`.
 pub const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
 /// Number of variants that the confirmation stage runs: baseline and candidate.
 const COMPARED: usize = 2;
@@ -88,7 +89,8 @@ pub fn begin(
         .map_err(|stop| journal.ended_early(stop, world))
 }
 
-/// Resumes the campaign `id`, whose journal is on disk; `title` names the campaign or lab.
+/// Resumes the campaign `id`, whose journal is on disk; `title` names the campaign or lab in the
+/// heading that is printed.
 ///
 /// # Errors
 /// The journal cannot be read, jobs cannot be submitted now, or the campaign fails as in [`begin`].
@@ -152,8 +154,8 @@ pub fn is_requested(ready: &PreparedCampaign, flags: &ReleaseBench, command: &[S
     })
 }
 
-/// Returns the arguments of a command that determine what is measured, without flags such as
-/// `--yes` that may differ on resume.
+/// Returns the words of a command line that determine what is measured: all except flags, such as
+/// `--yes`, that may differ on resume.
 fn essential(command: &[String]) -> Vec<&str> {
     const ALONE: &[&str] = &["--resume", "--yes"];
     const WITH_VALUE: &[&str] = &["--root", "--tools-dir", "--max-gpu-hours"];
@@ -344,7 +346,8 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
     begin(world, flags, (decided, None), &*executor)
 }
 
-/// Returns the id of the campaign that `--resume` means.
+/// Returns the id of the campaign that `--resume` continues: the latest unfinished one, not of a
+/// lab, whose engine and release or whose arguments fit this command.
 fn unfinished(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
     let latest = latest_unfinished(world, |ready| {
         ready.lab.is_none() && is_requested(ready, flags, &world.command)
@@ -357,8 +360,9 @@ fn unfinished(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
     })
 }
 
-/// Refuses a plan above `--max-gpu-hours` and, without `--yes`, asks the user to confirm a plan
-/// that takes long or an unknown number of GPU-hours.
+/// Refuses a plan that is expected to take more GPU-hours than `--max-gpu-hours`. Otherwise,
+/// without `--yes`, asks the user to confirm a plan that is expected to take more than two hours or
+/// an unknown number of GPU-hours.
 fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result<(), Stop> {
     if let Some(most) = flags.max_gpu_hours
         && brief.gpu_hours() > most
@@ -426,7 +430,7 @@ mod release_bench_tests {
         *flags
     }
 
-    /// Returns a plan of one cell with three runs on eight GPUs each.
+    /// Builds, for tests, the printed plan of one cell with three runs on eight GPUs each.
     fn brief(each: Estimate) -> Brief {
         let cell = CellBrief {
             engine: "vllm".into(),

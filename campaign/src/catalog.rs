@@ -43,8 +43,8 @@ impl Engine {
         self.file.launch.threads.iter().map(fill).collect()
     }
 
-    /// Returns the server flags for a measurement under load: threads, and what the engine's file
-    /// adds.
+    /// Returns the server flags for a measurement under load: those that set the number of threads
+    /// to `threads`, and those that the engine's file lists for load.
     pub fn loaded_flags(&self, threads: u32) -> Vec<String> {
         [self.thread_flags(threads), self.file.launch.load.clone()].concat()
     }
@@ -182,7 +182,8 @@ pub fn unknown(kind: &str, id: &str, known: &[String]) -> Stop {
         .with_hint(format!("{folder} are the files of `suite/{folder}/`"))
 }
 
-/// Returns the folder of a kind below `suite/`: its plural.
+/// Returns the name of the folder below `suite/` that contains the files of `kind`: the plural of
+/// `kind`.
 fn folder(kind: &str) -> String {
     // `policy` has the plural `policies`, `engine` the plural `engines`.
     match kind.strip_suffix('y') {

@@ -23,8 +23,9 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// Returns the clone to work in, where the command line names one. For `node` this is the job's
-    /// folder: a job names every file that it needs, so it runs on machines that have no clone.
+    /// Returns the folder that takes the place of the clone: the one given with `--root`, or for
+    /// `node` without it the job's folder, since a job names every file that it needs and runs on
+    /// machines that have no clone. `None` if the command has to find the clone itself.
     pub fn root(&self) -> Option<&Path> {
         match (&self.root, &self.command) {
             (Some(dir), _) => Some(dir),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Terminal sequence that returns to the beginning of the line and clears it.
 const CLEAR: &str = "\r\x1b[K";
-/// Largest number of characters of a progress line, so that it fits into any terminal.
+/// Number of characters to which a longer progress line is cut, so that it fits into any terminal.
 const PASSING_CHARS: usize = 69;
 
 /// Writer of a command's headings and notes to standard error, and of its results to standard
@@ -28,13 +28,15 @@ impl Console {
         !self.quiet && stderr().is_terminal()
     }
 
-    /// Returns a console for the program that runs a job on a node: the controller shows the last
-    /// line of the job's log to the user.
+    /// Returns a console for the program that runs a job on a node: where standard error is no
+    /// terminal, load generators print their progress as plain lines to the job's log, whose last
+    /// line the controller shows to the user.
     pub fn followed(self) -> Self {
         Self { followed: true, ..self }
     }
 
-    /// Returns the progress style for the load generator's `--progress`: `auto`, `plain` or `none`.
+    /// Returns the value of the load generator's `--progress`: `auto` on a terminal, else `plain`
+    /// for a job whose log the controller follows, else `none`.
     pub fn progress(&self) -> &'static str {
         match (self.is_live(), self.followed) {
             (true, _) => "auto",
@@ -43,7 +45,8 @@ impl Console {
         }
     }
 
-    /// Shows a progress line that the next line replaces; only on a terminal.
+    /// Shows a progress line that the next line replaces. Does nothing if standard error is no
+    /// terminal or the console is silent.
     pub fn passing(&self, text: &str) {
         if self.is_live() {
             // A line that wraps could not be cleared by the next one.

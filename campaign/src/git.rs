@@ -37,7 +37,8 @@ impl Git {
             .with_hint("releases are read from the history: get the project with `git clone`"))
     }
 
-    /// Returns the same `git` command for another folder, such as a worktree.
+    /// Returns a clone or worktree whose `git` commands run in the folder `dir`, otherwise like
+    /// this one.
     pub fn at(&self, dir: &Path) -> Self {
         Self { dir: dir.into(), ..self.clone() }
     }

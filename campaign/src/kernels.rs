@@ -101,8 +101,9 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     Ok(Exit::Well)
 }
 
-/// Runs the release's model benchmark. If it fails, the kernel benchmarks are still recorded and
-/// the failure is only noted, unless the model was named with `--model`.
+/// Runs the release's model benchmark. A failure is returned as an error if the model was named
+/// with `--model`; otherwise it is only printed, and the result is `None`, so that the kernel
+/// benchmarks are still recorded.
 fn model_bench(
     world: &World,
     wanted: &Wanted,
@@ -185,8 +186,9 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
     }
 }
 
-/// Adds the benchmarks to the record, with the share of the machine's limits that each reaches
-/// where the model benchmark has measured them, and adds the record's hash.
+/// Puts the benchmarks into the record, each with the share of the machine's arithmetic limit that
+/// it reaches, where the record's model benchmark has measured that limit, and adds the record's
+/// hash.
 ///
 /// # Errors
 /// There are no benchmarks, or the record has no canonical form.
@@ -220,7 +222,8 @@ fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
     Some(reached / per_s).filter(|share| share.is_finite())
 }
 
-/// Formats a line for each benchmark of the record.
+/// Formats one line for each benchmark of the record: its name, and the median and median absolute
+/// deviation of its time in microseconds.
 fn table(record: &KernelRecord) -> String {
     let line = |bench: &KernelBench| {
         let name = format!("{}/{}_{}/{}", bench.op, bench.shape, bench.dtype, bench.isa);

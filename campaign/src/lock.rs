@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::files::{FileError, make_dir};
 use crate::stop::{Stop, environment};
 
-/// Longest wait for the lock of a process that has ended: a program that it was starting may still
-/// hold the lock until it has called `exec`.
+/// Time for which taking a lock is retried although its holder has ended: a program that the holder
+/// was starting may still have the lock until it has called `exec`.
 const LEFT_BEHIND: Duration = Duration::from_secs(5);
 /// Pause between two attempts to take a lock.
 const PAUSE: Duration = Duration::from_millis(10);

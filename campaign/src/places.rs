@@ -55,7 +55,8 @@ impl Places {
         self.root.join("target").join(name)
     }
 
-    /// Returns `path` for display: relative to the clone's root where it lies below it.
+    /// Returns `path` as text for display: relative to the clone's root if it lies below it, else
+    /// as it is.
     pub fn shown(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
     }

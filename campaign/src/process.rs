@@ -52,8 +52,8 @@ impl Ends for ProcessError {
     }
 }
 
-/// Returns the result of a program that may be missing or fail: `None` for every error except an
-/// interrupt.
+/// Turns every error except an interrupt into `None`, for the result of running a program that may
+/// be missing or fail.
 ///
 /// # Errors
 /// Interrupted.
@@ -68,12 +68,13 @@ pub fn attempted<T>(result: Result<T, ProcessError>) -> Result<Option<T>, Proces
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,
-    /// Clock that times the waits which an interrupt may end.
+    /// Clock by which the loops that poll the interrupt flag measure how long they have waited.
     clock: Clock,
 }
 
 impl Interrupt {
-    /// Returns a new flag that is not set; `clock` times the waits that it may end.
+    /// Returns a new interrupt flag that is not set; by `clock`, the loops that poll it measure how
+    /// long they have waited.
     pub fn new(clock: Clock) -> Self {
         Self { flag: Arc::default(), clock }
     }

@@ -1,7 +1,8 @@
 //! Redaction: removes host names, user names, addresses and paths from text of other programs
 //! before it enters a record.
 
-/// Largest size in bytes of an excerpt of a log that enters a record.
+/// Largest size in bytes of an excerpt of a log that enters a record; of a longer one only the end
+/// is kept.
 const MESSAGE_BYTES: usize = 1500;
 const MESSAGE_LINES: usize = 12;
 

@@ -110,7 +110,8 @@ fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     inputs_of(world, &cells, &scenarios)
 }
 
-/// Returns the input for the model named `id`, or else for the dataset of that name.
+/// Returns the input for the model named `id`, or if there is none, for the dataset of that name; a
+/// name that is neither is an error.
 fn input(world: &World, id: &str) -> Result<Input, Stop> {
     let (models, datasets) = (world.catalog.ids("model")?, world.catalog.ids("dataset")?);
     if models.iter().any(|model| model == id) {

@@ -11,7 +11,7 @@ pub trait Ends: Error + Send + Sync + 'static {
         Exit::Environment
     }
 
-    /// Returns advice to the user about how to fix the error, or `None`.
+    /// Returns advice to the user about how to fix the error; `None` if there is none.
     fn hint(&self) -> Option<String> {
         None
     }

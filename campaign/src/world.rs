@@ -162,7 +162,7 @@ pub fn gather(
 }
 
 /// Finds the nearest folder that contains `suite/targets` and `engine`: `from` itself or a folder
-/// above it.
+/// above it; an error if there is none.
 fn find_root(from: &Path) -> Result<PathBuf, Stop> {
     let is_root = |dir: &&Path| dir.join("suite/targets").is_dir() && dir.join("engine").is_dir();
     from.ancestors().find(is_root).map(Path::to_owned).ok_or_else(|| {
@@ -189,12 +189,13 @@ fn hub_home() -> PathBuf {
     folder_in("HF_HOME").or_else(of_user).unwrap_or_default()
 }
 
-/// Returns the folder that an environment variable names, if it is set and not empty.
+/// Returns the folder that an environment variable names; `None` if the variable is not set or
+/// empty.
 fn folder_in(variable: &str) -> Option<PathBuf> {
     env::var_os(variable).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
-/// Returns the names of host and user, which are removed from records.
+/// Reads the names of host and user from the system, so that they can be removed from records.
 fn identity() -> Identity {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").ok();
     let named = |text: Option<String>| text.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty());

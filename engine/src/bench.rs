@@ -178,7 +178,8 @@ pub fn run(
     })
 }
 
-/// Measures a model on the CPU.
+/// Loads a model on the CPU; measures its prefill and decode steps, and the CPU's kernels at the
+/// sizes of its layers; and returns the report.
 fn on_cpu(source: ModelSource, flags: &BenchFlags, clock: Clock) -> Result<Report> {
     let isa = Isa::best();
     let options = LoadOptions {
@@ -217,8 +218,9 @@ fn on_cpu(source: ModelSource, flags: &BenchFlags, clock: Clock) -> Result<Repor
     })
 }
 
-/// Returns the size of the weights in their files, in bytes; `None` if it cannot be read. A decode
-/// step reads at least as much from memory, unless the weights are unpacked while they are loaded.
+/// Returns the total size in bytes of the files with a model's weights; `None` if it cannot be
+/// read. A decode step reads at least as many bytes from memory, unless the weights are unpacked
+/// while they are loaded.
 fn stored_bytes(files: &ModelFiles) -> Option<f64> {
     match files {
         ModelFiles::Gguf(path) => Some(path.metadata().ok()?.len() as f64),

@@ -65,22 +65,22 @@ pub(crate) fn page_bytes(info: &ModelInfo) -> u64 {
     (info.kv_bytes_per_token * PAGE_TOKENS) as u64
 }
 
-/// Numbers from which free memory is divided: sizes in bytes of a KV page and of a recurrent state,
-/// and how many of them are wanted.
+/// Numbers by which free memory is divided: sizes in bytes of a KV page and of a recurrent state,
+/// and limits on the numbers of pages and sequences.
 #[derive(Debug)]
 struct Ask {
     /// Value of `--cache-max-entry-count`: up to 1 the share of free memory to use, above 1 a
     /// number of KV pages.
     entry_count: f64,
-    /// Largest number of sequences that run at once.
+    /// Limit on the number of sequences that run at once (`--max-batch-size`).
     sequences: usize,
     /// Largest number of KV pages to take from the share of free memory: on a CPU those that the
     /// largest batch can fill, since more would only be taken away from the other users of the
     /// memory.
     useful_pages: usize,
-    /// Bytes of one KV page over all layers.
+    /// Size in bytes of one KV page over all layers.
     page_bytes: u64,
-    /// Bytes of one sequence's recurrent state; 0 for models without recurrent state.
+    /// Size in bytes of one sequence's recurrent state; 0 for models without recurrent state.
     state_bytes: u64,
     /// True when the prefix cache is on, so that snapshots of the recurrent state are kept.
     snapshots: bool,

@@ -15,16 +15,18 @@ use time::OffsetDateTime;
 
 use crate::guide::TextError;
 
-/// Largest output of a chat template, in bytes.
+/// Limit on the output of a chat template, in bytes; rendering fails beyond it.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
-/// Largest nesting depth of calls, includes and macros in a chat template.
+/// Limit on the nesting depth of calls, includes and macros in a chat template; rendering fails
+/// beyond it.
 const RECURSION_MAX: usize = 100;
-/// Largest number of template instructions that one rendering of a chat template may execute, about
-/// one second of work. A conversation of a thousand messages needs a twentieth of it.
+/// Limit on the number of template instructions that one rendering of a chat template executes,
+/// about one second of work; rendering fails beyond it. A conversation of a thousand messages needs
+/// a twentieth of it.
 const FUEL: u64 = 20_000_000;
 const NAME: &str = "chat";
 
-/// Compiled chat template, with the special tokens that it prints.
+/// Compiled chat template, with the texts of the BOS and EOS tokens, which templates may print.
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     bos_token: String,
@@ -81,8 +83,8 @@ impl ChatTemplate {
         Ok(Self { environment, bos_token, eos_token })
     }
 
-    /// Renders the prompt for `chat`. The template writes the special tokens, so encode the prompt
-    /// without adding more.
+    /// Renders the prompt for `chat`. It contains the special tokens already, so it must be
+    /// tokenized without adding any.
     ///
     /// # Errors
     /// The template refuses the messages, is faulty, or exceeds a limit.
@@ -120,7 +122,8 @@ fn refused(error: Error) -> TextError {
     TextError(format!("failed to render the chat template: {error:#}"))
 }
 
-/// Output buffer of a chat template that refuses to grow beyond 16 MiB (`OUTPUT_BYTES_MAX`).
+/// Output buffer of a chat template; a write that would make it larger than 16 MiB
+/// (`OUTPUT_BYTES_MAX`) fails.
 struct Limited(Vec<u8>);
 
 impl Write for Limited {

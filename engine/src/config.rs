@@ -29,10 +29,10 @@ pub const CHUNK_TOKENS: usize = 64;
 /// prompts with the same beginning can continue from them.
 pub const STATE_INTERVAL: usize = 4096;
 
-/// Largest value of `--tp`: more ranks than one machine has GPUs.
+/// Largest value that `--tp` accepts: more ranks than one machine has GPUs.
 const TP_MAX: usize = 64;
-/// Largest value of `--threads`, more than any machine has cores. Far beyond it the system refuses
-/// to start threads, and the runtime then aborts the process.
+/// Largest value that `--threads` accepts, more than any machine has cores. Far beyond it the
+/// system refuses to start threads, and the runtime then aborts the process.
 const THREADS_MAX: usize = 4096;
 
 /// Error message where `--device cuda` finds no supported GPU.
@@ -352,8 +352,8 @@ fn invalid(flag: &str, value: &dyn fmt::Display, wanted: &str) -> anyhow::Error 
     anyhow!("`--{flag} {value}` is invalid: it must be {wanted}")
 }
 
-/// Joins the names of the values that several devices support for a flag to one list for an error
-/// message, `auto` first. A name that several devices support is listed once.
+/// Joins `auto` and the names in `names`, which are values that devices support for a flag, to one
+/// list for an error message. A name that occurs several times is listed once.
 fn names_once(names: impl Iterator<Item = String>) -> String {
     let mut supported = vec!["auto".to_owned()];
     for name in names {

@@ -16,7 +16,8 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
-/// Largest number of lexer states of one grammar; a state takes one to two KB.
+/// Limit on the number of lexer states of one grammar, each of one to two KB; a grammar that needs
+/// more is an error.
 const LEXER_STATES_MAX: usize = 50_000;
 
 /// Structure that an output must have: a JSON schema or a regular expression.
@@ -29,18 +30,18 @@ pub enum Structure {
 }
 
 impl Structure {
-    /// Returns the structure that any JSON object has.
+    /// Returns the structure that admits every JSON object and nothing else.
     pub fn any_object() -> Self {
         Self::Json(serde_json::json!({ "type": "object" }))
     }
 
-    /// Returns the structure that is exactly one of `texts`.
+    /// Returns the structure that admits each one of `texts` and nothing else.
     pub fn choice(texts: &[String]) -> Self {
         Self::Regex(texts.iter().map(|text| escape(text)).collect::<Vec<_>>().join("|"))
     }
 }
 
-/// Escapes `text` to a regular expression that matches only it.
+/// Returns a regular expression that matches `text` and nothing else.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -53,7 +54,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// Error of a guide, a tokenizer or a chat template, as a client sees it.
+/// Error of structured output, of a tokenizer or of a chat template: the message for the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TextError(pub String);
@@ -258,8 +259,8 @@ mod tests {
     const DONE: u32 = 257;
     const END: u32 = 258;
 
-    /// Builds the grammar engine for a vocabulary with one token per byte, and three special
-    /// tokens.
+    /// Builds the grammar engine of the tests, for a vocabulary with a token for each of the 256
+    /// bytes, and three special tokens.
     fn grammars() -> Grammars {
         let bytes = (0..=u8::MAX).map(|byte| TokenBytes { bytes: vec![byte], is_special: false });
         let special = ["<think>", "</think>", "<end>"];
@@ -268,8 +269,8 @@ mod tests {
         Grammars::new(bytes.chain(special), &[END]).unwrap()
     }
 
-    /// Returns the prefix of `text` that the structure allows, and whether the output may end
-    /// there.
+    /// Test helper: returns the longest prefix of `text` with which an output of this structure may
+    /// begin, and whether the output may end after it.
     fn follow(structure: &Structure, text: &str) -> (String, bool) {
         let mut guide = grammars().guide(structure, Opening::AtOnce).unwrap();
         let mut said = String::new();

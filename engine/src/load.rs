@@ -16,7 +16,7 @@ use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 use crate::config::{CPU, CUDA, DeviceChoice, DtypeChoice, KvDtypeChoice};
 use crate::tokenize::TokenizerError;
 
-/// Result of loading a model.
+/// `Result` with [`LoadError`] as the error, unless another is named.
 pub type Result<T, E = LoadError> = std::result::Result<T, E>;
 
 /// Error: a model or its tokenizer cannot be loaded.
@@ -124,8 +124,8 @@ pub struct DeviceInfo {
     /// GPUs that the driver lists although the model is on the CPU, because `--device auto` could
     /// not use them; otherwise empty.
     pub idle_gpus: Vec<engine_cuda::Gpu>,
-    /// True if the model is on a GPU and cuBLASLt, the GEMM library, was not found; it may be
-    /// faster than this engine's own kernels.
+    /// True if the model is on a GPU and the GEMM library cuBLASLt, which may be faster than this
+    /// engine's own kernels, was not found.
     pub lacks_library: bool,
 }
 
@@ -185,11 +185,12 @@ pub fn load_checkpoint(checkpoint: &Checkpoint, options: &LoadOptions) -> Result
     })
 }
 
-/// Loaded model, facts about its device, and number of bytes of device memory that are free.
+/// Loaded model, facts about its device, and number of bytes of memory that are free after loading.
 type OnDevice = (Box<dyn Model>, DeviceInfo, u64);
 
 impl LoadOptions {
-    /// Returns the data type of the KV cache if the model is loaded on a GPU.
+    /// Checks that a GPU supports these options, and returns the data type that the KV cache has on
+    /// a GPU.
     ///
     /// # Errors
     /// Returns the reason why a GPU does not support these options.
@@ -200,7 +201,7 @@ impl LoadOptions {
         CUDA.kv_type(self.kv).ok_or("the KV cache of a GPU is bf16 or fp8")
     }
 
-    /// Returns the number of tensor-parallel ranks.
+    /// Returns the number of tensor-parallel ranks that the options ask for, 1 by default.
     fn ranks(&self) -> usize {
         self.tp.map_or(1, NonZeroUsize::get)
     }

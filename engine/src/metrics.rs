@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How a sequence ended: label `outcome` of the metric `redline_requests_total`.
+/// How a sequence ended, or that a request was refused: label `outcome` of the metric
+/// `redline_requests_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// The output ended with an end token, a stop string or stop token, or a complete structure.

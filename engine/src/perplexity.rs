@@ -19,7 +19,8 @@ use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBat
 use engine_model::Model;
 use engine_weights::{Checkpoint, ModelSource};
 
-/// Options of `redline perplexity`: text, window length and matrix type.
+/// Options of `redline perplexity`: text, windows, data type of the matrix multiplications,
+/// threads, and form of the result.
 #[derive(Debug, Clone, clap::Args)]
 pub struct PerplexityFlags {
     /// Text file to predict, in UTF-8
@@ -111,8 +112,8 @@ pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Res
 }
 
 /// Returns the sum of `-ln p` over the tokens in the second half of `window` except its first,
-/// where `p` is the probability of a token given all tokens of the window before it. `bos` replaces
-/// the window's first token, if there is one.
+/// where `p` is the probability of a token given all tokens of the window before it. A given `bos`
+/// replaces the window's first token.
 fn surprise(model: &mut dyn Model, window: &[u32], bos: Option<u32>) -> Result<f64, DeviceError> {
     let mut tokens = window.to_vec();
     if let Some(bos) = bos {

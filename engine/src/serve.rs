@@ -251,7 +251,8 @@ fn settle(config: &mut Config, info: &ModelInfo, id: &str) -> Result<()> {
     Ok(())
 }
 
-/// Prints type and size of the loaded model, and the size of the KV cache, to standard error.
+/// Prints to standard error the loaded model's architecture, number of weights, data type and
+/// device, and the sizes of the KV cache and of the recurrent state.
 fn log_model(id: &str, info: &ModelInfo, loaded: &load::Loaded, limits: &Limits) {
     log(format_args!(
         "{id}: {} of {} million {} weights in {} on {} ({}, {} threads)",

@@ -21,7 +21,8 @@ use crate::{EnvironmentError, log};
 use engine_core::clock::Clock;
 use engine_model::Model;
 
-/// Time that running requests get to finish after a shutdown signal.
+/// Longest time for which the server waits, after a shutdown signal, until no sequence is waiting
+/// or running. Sequences that are left then are cut off.
 const GRACE: Duration = Duration::from_secs(10);
 /// Time that the last answers get to reach their clients before the process ends, and during which
 /// a failed engine still answers `/health`.
@@ -93,8 +94,9 @@ impl Server {
         Ok(Self { app, phase, worker })
     }
 
-    /// Answers requests on `listener` until the future `shutdown` completes or the engine fails.
-    /// Calls `ready` with the address once the model is loaded.
+    /// Answers requests on `listener` until the engine fails, or until the future `shutdown`
+    /// completes and the open sequences have ended or had ten seconds to do so. Calls `ready` with
+    /// the address of `listener` once the model is loaded.
     ///
     /// # Errors
     /// The model could not be loaded, or the engine failed.
@@ -171,8 +173,8 @@ fn allow_files() {
     }
 }
 
-/// Waits until the engine has failed. If the model had been loaded, waits a little longer, so that
-/// health checks can still read the reason.
+/// Waits until the model could not be loaded or the engine has failed. If the model had been
+/// loaded, waits one second more, so that health checks can still read the reason.
 async fn failure(phase: &mut watch::Receiver<Phase>) {
     let loaded = phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await;
     let was_ready = loaded.is_ok_and(|phase| matches!(*phase, Phase::Ready(_)));

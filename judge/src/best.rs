@@ -65,7 +65,7 @@ pub fn named(name: &str) -> Result<&'static Metric, QueryError> {
 }
 
 /// Ranking query: model, hardware and scenario to rank on, metric to rank by, limits, and whether
-/// published or measured figures are ranked.
+/// figures published elsewhere are ranked in place of measured ones.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// Id of the model that is to be served.
@@ -123,7 +123,7 @@ impl Level {
 /// Ranked candidate: one release in one cell with its repeats, or one published result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Cell in which the release was measured.
+    /// Cell of the candidate: its engine, hardware, model, configuration and scenario.
     pub cell: Cell,
     /// Release of the candidate: the version of its cell's engine.
     pub release: String,
@@ -140,10 +140,10 @@ pub struct Candidate {
     pub is_in_sweep: bool,
 }
 
-/// Result of a ranking query: candidates by scenario, best first.
+/// Result of a ranking query: candidates ordered by scenario, and the best first within each.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Answer {
-    /// Candidates that meet all limits, by scenario, best first.
+    /// Candidates that meet all limits, ordered by scenario, and the best first within each.
     pub candidates: Vec<Candidate>,
     /// Number of candidates left out because they miss a limit or lack its metric. A candidate
     /// without the ranking metric is left out too, and not counted.

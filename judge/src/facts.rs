@@ -7,7 +7,7 @@ use schema::run::{Check, Level, RunRecord, ScenarioFacts, Status, ValidityVerdic
 use schema::scenario::Arrival;
 use serde::{Deserialize, Serialize};
 
-/// Facts about a run for lists and for the rules that compare several runs.
+/// Facts about a run that lists of runs show and that the rules over several runs compare.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunFacts {
     /// Id of the engine that the run measured.
@@ -141,8 +141,8 @@ pub fn has_fixed_answers(scenario: &ScenarioFacts) -> bool {
 }
 
 /// Returns the concurrency sweep that a scenario is a level of, as `id@rev`: `ladder-c16` with 16
-/// users is a level of `ladder`. `None` for other scenarios. Records have no field for it: a level is
-/// a closed loop whose number of users ends the id, and an old or published record without an
+/// users is a level of `ladder`. `None` for other scenarios. Records have no field for it: a level
+/// is a closed loop whose number of users ends the id, and an old or published record without an
 /// arrival process says it by the id alone.
 pub fn sweep(scenario: &ScenarioFacts) -> Option<String> {
     let (sweep, level) = concurrency_level(&scenario.id)?;

@@ -75,17 +75,18 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Returns a breach of `rule` by the file at `path`.
+    /// Creates the finding that the file at `path` breaks `rule`, which makes the registry unsound.
     pub fn breach(rule: StorageRule, path: &str, detail: impl Into<String>) -> Self {
         Self { path: path.into(), rule: rule.id, breach: true, detail: detail.into(), hint: None }
     }
 
-    /// Returns a remark on the file at `path`, which does not make the registry unsound.
+    /// Creates a remark by `rule` on the file at `path`; a remark does not make the registry
+    /// unsound.
     pub fn remark(rule: StorageRule, path: &str, detail: impl Into<String>) -> Self {
         Self { breach: false, ..Self::breach(rule, path, detail) }
     }
 
-    /// Returns the finding with advice on how to resolve it.
+    /// Returns the finding with `hint` as its advice on how to resolve it.
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }
     }

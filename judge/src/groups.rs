@@ -64,9 +64,9 @@ pub const SCATTERED: GroupRule = GroupRule {
 /// All quality rules over several runs.
 pub const GROUP_RULES: &[GroupRule] = &[TWINS, RECONFIGURED, SCATTERED];
 
-/// Smallest number of repeats whose coefficient of variation is judged.
+/// Smallest number of repeats whose coefficient of variation rule W09 judges.
 const REPEATS_MIN: usize = 3;
-/// Largest coefficient of variation of output throughput over repeats.
+/// Largest coefficient of variation of output throughput over repeats that rule W09 accepts.
 const VARIATION_MAX: f64 = 0.05;
 /// Largest number of changed flags that a finding lists; it says how many more there are.
 const NAMED: usize = 4;
@@ -162,9 +162,10 @@ pub fn copies(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
 /// First run of each configuration that a release was measured with, by configuration folder.
 type Configured<'a> = BTreeMap<&'a str, &'a Known<'a>>;
 
-/// Finds rule W08: one badge, at one of its runs, for each release of which a default of the
-/// configuration moved since the release before, in each engine, hardware, model and configuration
-/// slug. Records are read only where the two releases have no configuration hash in common.
+/// Finds breaches of rule W08: one badge, at one of its runs, for each release of which a default
+/// of the configuration moved since the release before, in each engine, hardware, model and
+/// configuration slug. Records are read only where the two releases have no configuration hash in
+/// common.
 fn reconfigured(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let mut cells: BTreeMap<[&str; 4], BTreeMap<ReleaseKey, Configured<'_>>> = BTreeMap::new();
     for known in runs {
@@ -208,8 +209,8 @@ fn named(changes: &[FlagChange], before: &str) -> String {
     format!("{} in {before}{tail}", flags.join("; "))
 }
 
-/// Finds rule W09: one badge, at the first repeat, for each campaign, release and cell whose
-/// repeats (at least three) scatter.
+/// Finds breaches of rule W09: one badge, at the first repeat, for each campaign, release and cell
+/// whose repeats (at least three) scatter.
 fn scattered(runs: &[Known<'_>]) -> Vec<Badge> {
     let mut groups: BTreeMap<[&str; 7], Vec<(&Known<'_>, f64)>> = BTreeMap::new();
     for known in runs {

@@ -9,17 +9,18 @@ use schema::run::RunRecord;
 use crate::rule::on_cpu;
 use crate::summary::{self, Summary};
 
-/// Speed, throughput and cost of one configuration at one concurrency or request rate, over its
-/// repeats.
+/// Speed, throughput and cost of one configuration at one concurrency or request rate, each
+/// summarized over the repeats.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tradeoff {
-    /// Output tokens per second that one user sees: 1 / median TPOT, over the repeats.
+    /// Output tokens per second that one user sees: 1 / median TPOT of each repeat, summarized over
+    /// the repeats.
     pub speed: Summary,
-    /// Output tokens per second, divided by the tensor-parallel size (1 if unknown) unless the
-    /// machine is known to have no GPU, over the repeats.
+    /// Output tokens per second of each repeat, divided by the tensor-parallel size (1 if unknown)
+    /// unless the machine is known to have no GPU; summarized over the repeats.
     pub throughput: Summary,
     /// GPU hours (machine hours without a GPU) for a million output tokens, computed from the
-    /// throughput of each repeat.
+    /// throughput of each repeat and summarized over the repeats.
     pub hours: Summary,
 }
 
@@ -40,7 +41,8 @@ impl Tradeoff {
         (self.speed.median, self.throughput.median)
     }
 
-    /// Compares two configurations by speed for one user, so that the fastest comes first.
+    /// Orders two configurations by speed for one user (the median over the repeats), so that the
+    /// fastest comes first.
     pub fn fastest_first(&self, other: &Self) -> Ordering {
         other.speed.median.total_cmp(&self.speed.median)
     }

@@ -38,7 +38,7 @@ pub struct Rule {
     pub conditions: &'static [Condition],
 }
 
-/// Family of metrics that a broken rule makes doubtful.
+/// Family of metrics, which are doubtful together where a rule that affects it is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// Family of throughput metrics: rates of requests and tokens.
@@ -88,7 +88,7 @@ pub struct Reason {
     pub id: &'static str,
     /// Verdict on a run that has the reason; VALID for a note.
     pub verdict: ValidityVerdict,
-    /// Threshold in words at which a run gets the reason.
+    /// Threshold at which a run gets the reason, described in words.
     pub when: &'static str,
 }
 

@@ -160,7 +160,8 @@ mod tests {
     use super::*;
     use crate::diff::policy;
 
-    /// Builds a run of one engine in a block of campaign 1 or 2.
+    /// Builds, for tests, the run of one engine in a block of the campaign with the number
+    /// `campaign`.
     fn run(engine: &str, campaign: u64, block: u32, speed: f64) -> RunRecord {
         let serial = campaign * 100 + u64::from(block) * 2 + u64::from(engine == "theirs");
         Sample {

@@ -6,7 +6,8 @@ pub use schema::comparison::Summary;
 use schema::metric::Metric;
 use schema::run::RunRecord;
 
-/// Returns the summary of `values`; `None` when there are none.
+/// Summarizes `values` as number, median, smallest, largest, mean and coefficient of variation;
+/// `None` when there are none.
 #[expect(clippy::cast_precision_loss, reason = "a cell has few repeats")]
 pub fn of(values: &[f64]) -> Option<Summary> {
     let mut sorted = values.to_vec();
@@ -21,7 +22,7 @@ pub fn of(values: &[f64]) -> Option<Summary> {
     Some(Summary { n, median, min, max, mean, cv })
 }
 
-/// Returns the summary of `metric` over `repeats`; `None` when no repeat has the metric.
+/// Summarizes `metric` over those of `repeats` that have it; `None` when none does.
 pub fn of_metric<'a>(
     metric: &Metric,
     repeats: impl IntoIterator<Item = &'a RunRecord>,
@@ -34,8 +35,8 @@ pub fn values<'a>(metric: &Metric, repeats: impl IntoIterator<Item = &'a RunReco
     repeats.into_iter().filter_map(|run| metric.value(run)).collect()
 }
 
-/// Returns the summary of `metric` over `repeats`; `None` where no repeat has the metric or a value
-/// is not finite.
+/// Summarizes `metric` over those of `repeats` that have it; `None` where none does, or where the
+/// smallest or largest value is not finite.
 pub fn finite<'a>(
     metric: &Metric,
     repeats: impl IntoIterator<Item = &'a RunRecord>,
@@ -43,7 +44,8 @@ pub fn finite<'a>(
     of_metric(metric, repeats).filter(|found| found.min.is_finite() && found.max.is_finite())
 }
 
-/// Returns half of the range (largest minus smallest) over repeats; `None` for a single run.
+/// Returns half of the range (largest minus smallest value) of a summary; `None` for a summary of a
+/// single run.
 pub fn half_range(summary: &Summary) -> Option<f64> {
     (summary.n > 1).then_some((summary.max - summary.min) / 2.0)
 }

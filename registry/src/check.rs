@@ -78,8 +78,8 @@ impl Report {
 ///
 /// # Errors
 ///
-/// A file or the repository cannot be read, or `dir` is a folder inside a repository or a bare
-/// repository.
+/// A file or the repository cannot be read, the repository is bare, or `dir` is a folder inside a
+/// repository instead of its root.
 pub fn check(dir: &Path, place: Option<&Place>, unix_ms: u64) -> Result<Report> {
     // Every byte is read, because an edit can keep a file's size and restore its times.
     let survey = Survey::of(&dir.join(RESULTS), place, Trust::Bytes)?;

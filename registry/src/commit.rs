@@ -17,7 +17,8 @@ use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Ti
 use crate::repository::{Environment, RESULTS, WorkTree};
 use store::layout::leftover_name;
 
-/// Largest number of attempts at a commit, which fails when HEAD moved or a lock was held.
+/// Limit on the number of attempts at a commit; an attempt fails when HEAD moved or a lock was
+/// held.
 const TRIES: u32 = 50;
 /// Pause between two attempts at a commit.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,8 +34,9 @@ pub struct Addition {
     pub derived: bool,
 }
 
-/// Commits `additions` at the time `unix_s`, in seconds since 1970. Returns the commit and its
-/// paths, or HEAD and no paths where HEAD contains all files already.
+/// Commits `additions` at the time `unix_s`, in seconds since 1970. Returns the new commit and the
+/// paths of the files that it adds or replaces; HEAD and no paths where HEAD contains all files
+/// already.
 pub(crate) fn commit(
     tree: &WorkTree,
     additions: &[Addition],
@@ -92,7 +94,8 @@ pub(crate) fn commit(
     Err(contention())
 }
 
-/// Builds the error of a commit that other programs outran at every attempt.
+/// Builds the error of a commit that failed at every attempt, because other programs kept changing
+/// HEAD or git's index.
 pub(crate) fn contention() -> anyhow::Error {
     let message = "HEAD or the index kept changing while the commit was made\nhint: try again";
     Environment(message.to_owned()).into()
@@ -104,8 +107,8 @@ fn is_contention(error: &git2::Error) -> bool {
     codes.contains(&error.code())
 }
 
-/// Returns the additions that HEAD lacks, and the derived ones that it has with other content. A
-/// record in HEAD with other content is an error.
+/// Returns those of `additions` that HEAD does not contain, or contains with other content if they
+/// are pages or `README.md`. A record that HEAD contains with other content is an error.
 fn not_in_head<'a>(
     tree: &WorkTree,
     head: Option<Oid>,
@@ -160,16 +163,19 @@ fn write_commit(
     repo.commit(None, &author, &author, message, &tree, &parents)
 }
 
-/// Entries that were added to git's index; removed again when dropped without being kept.
+/// Entries that a commit has added to git's index. Dropping this restores the entries from before,
+/// unless `kept` is set.
 struct Staged<'a> {
     tree: &'a WorkTree,
-    /// Path of each entry, and the entry that was there before.
+    /// Path of each entry that was added to git's index, and the entry that the index had under
+    /// this path before; `None` if it had none.
     entries: Vec<(String, Option<IndexEntry>)>,
     kept: bool,
 }
 
 impl Staged<'_> {
-    /// Adds index entries for the new paths; `false` when another program held git's index.
+    /// Adds entries for the files `new` to git's index; `false` when another program held the lock
+    /// of the index.
     fn stage(&mut self, new: &[&Addition], blobs: &[Oid]) -> Result<bool> {
         let mut index = self.tree.repo.index()?;
         // The index is read again, because a git command may have written it in the meantime.
@@ -256,7 +262,7 @@ struct Landing {
 }
 
 impl Landing {
-    /// Starts to put files in place below `root`.
+    /// Creates a [`Landing`] for files below `root`, without any file yet.
     fn new(root: &Path) -> Self {
         let root = root.to_owned();
         Self { root, landed: Vec::new(), folders: Vec::new(), replaced: Vec::new(), kept: false }
@@ -300,7 +306,7 @@ impl Landing {
         Ok(())
     }
 
-    /// Keeps all files that were put in place.
+    /// Keeps all files that were put in place, which a drop would undo otherwise.
     fn keep(mut self) {
         self.kept = true;
     }

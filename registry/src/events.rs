@@ -92,7 +92,8 @@ fn find_cell(registry: &Registry, pattern: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns `text` as an RFC 3339 time; a day such as `2026-01-31` gets `clock` appended.
+/// Returns `text` as an RFC 3339 time: a time as it is, and a day such as `2026-01-31` with the
+/// time of day `clock`, such as `T00:00:00Z`, appended.
 fn time(text: &str, clock: &str) -> Result<String> {
     let full = if text.contains('T') { text.to_owned() } else { format!("{text}{clock}") };
     unix_s_of(&full).with_context(|| {

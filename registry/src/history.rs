@@ -18,9 +18,10 @@ use judge::Registry;
 use judge::finding::{Finding, HISTORY};
 use store::layout::FileKind;
 
-/// Largest number of fields that are named when two versions of a record differ.
+/// Number of differing fields of two versions of a record up to which a finding names them; further
+/// ones are only counted.
 const FIELDS_NAMED: usize = 4;
-/// Largest number of characters that are shown of a value that differs between two versions of a
+/// Number of characters after which a finding cuts a value that differs between two versions of a
 /// record.
 const VALUE_CHARS: usize = 40;
 /// Paths that Redline's engine is built from: a commit that touches none of them cannot change its
@@ -34,7 +35,8 @@ struct First {
     commit: Oid,
 }
 
-/// Returns the breaches of the append-only rule by committed, staged and uncommitted files.
+/// Returns the breaches of the append-only rule: committed records that a commit, the git index or
+/// the working tree has changed, moved or deleted.
 ///
 /// # Errors
 ///
@@ -158,8 +160,8 @@ pub(crate) fn short(id: Oid) -> String {
     id.to_string().chars().take(10).collect()
 }
 
-/// Formats the fields in which two versions of a record differ, with their values; for files that
-/// are not JSON, their sizes.
+/// Formats the fields in which two versions of a record differ, with their old and new values; for
+/// versions that are not JSON, their sizes in bytes.
 fn differences(before: &[u8], after: &[u8]) -> String {
     let (Ok(before), Ok(after)) =
         (serde_json::from_slice::<Value>(before), serde_json::from_slice::<Value>(after))
@@ -203,9 +205,9 @@ fn brief(value: &Value) -> String {
     format!("{}...", text.chars().take(VALUE_CHARS).collect::<String>())
 }
 
-/// Returns the commits between the two releases of `diff`. `None` where the runs of a release name
-/// no commit or several, or where those commits cannot be read from a repository around `dir`, as
-/// for another engine.
+/// Returns the two commits from which the releases of `diff` were built, and those between them
+/// that changed the engine's sources. `None` where the runs of a release name no commit or several,
+/// or where those commits cannot be read from a repository around `dir`, as for another engine.
 pub fn commits_between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<Commits> {
     let baseline = commit_of(registry, diff, &diff.baseline)?;
     let candidate = commit_of(registry, diff, &diff.candidate)?;
@@ -214,8 +216,8 @@ pub fn commits_between(dir: &Path, registry: &Registry, diff: &Diff) -> Option<C
     Some(Commits { baseline, candidate, changes })
 }
 
-/// Returns the one commit that runs of a release, of the compared engines, name as their source;
-/// `None` if they name several commits or none.
+/// Returns the commit from which, by their records, the runs of a release were built, counting only
+/// the engines that `diff` compares; `None` if the records name no commit or several.
 fn commit_of(registry: &Registry, diff: &Diff, release: &str) -> Option<String> {
     let engines: BTreeSet<&str> = diff.cells.iter().map(|cell| cell.cell.engine.as_str()).collect();
     let runs = registry.standing().map(|run| &run.record.engine);

@@ -65,9 +65,9 @@ pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Re
     Ok(imported)
 }
 
-/// Sets the model's id to its name in lower case without the organization, as the suite's ids are,
-/// where that can be part of a path. The name on the page is kept as the model's source, unless it
-/// is a longer path.
+/// Replaces the model's name as the page gives it by the suite's kind of id, where that is a valid
+/// name: its last path component in lower case. The page's name becomes the model's source then,
+/// unless it has more than one `/`: that is a path on a machine, and no source is set.
 fn name_model(record: &mut RunRecord) {
     let written = record.model.id.clone();
     let name = written.rsplit('/').next().unwrap_or_default().to_lowercase();
@@ -89,8 +89,8 @@ fn state_hardware(record: &mut RunRecord, claim: Option<&Claim>) {
     }
 }
 
-/// Derives the name of a source from a file's name: the stem in lower case, with other characters
-/// as hyphens.
+/// Derives the name of a source from a file's name: the stem in lower case, with hyphens for all
+/// characters but ASCII letters, digits, `-`, `_` and `.`.
 pub fn source_of(file: &str) -> String {
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem).to_lowercase();
     let fit = |c: char| if is_fit(c) { c } else { '-' };

@@ -18,8 +18,8 @@ use judge::{Registry, Stored};
 use store::folder::StoreError;
 use store::layout::{FileKind, RunParts};
 
-/// Loads only the files that can contain the run whose id begins with `start`: runs with such a
-/// file name, and imported records, whose file names are numbers.
+/// Loads only the files that can contain the run whose id begins with `start`: files of runs whose
+/// name begins with `start`, and all imported records, whose file names are numbers.
 ///
 /// # Errors
 ///
@@ -89,7 +89,8 @@ pub struct Row {
 /// Filter of a list. Without any field set, all runs are listed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Engine, hardware, model and scenario of the listed runs.
+    /// Engine, hardware, model and scenario of the listed runs; each is `None` where all are
+    /// listed.
     pub parts: RunParts,
     /// Release of the listed runs, with or without its `v`; `None` for all releases.
     pub release: Option<String>,
@@ -204,7 +205,7 @@ pub fn table_of_runs(runs: &[Listed]) -> String {
     })
 }
 
-/// Formats a text table with a line per item below the head; `no runs` without items.
+/// Formats a text table with a head and one line per item; returns `no runs` if there are no items.
 fn below<T>(head: [&str; 8], items: &[T], line: impl Fn(&T) -> [String; 8]) -> String {
     if items.is_empty() {
         return "no runs".to_owned();

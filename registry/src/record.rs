@@ -24,13 +24,13 @@ const SITE: &str = "redline-site";
 /// Result of adding staged results to a registry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Recorded {
-    /// Hash of the new commit; that of HEAD where it contained everything already.
+    /// Hash of the new commit; that of HEAD where HEAD contained all staged files already.
     pub commit: Option<String>,
     /// Name of the branch that the records were committed on.
     pub branch: String,
-    /// Paths of the new files, below the repository's root.
+    /// Paths of the files that the new commit adds or replaces, below the repository's root.
     pub paths: Vec<String>,
-    /// Number of files that HEAD contained already, byte for byte.
+    /// Number of staged files that HEAD contained already, byte for byte.
     pub known: usize,
     /// Notes for the user, such as hooks that were not run.
     pub notes: Vec<String>,

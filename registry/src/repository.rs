@@ -44,7 +44,8 @@ const PLACES: &[&str] = &[
     "README.md",
 ];
 
-/// Hooks that git itself would run around a commit, a fetch or a push, and this program does not.
+/// Names of git hooks that git itself would run where this program commits, fetches, pushes or
+/// rebases, and that this program does not run.
 const HOOKS: &str = "\
     pre-commit prepare-commit-msg commit-msg post-commit pre-push pre-rebase post-rewrite \
     reference-transaction";
@@ -245,7 +246,7 @@ impl WorkTree {
     }
 
     /// Returns an error where the repository requires signed commits, or is set to store or check
-    /// out the registry's files with other bytes: a commit by this program would not apply that.
+    /// out the registry's files with other bytes: commits by this program do neither.
     fn refuse_settings(&self) -> Result<()> {
         let config = self.repo.config()?.snapshot()?;
         if config.get_bool("commit.gpgsign").unwrap_or(false) {
@@ -269,7 +270,7 @@ impl WorkTree {
     }
 
     /// Returns the setting by which git would store or check out the file at `path` with other
-    /// bytes, or `None`.
+    /// bytes; `None` if no setting does.
     fn conversion(&self, config: &Config, path: &str) -> Result<Option<String>> {
         let value = |name: &str| -> Result<Option<String>, git2::Error> {
             let value = self.repo.get_attr(path.as_ref(), name, AttrCheckFlags::FILE_THEN_INDEX)?;
@@ -377,8 +378,8 @@ pub struct Unsound {
 }
 
 impl Unsound {
-    /// Builds the error. `whose` names the files and who made them, `outcome` says what was not
-    /// done.
+    /// Builds the error. `whose` says which files were checked, such as `the overlay's files`;
+    /// `outcome` says what was not done, such as `nothing was recorded`.
     pub fn new(whose: &str, outcome: &str, findings: Vec<Finding>) -> Self {
         let breaches = findings.iter().filter(|finding| finding.breach);
         let count = breaches.map(|finding| &finding.path).collect::<BTreeSet<_>>().len();

@@ -52,7 +52,8 @@ pub struct Place {
     pub program: String,
 }
 
-/// A file with its facts and findings. The index holds those without findings.
+/// File with its facts and findings, as a survey found it or the index recorded it. The index
+/// contains only files without findings.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Surveyed {
     /// Path of the file below the surveyed folder.
@@ -69,7 +70,8 @@ pub struct Surveyed {
     pub findings: Vec<Finding>,
 }
 
-/// Survey of a folder laid out like `results/`, in the order of paths.
+/// All files of a folder laid out like `results/`, in the order of their paths, and findings about
+/// the folder's other entries.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// All files of the folder, sound or not.
@@ -80,8 +82,8 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Surveys `results`. The index at `place`, if given, is used, and then written again where it
-    /// does not match the sound files.
+    /// Surveys the folder `results`. The index at `place`, if given, is used, and then written
+    /// again if it does not match the sound files and there are any.
     ///
     /// # Errors
     ///
@@ -163,20 +165,21 @@ impl Index {
         Some(Self { known: known.collect::<Option<_>>()?, written_ns })
     }
 
-    /// Returns what is known of the file at `path`, if its stamp is still the one that was indexed
-    /// and is old enough to be trusted.
+    /// Returns the index's entry of the file at `path`, if the file's stamp is the one that was
+    /// indexed and is old enough to be trusted.
     fn by_stamp(&self, path: &str, stamp: &Stamp) -> Option<&Surveyed> {
         let settled = stamp.changed_ns.max(stamp.modified_ns) < self.written_ns - TICK_NS;
         self.known.get(path).filter(|known| settled && known.stamp == *stamp)
     }
 
-    /// Returns what is known of the file at `path`, if its content is still the one that was
-    /// indexed.
+    /// Returns the index's entry of the file at `path`, if its content is still the one that was
+    /// indexed: `blob` is the id of its git blob now.
     fn by_blob(&self, path: &str, blob: &str) -> Option<&Surveyed> {
         self.known.get(path).filter(|known| known.blob == blob)
     }
 
-    /// True when the index contains exactly these files with these stamps.
+    /// True when the index contains exactly these files, with the same content and the same stamps,
+    /// all of them old enough to be trusted.
     fn is_of(&self, files: &[&Surveyed]) -> bool {
         let same = |file: &&Surveyed| {
             self.by_stamp(&file.path, &file.stamp).is_some_and(|known| known.blob == file.blob)

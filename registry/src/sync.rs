@@ -21,7 +21,7 @@ use store::folder::read_folder;
 use store::layout::FileKind;
 use store::storage::{self, examine};
 
-/// Largest number of attempts at a push; one fails when another clone pushed first.
+/// Limit on the number of attempts at a push; an attempt fails when another clone pushed first.
 const TRIES: u32 = 20;
 /// Reference under which the remote's branch is stored while a sync runs.
 const FETCHED: &str = "refs/redline/fetched";
@@ -36,9 +36,9 @@ pub struct Synced {
     /// Hash of the commit that clone and remote have in common after the sync; `None` if neither
     /// has a commit.
     pub commit: Option<String>,
-    /// Number of records that the remote had and this clone did not.
+    /// Number of records that the sync took over from the remote, since this clone lacked them.
     pub records_in: usize,
-    /// Number of this clone's commits that were put behind the remote's.
+    /// Number of this clone's commits that the sync made again on top of the remote's.
     pub commits_moved: usize,
     /// Number of rendered files (pages and `README.md`) that were out of date and committed again.
     pub pages_rendered: usize,
@@ -262,8 +262,9 @@ fn join(
     Ok(tip)
 }
 
-/// Checks the remote's records: new ones are sound, and none that both histories had is changed or
-/// missing. Returns the number of new ones.
+/// Checks the remote's records: those that this clone lacks must be sound, and those of the last
+/// commit that both histories have in common must be unchanged. Returns the number of records that
+/// this clone lacks.
 fn verify(tree: &WorkTree, ours: Option<Oid>, base: Option<Oid>, theirs: Oid) -> Result<usize> {
     // Its records are compared with those of the common ancestor: the remote never had what
     // only this clone has.
@@ -371,8 +372,8 @@ fn records_of(tree: &WorkTree, commit: &git2::Commit<'_>) -> Result<Vec<(String,
     Ok(records)
 }
 
-/// Returns an error with `findings`, if there are any, by which a sync refuses the remote's
-/// records.
+/// Returns the error by which a sync refuses records because of `findings`; no error if there are
+/// no findings.
 fn refuse(findings: Vec<Finding>) -> Result<()> {
     if findings.is_empty() {
         return Ok(());

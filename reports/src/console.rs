@@ -8,7 +8,7 @@ use super::workload::workload_before;
 use super::{Found, Unread, line_at};
 
 const TITLE: &str = " Serving Benchmark Result ";
-/// Shortest row of `=` that closes a `Serving Benchmark Result` block.
+/// Row of `=` that closes a `Serving Benchmark Result` block; a longer row also closes it.
 const RULE: &str = "==========";
 /// Dashes before and after the title of a section within a `Serving Benchmark Result` block.
 const SECTION: &str = "----";

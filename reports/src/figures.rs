@@ -278,7 +278,8 @@ impl Found {
     }
 }
 
-/// Returns the first of two sources of a fact that is known, else `unknown`.
+/// Returns a fact that two sources may state: the value of `first`, else that of `second`, or
+/// `unknown` if both are `None`.
 fn known(first: &Option<String>, second: &Option<String>) -> String {
     first.clone().or_else(|| second.clone()).unwrap_or_else(|| "unknown".to_owned())
 }

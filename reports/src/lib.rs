@@ -20,7 +20,7 @@ use served::Served;
 use tool::Tool;
 use workload::StatedWorkload;
 
-/// Records read from one published report, and the places that could not be read.
+/// Records read from one published report, and the results in it that could not be read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
     /// One run record per result in the report, in the order of the text, without verdict and
@@ -31,7 +31,8 @@ pub struct Reading {
     pub unread: Vec<Unread>,
 }
 
-/// Place in a report that cannot be read, and why. Its figures are left out, not guessed.
+/// Line of a report at which a result cannot be read, and why. The result's figures are left out,
+/// not guessed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unread {
     /// Number of the line, counted from 1, that cannot be read; of the result's first line where

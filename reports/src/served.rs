@@ -43,9 +43,10 @@ const OWN_FLAGS: &[(&str, &str)] = &[
 /// command.
 const PARAMETERS: &str = "Backend Parameters:";
 
-/// Largest length in bytes of a text that is accepted as a serving command.
+/// Limit on the length, in bytes, of a serving command: a longer text is not taken for one.
 const COMMAND_BYTES_MAX: usize = 4_000;
-/// Parts of paths that identify a user or a machine, and are not published.
+/// Substrings by which a path on somebody's machine is recognized; a word of a serving command that
+/// contains one is published as `{path}`.
 const PRIVATE_PLACES: &[&str] =
     &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/", "/nvme"];
 
@@ -96,8 +97,8 @@ fn parameters(between: &str) -> Option<Vec<String>> {
     Some(words)
 }
 
-/// Returns the engine that is the only one with one of the flags in `words`; `None` if no flag
-/// identifies one.
+/// Returns the engine of the first flag, in the order of `OWN_FLAGS`, that is among `words` and
+/// that only one engine has; `None` if no word is such a flag.
 fn owner(words: &[String]) -> Option<String> {
     let name = |word: &String| word.split('=').next().unwrap_or_default().to_owned();
     let names: Vec<String> = words.iter().map(name).collect();
@@ -159,8 +160,9 @@ fn is_command(text: &str, at: usize) -> bool {
     extent(text, at).is_some_and(|(start, end)| !text[start..end].contains("${"))
 }
 
-/// Returns the byte range of the command around the offset `at`: its line, joined with neighbouring
-/// lines by backslashes at line ends. `None` if that is too long for a command.
+/// Returns the byte range of the command around the offset `at`: the line that contains it, and the
+/// neighbouring lines that backslashes at line ends join to that. `None` if the range is too long
+/// for a command.
 fn extent(text: &str, at: usize) -> Option<(usize, usize)> {
     let line_start = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
     let line_end = |at: usize| text[at..].find('\n').map_or(text.len(), |end| at + end);

@@ -71,8 +71,9 @@ impl Tool {
         self.words()[0]
     }
 
-    /// Returns the source of the tool's output token counts; `None` where its report does not show
-    /// which source was used.
+    /// Returns from where the tool takes its numbers of output tokens: the requested lengths, or
+    /// the server's usage field. `None` where a report does not show which of several sources was
+    /// used.
     pub fn token_source(self) -> Option<TokenSource> {
         match self {
             Self::Lmdeploy => Some(TokenSource::Requested),

@@ -29,7 +29,8 @@ const FIXED: &[(&str, (u64, u64), u64)] = &[
 
 impl StatedWorkload {
     /// Returns the id of Redline's scenario with the workload's dataset, lengths and number of
-    /// requests, else an id that describes them, or `unknown`.
+    /// requests. If there is none, returns an id made of these, such as `random-512-128-1000`, or
+    /// `unknown` if they are not known or the dataset is another than `sharegpt` and `random`.
     pub fn scenario(&self) -> String {
         let Some(requests) = self.requests else { return "unknown".to_owned() };
         let dataset = self.dataset.as_deref().unwrap_or_default().to_lowercase();

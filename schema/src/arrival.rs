@@ -77,8 +77,8 @@ fn one() -> f64 {
 }
 
 impl Arrival {
-    /// Returns the maximum number of requests in flight, which is the number of users of a closed
-    /// loop, or `None` where nothing limits it.
+    /// Returns the maximum number of requests in flight: for a closed loop the number of its users,
+    /// else `concurrency_max`. `None` where nothing limits it.
     pub fn concurrency_max(&self) -> Option<u64> {
         match self {
             Self::AllAtOnce => None,
@@ -91,8 +91,9 @@ impl Arrival {
         }
     }
 
-    /// Returns the time from the first to the last of `requests` sends in microseconds, as the
-    /// request rate implies; 0 where no rate does (all at once, closed loop, trace).
+    /// Returns the expected time from the first to the last send of `requests` requests, in
+    /// microseconds, at the mean request rate; 0 for an arrival process without a rate (all at
+    /// once, closed loop, trace).
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -138,8 +139,8 @@ impl Arrival {
     }
 }
 
-/// Checks that a rate, shape or speed is from 0.001 to 1,000,000, which send times in microseconds
-/// can follow.
+/// Checks that `value`, the rate, shape or speed under the key `key` of a scenario, is from 0.001
+/// to 1,000,000. Any other value is an error that names the key.
 fn sound(key: &str, value: f64) -> Result<(), InvalidFile> {
     match (1e-3..=1e6).contains(&value) {
         true => Ok(()),

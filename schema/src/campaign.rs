@@ -40,15 +40,16 @@ pub struct CampaignRecord {
     /// Comparison policy that the verdicts or the lab's decisions follow; null for a campaign that
     /// neither compared releases nor was a lab.
     pub policy: Option<Policy>,
-    /// Noise of each metric in percent, by metric name: half-width of the interval that a release
-    /// shows against itself. Null where no releases were compared or no release ran often enough to
-    /// show any.
+    /// Noise of each metric in percent, by metric name: half-width of the confidence interval of
+    /// the difference between runs of one and the same release in this campaign. Null where no
+    /// releases were compared or no release ran often enough to show any.
     pub noise_floor: Option<BTreeMap<String, f64>>,
     /// Verdicts on release-blocking metrics in the cells that were judged by this campaign's runs,
     /// ordered by cell and then as tables order metrics; empty where no releases were compared.
     pub verdicts: Vec<Verdict>,
-    /// Durations of the campaign in microseconds, summed over its runs and jobs: `wall_us` as spent
-    /// and, except for a GPU validation, `wall_us_expected` as planned.
+    /// Durations of the campaign in microseconds, each summed over runs or jobs even where several
+    /// ran at once: `wall_us` is the time spent and, except for a GPU validation,
+    /// `wall_us_expected` the time that was estimated before the start.
     pub budget: BTreeMap<String, Value>,
     /// Lab that the campaign carried out; left out for other campaigns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -101,8 +102,9 @@ pub struct PlannedRun {
 }
 
 impl PlannedRun {
-    /// Builds the planned run that a run record describes: its ids, and its block, position and
-    /// stage in the campaign. Block and position are 0 for a run without a campaign.
+    /// Builds the entry that a campaign record's list of planned runs has for the run of a run
+    /// record: its ids, and its block, position and stage. Block and position are 0 for a run
+    /// without a campaign.
     pub fn of(record: &RunRecord) -> Self {
         let slot = record.campaign.as_ref();
         Self {

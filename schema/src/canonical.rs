@@ -102,8 +102,8 @@ fn write_object<'a>(entries: impl Iterator<Item = (&'a String, &'a Value)>, out:
     out.push(b'}');
 }
 
-/// Bound of the integers that are written with all their digits: below 2^53 each is an exact
-/// double.
+/// Smallest integer that is written as a double and not with all its digits: each integer below
+/// 2^53 is an exact double.
 const INTEGERS_END: u64 = 1 << 53;
 
 fn write_number(number: &Number, out: &mut Vec<u8>) {
@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(to_canonical(&value).expect("canonical"), expected);
     }
 
-    /// Returns a test strategy for arbitrary JSON whose keys and numbers are hard to sort and to
-    /// write.
+    /// Returns a proptest strategy that generates JSON values whose keys are hard to sort and whose
+    /// numbers are hard to write.
     fn any_json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),

@@ -29,13 +29,14 @@ pub struct Diff {
     pub policy: Policy,
     /// Commits between baseline and candidate; null where the git history is not available.
     pub commits: Option<Commits>,
-    /// Noise by campaign id and metric name: half-width in percent of the interval that a release
-    /// shows against itself.
+    /// Noise in percent, by campaign id and metric name: half-width of the confidence interval of
+    /// the difference between runs of one and the same release in that campaign.
     pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
     /// Comparisons of the cells in which both releases have runs, one entry for each cell.
     pub cells: Vec<CellDiff>,
-    /// Combined effect of each release-blocking metric over the cells of an engine on one hardware,
-    /// if at least three of them were measured side by side; left out where there is none.
+    /// Combined effects of release-blocking metrics, each over the cells of an engine on one
+    /// hardware. A metric has one where at least three cells measured it side by side; left out
+    /// where no metric has one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broad: Vec<Broad>,
     /// Cells that only the baseline has runs in.
@@ -63,22 +64,24 @@ pub struct Broad {
     pub cells: u32,
     /// Geometric mean over the cells of candidate / baseline, minus one, in percent.
     pub effect_pct: f64,
-    /// t interval of the effect over the cells at the policy's confidence, such as 95 %, in
-    /// percent; null where the cells give none.
+    /// Two-sided t interval of `effect_pct`, in percent, from one effect for each cell, at the
+    /// policy's confidence, such as 95 %; null where it cannot be computed.
     pub interval_pct: Option<(f64, f64)>,
     /// Two-sided p-value of the hypothesis that the metric did not shift over the combined cells;
-    /// null where the cells give none.
+    /// null where it cannot be computed.
     pub p: Option<f64>,
 }
 
-/// Commits that lead from the baseline release to the candidate release.
+/// Commit hashes of the baseline and the candidate release, and the list of the commits between
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Commits {
     /// Commit hash of the baseline release.
     pub baseline: String,
     /// Commit hash of the candidate release.
     pub candidate: String,
-    /// Commits that touch files the engine is built from, newest first.
+    /// Commits between baseline and candidate, newest first; commits that touch no file that the
+    /// engine is built from are left out.
     pub changes: Vec<Commit>,
 }
 
@@ -105,12 +108,13 @@ pub struct CellDiff {
     pub baseline_runs: SideCounts,
     /// Numbers of the candidate's runs in the cell, by outcome.
     pub candidate_runs: SideCounts,
-    /// Flags that both releases report, with no value in common, and that a server command line
-    /// names; with such a flag the cell's metrics get no verdict except on failed requests.
+    /// Server flags that both releases report, with no value in common, and that the command line
+    /// of a server sets. Where there is such a flag, the cell is not judged: the verdict on each
+    /// metric except failed requests is a changed configuration.
     pub changed: Vec<FlagChange>,
-    /// Flags that both releases report, with no value in common, and that no server command line
-    /// names: defaults that moved between the releases. The cell is judged, and its effect may be
-    /// due to them.
+    /// Server flags that both releases report, with no value in common, and that no command line of
+    /// a server sets: defaults that moved between the releases. The cell is judged nevertheless,
+    /// and its effects may be due to these flags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<FlagChange>,
     /// Remarks on the comparison of the cell, as lower-case phrases that are shown beside its
@@ -126,13 +130,14 @@ pub struct CellDiff {
 /// Numbers of runs of one release in a cell, by outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SideCounts {
-    /// Number of the release's runs in the cell whose figures are compared: all requests were
-    /// answered, and the run is not INVALID.
+    /// Number of the release's runs in the cell that can be compared: all requests were answered,
+    /// and the run is not INVALID.
     pub used: usize,
-    /// Number of the release's runs in the cell that failed or in which requests failed.
+    /// Number of the release's runs in the cell that failed or in which requests failed, without
+    /// the runs that `lost` counts.
     pub failed: usize,
     /// Number of the release's runs in the cell that were skipped, or failed because of the machine
-    /// and not the engine.
+    /// or the scheduler and not because of the engine.
     pub lost: usize,
     /// Number of the release's runs in the cell that are left out because they are INVALID.
     pub invalid: usize,
@@ -192,15 +197,16 @@ pub struct Summary {
 }
 
 impl Diff {
-    /// Returns the rows of all cells of the comparison, in order; a row is one metric of one cell.
+    /// Iterates over the rows (one metric of one cell) of all cells of the comparison, in the order
+    /// of the cells and then of their tables.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         self.cells.iter().flat_map(|cell| &cell.rows)
     }
 
-    /// Returns the exit code of the comparison: `Worse` where a release-blocking metric has a
-    /// regression or a new failure that is not waived; else `Inconclusive` where one is
-    /// inconclusive or its cell has a changed configuration, or where no release-blocking metric
-    /// was compared; otherwise `Well`.
+    /// Returns the exit code of the comparison. It is `Worse` where the verdict on a
+    /// release-blocking metric is a regression or a new failure and no waiver accepts it; else
+    /// `Inconclusive` where such a verdict is inconclusive or a changed configuration, or where
+    /// there is no verdict on a release-blocking metric; otherwise `Well`.
     pub fn exit(&self) -> Exit {
         let gates = || self.rows().filter(|row| row.gates).map(|row| &row.verdict);
         if gates().any(Verdict::fails) {

@@ -1,18 +1,21 @@
 //! Parts of Markdown documents that a command writes, each between two marker lines; the first
 //! marker names the command. Text only: no file is opened.
 
-/// Marker line that ends a part of a Markdown document that a command writes.
+/// Marker line after each generated part of a Markdown document, that is, a part that a command
+/// overwrites.
 const END: &str = "<!-- End of the table. -->";
 
-/// Returns the marker line that begins the part that `command` writes.
+/// Returns the marker line before the part of a Markdown document that `command` overwrites.
 fn begin(command: &str) -> String {
     format!("<!-- The table below is written by `{command}`. -->")
 }
 
-/// Returns `document` with the part that `command` writes replaced by `text`.
+/// Returns a copy of `document` in which `text` stands between the marker line of `command` and the
+/// end marker after it, in place of the text that was there. Both marker lines stay.
 ///
 /// # Errors
-/// The document has no such part between two marker lines; the message names the marker lines.
+/// The document lacks the marker line of `command`, or an end marker after it; the message quotes
+/// both lines.
 pub fn insert(document: &str, command: &str, text: &str) -> Result<String, String> {
     let begin = begin(command);
     let missing = || format!("there are no lines `{begin}` and `{END}`");

@@ -69,11 +69,12 @@ pub struct Launch {
     /// are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub threads: Vec<String>,
-    /// Flags with which the server is started for a measurement of many concurrent requests; empty
-    /// for an engine that adapts by itself.
+    /// Flags that are added to the server's command line where many concurrent requests are
+    /// measured; empty for an engine that needs none for that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub load: Vec<String>,
-    /// Flags that make the server use random weights of the model's shape; empty where it cannot.
+    /// Flags that make the server use random weights of the model's shape; empty where the server
+    /// cannot do that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub random_weights: Vec<String>,
     /// Flags that enable what the suite reads, such as metrics, where it is disabled by default.
@@ -85,7 +86,8 @@ pub struct Launch {
     /// Container image that starts the same server; left out where there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Image>,
-    /// Longest time that the server may take to become ready, in seconds.
+    /// Time limit within which a started server must become ready, in seconds; a run whose server
+    /// takes longer fails.
     pub timeout_s: u64,
 }
 
@@ -109,8 +111,8 @@ pub struct Settings {
     /// Setting for the longest sequence, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<Setting>,
-    /// Setting for the share of memory that the server may use, from 0 to 1, in the engine's own
-    /// definition.
+    /// Setting for the share of memory that the server may use, from 0 to 1; each engine itself
+    /// defines of which memory it is a share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Setting>,
 }
@@ -128,7 +130,8 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Returns the flags that set `value`, or none where it is the default.
+    /// Returns the flags that give the setting the value `value`; empty where `value` is the
+    /// setting's default.
     pub fn words(&self, value: &str) -> Vec<String> {
         if self.default.as_deref() == Some(value) {
             return Vec::new();
@@ -303,8 +306,9 @@ pub struct FigureTool {
     /// Command line with the placeholders `{binary}`, `{binaries}` (its folder), `{model}`,
     /// `{threads}`, and `{text}` for a perplexity.
     pub argv: Vec<String>,
-    /// JSON pointer (RFC 6901) to a number, or to a list of repeats, in each document; the median
-    /// over all of them is used. Exactly one of `pointer` and `after` is given.
+    /// JSON pointer (RFC 6901) to a number, or to a list of numbers from repeats, in each JSON
+    /// document that the program prints; the result is the median of all these numbers together.
+    /// Exactly one of `pointer` and `after` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pointer: Option<String>,
     /// Text directly before the number in the program's output, for output that is not JSON; its
@@ -330,7 +334,7 @@ pub struct Source {
     pub folder: String,
     /// CMake cache variables as `NAME=VALUE` with which the engine is configured.
     pub cmake: Vec<String>,
-    /// Programs to build, the server first.
+    /// Names of the programs that are built from the source; the first one is the server.
     pub programs: Vec<String>,
 }
 

@@ -44,13 +44,16 @@ pub struct Event {
     /// `*` for any part; left out for other kinds of events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<String>,
-    /// Name of the metric whose regression a waiver accepts; left out for other kinds of events.
+    /// Name of the metric whose regression or new failure a waiver accepts; left out for other
+    /// kinds of events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
-    /// Candidate release that a waiver applies to; left out for every release.
+    /// Candidate release that a waiver applies to; where left out, the waiver applies to every
+    /// release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// Time at which an epoch begins, RFC 3339 in UTC; the time `at` where left out.
+    /// Time at which an epoch begins, RFC 3339 in UTC; where left out, the epoch begins at the time
+    /// `at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
 }
@@ -61,19 +64,20 @@ pub struct Event {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum EventKind {
-    /// Retraction: the record is wrong, is shown struck through and never compared. A retracted
-    /// event no longer applies.
+    /// Retraction: each named record is wrong, is shown struck through and never compared. Where a
+    /// named record is itself an event, that event no longer applies.
     Retract,
     /// Annotation: a remark without effect on figures or verdicts.
     Annotate,
-    /// Waiver: a regression is accepted until `expires`.
+    /// Waiver: a regression or new failure is accepted until the waiver's `expires`.
     Waive,
     /// Epoch: the machine or its data changed, and trend series are cut at the time of that change.
     Epoch,
 }
 
 impl Event {
-    /// Returns an event with kind, reason and evidence; its id, time and subject are still empty.
+    /// Returns an event of this schema with the given kind, reason and evidence; id, time and all
+    /// other fields are left empty for the caller to fill.
     pub fn draft(kind: EventKind, reason: &str, evidence: &[String]) -> Self {
         Self {
             schema: SCHEMA.to_owned(),

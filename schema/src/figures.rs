@@ -30,8 +30,8 @@ pub struct Histograms {
     pub e2e_us: Option<HdrHistogram>,
     /// E2E latency of each answered request from its scheduled send, in microseconds.
     pub e2e_scheduled_us: Option<HdrHistogram>,
-    /// Time that each request waited in the client for the concurrency limit, in microseconds; null
-    /// without such a limit and in a closed loop.
+    /// Time that each answered request waited in the client for the concurrency limit, in
+    /// microseconds; null without such a limit and in a closed loop.
     pub queue_us: Option<HdrHistogram>,
     /// Time to open the connection of each answered request, with its TLS handshake, in
     /// microseconds; requests on one connection have the same time.
@@ -63,25 +63,29 @@ impl Histograms {
 /// percentiles that are computed from all samples and not from histograms.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Metrics {
-    /// Throughput: answered requests per second.
+    /// Throughput: number of answered requests, divided by the seconds of `time.wall_us`.
     pub requests_per_s: Option<f64>,
-    /// Prompt tokens of answered requests per second.
+    /// Prompt tokens per second: those of the answered requests, over `time.wall_us`.
     pub input_tokens_per_s: Option<f64>,
-    /// Output tokens of answered requests per second.
+    /// Output tokens per second: those of the answered requests, over `time.wall_us`.
     pub output_tokens_per_s: Option<f64>,
-    /// Prompt and output tokens of answered requests per second.
+    /// Prompt and output tokens per second: those of the answered requests, over `time.wall_us`.
     pub total_tokens_per_s: Option<f64>,
     /// Output tokens per second, divided by the number of tensor-parallel ranks; null where the
-    /// server computes on no CUDA GPU or does not report their number.
+    /// server computes on no CUDA GPU or does not report the number of ranks.
     pub output_tokens_per_s_per_gpu: Option<f64>,
-    /// Output tokens per second in the steady state, `time.window_us`; null without a steady state.
+    /// Output tokens that arrived in the steady state, divided by the seconds of `time.window_us`;
+    /// null without a steady state.
     pub output_tokens_per_s_steady: Option<f64>,
-    /// Largest number of output tokens in any sliding second; null for a run of less than a second.
+    /// Largest number of output tokens that arrived in any one second of the run, by a sliding
+    /// window; null for a run of less than a second.
     pub output_tokens_per_s_peak: Option<f64>,
-    /// Mean number of answered requests in flight over the run.
+    /// Number of requests in flight, averaged over the time of the run and counting only those that
+    /// were answered.
     pub concurrency_mean: Option<f64>,
-    /// Goodput: answered requests per second that met a latency limit, by the limit's text such as
-    /// `ttft_ms=500`, and under `all` those that met every limit. Null without limits.
+    /// Goodput: number of requests per second that were answered within a latency limit, by the
+    /// limit's text such as `ttft_ms=500`, and under `all` the number of those that met every
+    /// limit. Null without limits.
     pub goodput_per_s: Option<BTreeMap<String, f64>>,
     /// Energy per output token in joules, of all GPUs that worked; null where it was not measured,
     /// or the GPUs that worked are not known to be the server's.
@@ -119,7 +123,8 @@ pub struct Metrics {
     /// sending, server, parsing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_parts_us: Option<TtftParts>,
-    /// Stalls: long gaps within answers; left out where no answer has two chunks.
+    /// Number of stalls (gaps within answers that a reader notices) and their share of the time;
+    /// left out where no answer has two chunks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stalls: Option<Stalls>,
     /// Progress of the run's answered requests in slices of equal length (the last may be shorter),
@@ -136,31 +141,36 @@ pub struct Stalls {
     pub over_us: u64,
     /// Number of stalls in all answers of the run.
     pub gaps: u64,
-    /// Share of the time between first and last chunks of the answers that lies in stalls, from 0
-    /// to 1.
+    /// Share of the streaming time, summed over all answers from their first to their last chunk
+    /// with a token, that lies in stalls, from 0 to 1.
     pub time_share: f64,
 }
 
-/// Parts of the time from the scheduled send to the first parsed token, in microseconds. For each
-/// request the parts add up to the whole.
+/// Parts of the TTFT from the scheduled send to the first parsed token, each summarized over the
+/// answered requests, in microseconds. For each single request the parts add up to the whole.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TtftParts {
-    /// Time that the request waited in the client for the concurrency limit, in microseconds.
+    /// Summary over the answered requests of the time that each waited in the client for the
+    /// concurrency limit, in microseconds.
     pub queue: Summary,
-    /// Delay that the client itself caused before the send, in microseconds.
+    /// Summary over the answered requests of the delay in microseconds with which the client took
+    /// up each one, without the wait for the concurrency limit.
     pub schedule_lag: Summary,
-    /// Time to open a connection if the request needed a new one, in microseconds, without TLS.
+    /// Summary over the answered requests of the time to open a connection, in microseconds,
+    /// without the TLS handshake; close to 0 for a request that needed no new connection.
     pub connect: Summary,
-    /// Time of the TLS handshake in microseconds; left out where no connection uses TLS.
+    /// Summary, over the answered requests that used TLS, of the time that each waited for the TLS
+    /// handshake, in microseconds; left out where none used TLS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Summary>,
-    /// Time to write the request, from its first byte to its last, in microseconds.
+    /// Summary over the answered requests of the time to write each one, from its first byte to its
+    /// last, in microseconds.
     pub send: Summary,
-    /// Time from the last byte of the request to the arrival of the first token, which server and
-    /// network took, in microseconds.
+    /// Summary over the answered requests of the time from the last byte of the request to the
+    /// arrival of its first token, which server and network took, in microseconds.
     pub server: Summary,
-    /// Time from the arrival of the first token until the client had read and parsed it, in
-    /// microseconds.
+    /// Summary over the answered requests of the time from the arrival of the first token until the
+    /// client had read and parsed it, in microseconds.
     pub parse: Summary,
 }
 
@@ -178,7 +188,8 @@ impl TtftParts {
     }
 }
 
-/// Slice of a run: a span of time, with the answered requests and their tokens in it.
+/// Slice of a run: a span of time, with numbers of the answered requests that were sent or ended,
+/// and of the tokens that arrived, in that span.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {
     /// Start of the slice in microseconds, from the first scheduled send of the run.
@@ -189,10 +200,10 @@ pub struct Slice {
     pub requests_sent: u64,
     /// Number of answered requests whose last token arrived in the slice.
     pub requests_ended: u64,
-    /// Number of output tokens of answered requests that arrived in the slice.
+    /// Number of output tokens, of answered requests only, that arrived in the slice.
     pub output_tokens: u64,
     /// Median TTFT of the answered requests that were sent in the slice, in microseconds; left out
-    /// where there are none.
+    /// where no such request was sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttft_us_p50: Option<u64>,
 }

@@ -15,14 +15,15 @@ use crate::target::{TargetMatch, TargetModel};
 pub struct GpuValidation {
     /// Question that the GPU validation answers.
     pub question: String,
-    /// Machines that the validation is for; an empty table matches any machine.
+    /// Condition that a machine must meet for the GPU validation to be meant for it; an empty table
+    /// matches any machine.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
     /// Server flags that the GPU validation adds to the command line of every server.
     #[serde(default)]
     pub flags: Vec<String>,
-    /// Longest time, in seconds, that the command of a stage, or the measurement of its scenario,
-    /// may take; then it is ended, and the stage has failed.
+    /// Time limit for the command of a stage, or for the measurement of its scenario, in seconds;
+    /// one that takes longer is ended, and its stage has failed.
     pub stage_limit_s: u64,
     /// Models that the GPU validation serves.
     pub models: Vec<TargetModel>,
@@ -33,8 +34,8 @@ pub struct GpuValidation {
     pub commands: Vec<ValidationCommand>,
 }
 
-/// Command of a GPU validation. It passes if it ends with exit code 0 within the time limit and, as
-/// a Rust test program, ran at least one test.
+/// Command of a GPU validation. It passes if it ends with exit code 0 within the time limit; a Rust
+/// test program must also have run at least one test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ValidationCommand {
@@ -48,7 +49,8 @@ pub struct ValidationCommand {
     /// skipped. Left out where the command needs none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<String>,
-    /// True when the command runs once for each model.
+    /// True when the command runs once for each model; false when it runs once in the whole
+    /// validation.
     #[serde(default)]
     pub each_model: bool,
 }
@@ -73,17 +75,19 @@ pub struct ValidationBundle {
     pub validation: String,
     /// ULID of the campaign that the run records belong to.
     pub campaign: String,
-    /// Machines that the bundle is for; an empty table matches any machine.
+    /// Condition that a machine must meet for the bundle to be meant for it; an empty table matches
+    /// any machine.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
     /// Engine that the bundle contains and validates.
     pub engine: EngineFacts,
-    /// Version that the server must report.
+    /// Version that the server of the bundle's engine must report; a run whose server reports
+    /// another one fails.
     pub version: String,
     /// Server flags that the GPU validation adds to the command line of every server.
     pub flags: Vec<String>,
-    /// Longest time, in seconds, that the command of a stage, or the measurement of its scenario,
-    /// may take; then it is ended, and the stage has failed.
+    /// Time limit for the command of a stage, or for the measurement of its scenario, in seconds;
+    /// one that takes longer is ended, and its stage has failed.
     pub stage_limit_s: u64,
     /// Stages of the GPU validation, in the order in which they run.
     pub stages: Vec<Stage>,
@@ -92,7 +96,7 @@ pub struct ValidationBundle {
 /// Schema name of a bundle's `bundle.json`.
 pub const BUNDLE_SCHEMA: &str = "proof-box.v1";
 
-/// Stage of a GPU validation, which is run as a whole.
+/// Stage of a GPU validation: one command or one measured run, with the id that names its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Stage {
     /// Id of the stage, by which the files of its report and outputs are named.
@@ -107,7 +111,7 @@ pub struct Stage {
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
     /// Command: the stage runs a command. It passes if the command ends with exit code 0 within the
-    /// time limit and, as a Rust test program, ran at least one test.
+    /// time limit; a Rust test program must also have run at least one test.
     Command {
         /// Program and arguments of the stage's command, with placeholders such as `{model}`.
         argv: Vec<String>,
@@ -129,7 +133,7 @@ pub enum StageWork {
         /// ULID of the stage's run, fixed in the bundle so that a repeated stage writes the same
         /// record.
         run: String,
-        /// Position of the run among the scenario stages, from 0.
+        /// Position of the run among the scenario stages of the GPU validation, from 0.
         position: u32,
     },
 }
@@ -168,8 +172,9 @@ pub enum Outcome {
     Skipped,
 }
 
-/// Returns the stages of a GPU validation in order: commands first, then each model's scenarios.
-/// `next_id` returns a new run id for each scenario stage.
+/// Builds the stages of a GPU validation in the order in which they run: one or, for a command that
+/// runs for each model, several for each command, then those of each model's scenarios. `next_id`
+/// returns a new run id for each scenario stage.
 pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
     let mut stages = Vec::new();
     for command in &validation.commands {

@@ -22,7 +22,7 @@ pub const SIGNIFICANT_DIGITS: u8 = 3;
 /// bound would allocate whatever the file claims.
 pub const VALUE_MAX: u64 = 30 * 24 * 3600 * 1_000_000;
 
-/// Longest base64 text that is decoded, in bytes.
+/// Longest base64 text of a histogram that is decoded, in bytes; a longer one is refused.
 const TEXT_MAX: usize = 1 << 20;
 
 /// HDR histogram as a record stores it: base64 text and precision.
@@ -85,7 +85,8 @@ impl HdrHistogram {
         bins::read(&self.plain()?)
     }
 
-    /// Returns the inflated encoding, after its header was checked against the limits of a record.
+    /// Decodes and inflates the stored text and returns the V2 encoding, after its header was
+    /// checked against the limits of a record.
     fn plain(&self) -> Result<Vec<u8>, HistogramError> {
         if self.hdr_v2.len() > TEXT_MAX {
             let bytes = self.hdr_v2.len();
@@ -109,7 +110,8 @@ impl HdrHistogram {
 
 /// Magic number of the deflated V2 encoding.
 const DEFLATED: [u8; 4] = 0x1c84_9314_u32.to_be_bytes();
-/// Longest inflated encoding in bytes: nine for each bin up to [`VALUE_MAX`], with reserve.
+/// Longest inflated encoding that is accepted, in bytes: nine for each bin up to [`VALUE_MAX`],
+/// with reserve.
 const PLAIN_MAX: usize = 1 << 20;
 
 /// Inflates the V2 encoding in `bytes` and checks that its header is complete.
@@ -137,7 +139,8 @@ mod tests {
 
     use super::*;
 
-    /// Decodes a histogram with the `hdrhistogram` library.
+    /// Decodes a stored histogram with the `hdrhistogram` library, with which the tests compare
+    /// [`HdrHistogram::bins`].
     fn decoded(stored: &HdrHistogram) -> Result<Histogram<u64>, HistogramError> {
         let plain = stored.plain()?;
         Deserializer::new()
@@ -145,7 +148,8 @@ mod tests {
             .map_err(|error| not_encoded(format!("{error:?}")))
     }
 
-    /// Returns the bins that have samples, as the `hdrhistogram` library reports them.
+    /// Returns the bins that have samples, as the `hdrhistogram` library reports them, for the
+    /// tests to compare.
     fn bins_of(decoded: &Histogram<u64>) -> Vec<Bin> {
         let values = decoded.iter_recorded().map(|step| step.value_iterated_to());
         let bin = |value| Bin {
@@ -156,7 +160,7 @@ mod tests {
         values.map(bin).collect()
     }
 
-    /// Deflates and base64-encodes a V2 encoding.
+    /// Builds a stored histogram for a test: deflates and base64-encodes the V2 encoding `plain`.
     fn packed(plain: &[u8]) -> HdrHistogram {
         let mut deflated = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::best());
         std::io::Write::write_all(&mut deflated, plain).expect("memory");
@@ -167,8 +171,8 @@ mod tests {
         HdrHistogram { hdr_v2: STANDARD.encode(bytes), significant_digits: 3 }
     }
 
-    /// Builds a V2 encoding with the given header (payload, offset, digits, lowest, highest) and
-    /// counts.
+    /// Builds an inflated V2 encoding for a test, with the given header (payload, offset, digits,
+    /// lowest, highest) and encoded counts.
     fn plain(head: [u64; 5], counts: &[u8]) -> Vec<u8> {
         let [payload, offset, digits, lowest, highest] = head;
         let short = |value: u64| u32::try_from(value).expect("32 bits").to_be_bytes();
@@ -181,7 +185,8 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that for any bytes both decoders give the same bins or both refuse.
+        /// Checks that, for any header and counts, [`HdrHistogram::bins`] and the library's decoder
+        /// give the same bins or both refuse.
         #[test]
         fn bins_are_those_of_the_library(
             counts in prop::collection::vec(
@@ -213,7 +218,8 @@ mod tests {
         }
     }
 
-    /// Returns the message of an error; empty for a histogram that was read.
+    /// Returns the message of the error with which a test could not read a histogram; empty where
+    /// it was read.
     fn error<T>(result: &Result<T, HistogramError>) -> String {
         result.as_ref().err().map(ToString::to_string).unwrap_or_default()
     }
@@ -229,7 +235,8 @@ mod tests {
         assert!(refused(&long, "bytes is longer than"));
     }
 
-    /// Builds a histogram whose header claims these sizes, with `zeros` bytes of counts.
+    /// Builds a stored histogram for a test, whose header claims these sizes and whose counts are
+    /// `zeros` zero bytes.
     fn claiming(payload: u32, digits: u32, highest: u64, zeros: usize) -> HdrHistogram {
         let head = [u64::from(payload), 0, u64::from(digits), 1, highest];
         packed(&plain(head, &vec![0; zeros]))

@@ -1,8 +1,8 @@
 //! Identifiers of measured runs, kernel records, campaigns and events: ULIDs. Those of runs are
 //! assigned when their campaign is planned.
 
-/// Returns a ULID made of a time in milliseconds since 1970 and 80 random bits; `main` provides
-/// both.
+/// Returns the ULID of a time in milliseconds since 1970 and the lowest 80 bits of a random number;
+/// the caller provides both.
 pub fn ulid(unix_ms: u64, random: u128) -> String {
     ulid::Ulid::from_parts(unix_ms, random).to_string()
 }

@@ -11,8 +11,8 @@ use crate::run::{EngineFacts, HardwareFacts, Time};
 /// Schema name of a kernel record.
 pub const SCHEMA: &str = "kernel.v1";
 
-/// Record of the kernel benchmarks of one engine build on a machine: those of `cargo xtask
-/// kernels`, or those in the outputs of a GPU validation's stages.
+/// Record of the kernel benchmarks of one engine build on a machine: those that `cargo xtask
+/// kernels` ran, or those in the outputs of a GPU validation's stages.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct KernelRecord {
     /// Name of this schema, always `kernel.v1`.
@@ -27,10 +27,10 @@ pub struct KernelRecord {
     pub hardware: HardwareFacts,
     /// Start, end and duration of the benchmarks.
     pub time: Time,
-    /// Benchmark results, one for each operation and shape.
+    /// Benchmark results, one for each operation, shape, data type and instruction set.
     pub benches: Vec<KernelBench>,
-    /// Speed of a whole model in the same release, compared with limits measured on the same
-    /// machine; left out where no model was benchmarked.
+    /// Speed of a whole model with the same engine build, compared with hardware limits measured on
+    /// the same machine; left out where no model was benchmarked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_bench: Option<ModelBench>,
     /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
@@ -49,7 +49,7 @@ pub struct ModelBench {
     pub model: String,
     /// Device that computed, as the engine names it.
     pub device: String,
-    /// Number of threads that computed the benchmark.
+    /// Number of threads that computed in the benchmark.
     pub threads: u64,
     /// Data type in which matrices are multiplied.
     pub dtype: String,
@@ -89,8 +89,9 @@ pub struct DecodeBench {
     pub context: u64,
     /// Output tokens per second of all sequences together, median over repeats.
     pub tokens_per_s: f64,
-    /// Fraction of the memory bandwidth limit of the machine that the decode step reached, if it
-    /// reads weights and KV cache once; left out where the size of the weights is not known.
+    /// Fraction of the machine's memory bandwidth limit that the decode steps reached, counted as
+    /// if each read the weights and the KV cache once; left out where the size of the weights is
+    /// not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_share: Option<f64>,
 }
@@ -157,8 +158,8 @@ pub struct KernelBench {
     pub op: String,
     /// Shape as letters with sizes, such as `T512_K576_N1536`.
     pub shape: String,
-    /// Data type that the benchmark's name states, such as that of the weights or of the KV cache,
-    /// which may follow a model's name.
+    /// Data type that the benchmark's name states, such as that of the weights or of the KV cache;
+    /// a model's name may stand before the data type.
     pub dtype: String,
     /// Instruction set that the kernel was built for, such as `avx512`, `portable` or `sm_90a`.
     pub isa: String,
@@ -176,7 +177,7 @@ pub struct KernelBench {
     /// Number of floating-point operations of one call of the benchmarked operation; null where it
     /// is not known.
     pub flops: Option<u64>,
-    /// Fraction of the machine's limit that the benchmarked operation reached; null where no limit
-    /// is known for the operation.
+    /// Fraction of the machine's limit that the benchmarked operation reached; null where the
+    /// operation's work, or a limit for it, is not known.
     pub limit_share: Option<f64>,
 }

@@ -24,7 +24,8 @@ pub struct LabFile {
     pub target: String,
     /// Id of the model that is served, one of the target's models.
     pub model: String,
-    /// Scenario ids under which candidates are measured, all with equal weight.
+    /// Ids of the scenarios, here called profiles, with each of which every candidate is measured;
+    /// all have equal weight.
     pub profiles: Vec<String>,
     /// Objective of the lab: the metric to improve, and bounds that other metrics must keep.
     pub objective: Objective,
@@ -46,9 +47,9 @@ pub struct LabFile {
 pub struct Objective {
     /// Name of the metric to improve.
     pub metric: String,
-    /// Bound of a metric by its name, in the metric's unit, which the median over repeats must keep
-    /// in every profile: an upper bound where lower values of the metric are better, else a lower
-    /// bound.
+    /// Bounds by metric name, each in the metric's unit. In every profile the median of the metric
+    /// over a candidate's repeats must keep its bound: an upper bound where lower values of the
+    /// metric are better, else a lower bound.
     #[serde(default)]
     pub bounds: BTreeMap<String, f64>,
 }
@@ -98,12 +99,13 @@ pub enum Combine {
     OneAtATime,
     /// Grid: every combination of options is tried.
     Grid,
-    /// Staged: each option alone, then pairs of options that helped, and the best of each axis
-    /// together.
+    /// Staged: each option is tried alone, then the pairs of options that helped alone and, where
+    /// these lie on three axes or more, the best option of each axis together.
     Staged,
 }
 
-/// Budget of a lab: it starts no round of runs that is expected to exceed one of the two limits.
+/// Budget of a lab. The lab starts no round of runs that it expects to exceed the limit on runs or
+/// the limit on time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabBudget {
@@ -133,8 +135,8 @@ pub enum LabStage {
     /// Engines: each engine with its own flags is compared with the first one, to find the best by
     /// the lab's objective.
     Engines,
-    /// Options: options of the best engine are compared with that engine's own flags, to find those
-    /// that help.
+    /// Options: options of the best engine are compared with the same engine without options, to
+    /// find those that help.
     Options,
     /// Combinations: options that helped alone are tried together.
     Combinations,
@@ -152,30 +154,32 @@ pub struct Round {
     pub candidates: Vec<Candidate>,
     /// Number of runs of each candidate under each profile.
     pub repeats: u32,
-    /// Number of the round's first block within the campaign.
+    /// Number within the campaign of the first block of the round, counted from 0 over all rounds.
     pub block: u32,
     /// Number of runs that the lab requested before this round.
     pub runs: u32,
 }
 
-/// Numbers of runs and rounds of a lab, at least and at most, as they are known before the first
-/// run.
+/// Smallest and largest numbers of runs and rounds that a lab may take, as they are known before
+/// the first run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabOutline {
-    /// Number of runs of the lab if every decision falls early and no option helps.
-    pub runs_least: u32,
-    /// Number of runs of the lab that judge every option once and confirm two of them; with a
-    /// smaller budget the lab reaches no conclusion.
-    pub runs_enough: u32,
-    /// Number of runs of the lab if no decision falls before the last repeat and every option
+    /// Smallest number of runs that the lab may take: every decision falls early, and no option
     /// helps.
+    pub runs_least: u32,
+    /// Number of runs with which the lab can reach a conclusion: they judge every option once and
+    /// confirm two candidates. With a smaller budget it reaches none.
+    pub runs_enough: u32,
+    /// Largest number of runs that the lab may take: no decision falls before the last repeat, and
+    /// every option helps.
     pub runs_most: u32,
     /// Maximum number of runs of the confirmation round, which the budget reserves.
     pub runs_last: u32,
-    /// Number of rounds of the lab if every decision falls early and no option helps.
-    pub rounds_least: u32,
-    /// Number of rounds of the lab if no decision falls before the last repeat and every option
+    /// Smallest number of rounds that the lab may take: every decision falls early, and no option
     /// helps.
+    pub rounds_least: u32,
+    /// Largest number of rounds that the lab may take: no decision falls before the last repeat,
+    /// and every option helps.
     pub rounds_most: u32,
     /// Id, revision and hash of the comparison policy that says how often candidates run, and when
     /// one is better than another.
@@ -183,8 +187,8 @@ pub struct LabOutline {
 }
 
 impl LabFile {
-    /// Returns the candidate without options of the engine at this index, which runs with the flags
-    /// that the lab file gives the engine.
+    /// Returns the candidate that runs the engine at index `engine` of the lab file without
+    /// options, so with the flags that the lab file gives this engine.
     pub fn plain(engine: usize) -> Candidate {
         Candidate { engine, options: BTreeMap::new() }
     }
@@ -222,7 +226,7 @@ impl Candidate {
     }
 }
 
-/// Longest variant name in bytes, as `release-bench --variant` accepts.
+/// Longest variant name in bytes, as `release-bench --variant` accepts; a longer one is cut.
 const VARIANT_BYTES_MAX: usize = 40;
 /// Length of the hash that keeps cut variant names unique, in hex digits.
 const HASH_BYTES: usize = 8;
@@ -233,7 +237,8 @@ pub fn flag_name(word: &str) -> Option<&str> {
     word.starts_with('-').then(|| word.split('=').next().unwrap_or(word))
 }
 
-/// Returns `flags` without the flags of the given names and their values.
+/// Returns the command-line words `flags` without the flags that `names` lists and without the
+/// values that follow these flags.
 pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
     let mut left = Vec::new();
     let mut skips = false;
@@ -333,7 +338,7 @@ fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
     check_flags(lab)
 }
 
-/// Longest name of an axis or option, in bytes.
+/// Longest name of an axis or option that a lab file may have, in bytes; a longer one is refused.
 const NAME_BYTES_MAX: usize = 18;
 
 /// Checks that no two axes of an engine set the same flag: a server that gets a flag twice uses one

@@ -34,7 +34,7 @@ pub struct Measurement {
     /// Numbers of requests and tokens in the run; null where it ended before its clock started.
     pub counts: Option<Counts>,
     /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays; null where no request was
-    /// answered or a time is beyond the largest one of a histogram.
+    /// answered or a time is longer than a histogram can hold.
     pub histograms: Option<Histograms>,
     /// Metrics: throughput, goodput and latency percentiles; null where no request was answered.
     pub metrics: Option<Metrics>,
@@ -51,8 +51,8 @@ pub struct Measurement {
 pub const SCHEMA: &str = "measurement.v1";
 
 impl Measurement {
-    /// Moves the fields of the measurement into the run record `record`, and leaves its other
-    /// fields unchanged.
+    /// Moves the fields of the measurement into the fields of the same names in the run record
+    /// `record`, and leaves the other fields of `record` unchanged.
     pub fn fill(self, record: &mut RunRecord) {
         record.status = self.status;
         record.validity = self.validity;

@@ -59,8 +59,9 @@ pub struct Metric {
     pub better: Better,
     /// Scenarios in which the metric is release-blocking.
     pub gates: Gates,
-    /// Minimum effect in percent: the screen suspects no smaller difference, and a confirmation may
-    /// measure half of it (docs/method/comparisons.md).
+    /// Minimum effect in percent: the screen of a comparison suspects no smaller difference, and a
+    /// confirmation must measure at least half of the minimum effect and half of the noise
+    /// (docs/method/comparisons.md).
     pub floor_pct: f64,
     read: Read,
 }

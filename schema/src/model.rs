@@ -65,7 +65,7 @@ impl ModelFile {
         self.context_tokens.or_else(of_config)
     }
 
-    /// Returns the origin of the weights, or `None` where the file names none or more than one.
+    /// Returns the origin of the weights, or `None` where the model file does not name exactly one.
     pub fn weights(&self) -> Option<Weights<'_>> {
         match (&self.sources[..], &self.sha256, &self.config) {
             (sources @ [_, ..], Some(sha256), None) => Some(Weights::File { sources, sha256 }),

@@ -26,16 +26,18 @@ pub struct PolicyFile {
     pub question: String,
     /// Revision of the comparison policy.
     pub rev: u32,
-    /// Number of pairs of runs in the screen, from 2 to 100, unless the user requests another
-    /// number.
+    /// Number of pairs of runs in the screen of each cell, from 2 to 100, unless the user requests
+    /// another number.
     pub screen_pairs: u32,
-    /// Number of pairs of fresh runs that confirm or refute a suspected change, from 2 to 100.
+    /// Number of pairs of fresh runs with which a cell's suspected changes are confirmed or
+    /// refuted, from 2 to 100.
     pub confirm_pairs: u32,
-    /// Minimum number of pairs for a statistical test, from 2 to 100.
+    /// Minimum number of pairs for a statistical test, from 2 to 100; with fewer, no change is
+    /// claimed or excluded.
     pub pairs_min: u32,
     /// Error probability of each one-sided test, above 0 and below 1.
     pub alpha: f64,
-    /// Confidence of the two-sided interval that is shown, above 0 and below 1.
+    /// Confidence of the two-sided interval that is shown with an effect, above 0 and below 1.
     pub confidence: f64,
     /// Power for which the minimum detectable effect is stated, above 0 and below 1.
     pub power: f64,

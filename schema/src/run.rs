@@ -64,7 +64,7 @@ pub struct RunRecord {
     /// Numbers of requests and tokens in the run; null where it ended before its clock started.
     pub counts: Option<Counts>,
     /// Latency histograms: TTFT, TPOT, ITL, E2E, waits and delays; null where no request was
-    /// answered or a time is beyond the largest one of a histogram, and in an imported record.
+    /// answered or a time is longer than a histogram can hold, and in an imported record.
     pub histograms: Option<Histograms>,
     /// Metrics: throughput, goodput and latency percentiles; null where no request was answered.
     pub metrics: Option<Metrics>,
@@ -212,8 +212,8 @@ pub struct CampaignSlot {
     pub block: u32,
     /// Position of the run within its block, from 0, in the order in which servers are started.
     pub position: u32,
-    /// Number of the run's repeat of its model and scenario within its stage or round of the
-    /// campaign, from 1.
+    /// Which repeat of its model and scenario the run is, counted from 1 within its stage or, in a
+    /// lab, its round of the campaign.
     pub repeat: u32,
     /// Executor that put the run on its node: `local` or `slurm`.
     pub executor: String,
@@ -234,8 +234,8 @@ pub struct Time {
     /// Time from the first scheduled send to the last token of the answered requests, in
     /// microseconds; in a kernel record, the duration of the benchmarks.
     pub wall_us: Option<u64>,
-    /// Duration of the steady state, from the first to the last moment at which at least 90 % of
-    /// the largest number of requests were in flight, in microseconds; null where it is shorter
+    /// Duration of the steady state, in microseconds: from the first to the last moment at which
+    /// the number of requests in flight is at least 90 % of its maximum. Null where that is shorter
     /// than 10 s.
     pub window_us: Option<u64>,
     /// Time from the first scheduled send to the steady state, in microseconds; null without a
@@ -250,7 +250,7 @@ pub struct Time {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ScenarioFacts {
     /// Id of the scenario: stem of its file under `suite/scenarios/`, or the id of a point of a
-    /// sweep over it.
+    /// sweep that varies this scenario.
     pub id: String,
     /// Revision of the scenario file that the run measured.
     pub rev: u32,
@@ -283,7 +283,8 @@ pub struct ScenarioFacts {
     pub ignore_eos: Option<bool>,
     /// Arrival process: when the requests were sent.
     pub arrival: Option<Arrival>,
-    /// Warm-up requests that were sent before the clock started.
+    /// Settings of the warm-up before the clock started: how many requests were sent, with which
+    /// prompts and how long answers.
     pub warmup: Option<Warmup>,
     /// Connections: kept open or one for each request; left out where they were kept open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -312,16 +313,17 @@ pub struct ClientFacts {
     pub name: Option<String>,
     /// Version of the load generator that sent the run's requests.
     pub version: Option<String>,
-    /// Share of one core that the client's loop used: 95th percentile over slices of 100 ms.
+    /// Share of one core that the client's loop used: 95th percentile of the shares in slices of
+    /// 100 ms of the run.
     pub cpu_share_p95: Option<f64>,
-    /// Time that one turn of the client's loop kept it from incoming data: 99th percentile, in
-    /// microseconds.
+    /// Time from the end of one poll of the client's loop for incoming data to the start of the
+    /// next poll: 99th percentile over all polls, in microseconds.
     pub loop_lag_us_p99: Option<u64>,
     /// True when at least 99.9 % of the reads of tokens have the kernel's receive time stamp;
     /// otherwise, receive times are the client's own. Null without reads.
     pub kernel_timestamps: Option<bool>,
-    /// Delay between the kernel's receive time stamp and the client's read: 99th percentile, in
-    /// microseconds; null without kernel time stamps.
+    /// Delay between the kernel's receive time stamp and the client's read: 99th percentile over
+    /// the reads of tokens, in microseconds; null without kernel time stamps.
     pub kernel_to_user_us_p99: Option<u64>,
     /// Share of the client's reads of tokens that brought more than one chunk with tokens, from 0
     /// to 1.
@@ -332,11 +334,12 @@ pub struct ClientFacts {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub late_read_share: Option<f64>,
     /// Delay of the client in taking up a request after its scheduled send, without waits for the
-    /// concurrency limit: 99th percentile, in microseconds.
+    /// concurrency limit: 99th percentile over the requests, in microseconds.
     pub schedule_lag_us_p99: Option<u64>,
-    /// Maximum number of responses that were in flight at one time.
+    /// Largest number of responses that were in flight at the same moment of the run.
     pub streams_max: Option<u64>,
-    /// Location of the client relative to the server, and its route and connections.
+    /// Connection of client and server: whether both ran on one machine, whether responses were
+    /// streamed, and how many connections were in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<ClientPlace>,
     /// TLS version and cipher of the connections; left out for plain connections.
@@ -369,9 +372,9 @@ pub struct CacheFacts {
     /// Number of prompt tokens that the server found in its prefix cache during the run, as it
     /// reports; null where it does not.
     pub hit_tokens: Option<u64>,
-    /// Number of prompt tokens that the server should find in its prefix cache: prefixes that
-    /// repeat within the manifest, and tokens that were sent ahead. Null where the cache's page
-    /// size is not known.
+    /// Largest number of prompt tokens that the server can find in its prefix cache during the run:
+    /// prefixes that repeat within the manifest, and tokens that were sent ahead. Null where the
+    /// cache's page size is not known.
     pub expected_hit_tokens: Option<u64>,
     /// Number of prompt tokens that were sent ahead to fill the prefix cache; left out where the
     /// scenario does not prime it.
@@ -522,13 +525,13 @@ pub struct Check {
     pub detail: Option<String>,
 }
 
-/// Level of a quality rule: how serious a failure of the rule is.
+/// Level of a quality rule: how serious it is when a record fails the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
     /// Error: the figures are wrong and must not be used as they are.
     Error,
-    /// Warning: a reader must know it to interpret the figures.
+    /// Warning: a reader must know of the failed rule to interpret the figures.
     Warning,
 }
 

@@ -11,8 +11,8 @@ pub use crate::arrival::Arrival;
 pub use crate::run::CacheState;
 pub use crate::workload::{Pack, Workload};
 
-/// Number of requests of the `sharegpt` scenario, the ShareGPT sample on which all engines publish
-/// results.
+/// Number of requests of the `sharegpt` scenario, the sample of ShareGPT conversations on which
+/// engines publish results.
 pub const SHAREGPT_REQUESTS: u64 = 10_000;
 
 /// Scenario file `suite/scenarios/<id>.toml`; the id is the file's stem.
@@ -25,7 +25,8 @@ pub struct Scenario {
     pub rev: u32,
     /// Workload: the requests and how they are drawn.
     pub workload: Workload,
-    /// Warm-up requests that are sent before the clock starts.
+    /// Settings of the warm-up before the clock starts: how many requests are sent, with which
+    /// prompts and how long answers.
     pub warmup: Warmup,
     /// Arrival process: when the requests are sent.
     pub arrival: Arrival,
@@ -89,7 +90,8 @@ impl CacheProtocol {
     }
 }
 
-/// Warm-up: requests that are sent before the clock starts.
+/// Warm-up settings of a scenario: how many requests are sent before the clock starts, with which
+/// prompts and how long answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Warmup {
@@ -224,7 +226,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Returns the text of a scenario file with the same content.
+    /// Returns the scenario as the text of a scenario file (TOML).
     ///
     /// # Errors
     /// A value has no TOML form, such as a `null` in an additional field of the body.

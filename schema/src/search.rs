@@ -13,12 +13,12 @@ pub struct SearchResult {
     pub scenario: String,
     /// Latency limits that the user gave for each request, such as `ttft_ms=500`.
     pub slos: Vec<String>,
-    /// Share of the requests at a rate that must meet all latency limits, from 0 to 1.
+    /// Share of requests that must meet all latency limits for a request rate to pass, from 0 to 1.
     pub attainment: f64,
     /// Confidence, from 0 to 1, of the one-sided bounds by which a rate is judged.
     pub confidence: f64,
-    /// Precision of the search: share by which `requests_per_s_lost` may exceed
-    /// `requests_per_s_kept` at its end, above 0 and below 1.
+    /// Precision of the search, above 0 and below 1: the search narrows the range until
+    /// `requests_per_s_lost` exceeds `requests_per_s_kept` by at most this share of the latter.
     pub precision: f64,
     /// Highest tried request rate that was judged to meet the limits, in requests per second; null
     /// where none was.
@@ -37,11 +37,13 @@ pub struct SearchTrial {
     pub requests_per_s: f64,
     /// Result of the trial: `met`, `missed` or `undecided`.
     pub standing: String,
-    /// Lower confidence bound of the share of requests that meet all limits, from 0 to 1.
+    /// Lower confidence bound of the share of requests, over all runs of the trial, that meet all
+    /// limits, from 0 to 1.
     pub share_min: f64,
-    /// Upper confidence bound of the share of requests that meet all limits, from 0 to 1.
+    /// Upper confidence bound of the share of requests, over all runs of the trial, that meet all
+    /// limits, from 0 to 1.
     pub share_max: f64,
-    /// Runs of the trial, all at its request rate, in order.
+    /// Runs of the trial, all at its request rate, in the order in which they were made.
     pub runs: Vec<SearchRun>,
 }
 

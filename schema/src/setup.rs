@@ -65,8 +65,8 @@ pub struct ServerFacts {
     /// Command line of the server, with `{model}` and `{port}` in place of paths and ports: no path
     /// enters a record. Null for a server that the campaign did not start.
     pub argv: Option<Vec<String>>,
-    /// Environment variables that change how the server runs, as they were set for it; paths and
-    /// names are replaced.
+    /// Environment variables that change how the server runs, as they were set for it; paths, and
+    /// names of machine and user, in their values are replaced.
     pub env: Option<BTreeMap<String, String>>,
     /// Effective configuration that the server reports: name of the flag to its resolved value,
     /// without flags such as the port.
@@ -97,12 +97,12 @@ pub struct ServerFacts {
     /// Part of the start-up time for loading the weights, in microseconds; null where the server
     /// does not report it.
     pub weights_load_us: Option<u64>,
-    /// Use of the machine's GPUs by the server.
+    /// Number of the machine's GPUs that worked during the run; left out where it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parallel: Option<Parallel>,
 }
 
-/// Use of the machine's GPUs by the server.
+/// Number of the machine's GPUs that worked during a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Parallel {
     /// Number of GPUs that worked while the clock ran, by telemetry; 0 on a machine without any.
@@ -162,7 +162,7 @@ pub struct HardwareFacts {
     pub cpu_model: Option<String>,
     /// CPU instruction sets that matter to an engine, as the operating system names them.
     pub cpu_features: Option<Vec<String>>,
-    /// Number of logical CPU cores that may be used.
+    /// Number of logical CPU cores of the machine that the campaign's processes may use.
     pub cores: Option<u32>,
     /// Memory of the machine, in bytes.
     pub ram_bytes: Option<u64>,
@@ -215,7 +215,8 @@ pub struct GpuState {
     pub uuid_sha256: Option<String>,
     /// Default power limit of the GPU, in milliwatts.
     pub power_limit_default_mw: Option<u64>,
-    /// Maximum PCIe generation of the GPU's link.
+    /// Highest PCIe generation at which the GPU's link can run in this machine; the link may be
+    /// slower at the moment.
     pub pcie_generation: Option<u32>,
     /// True when the GPU's memory has error correction (ECC) on.
     pub ecc: Option<bool>,
@@ -227,7 +228,8 @@ pub struct GpuState {
     pub compute_mode: Option<String>,
 }
 
-/// Location of the client relative to the server, and its connections.
+/// Connection of client and server: whether both ran on one machine, whether responses were
+/// streamed, and how many connections were in use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClientPlace {
     /// True when the client ran on the server's machine; null where the campaign did not start the
@@ -235,6 +237,6 @@ pub struct ClientPlace {
     pub same_host: Option<bool>,
     /// True when the server streamed its responses in chunks.
     pub stream: Option<bool>,
-    /// Maximum number of connections in use at one time.
+    /// Largest number of the client's connections that were in use at the same moment of the run.
     pub sockets_max: Option<u64>,
 }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
-    /// Machines that belong to the target; a target that requires no device is the fallback.
+    /// Condition that a machine must meet to belong to the target; a target whose condition
+    /// requires no GPU is used where no other one fits.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
     /// Ids of the scenarios that are measured on the target, in the order in which they run.
@@ -51,8 +52,8 @@ pub struct TargetModel {
     /// Longest sequence that servers are started for, in tokens; left out for the engine's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// Percentage of memory that servers may use, in each engine's own definition; left out for the
-    /// engine's default.
+    /// Percentage of memory that servers may use; each engine itself defines of which memory. Left
+    /// out for the engine's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<u32>,
 }

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// Telemetry of a run, from just before the clock started to just after it stopped.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Telemetry {
-    /// Time between two polls during the run, in microseconds; null where only the moments before
-    /// and after the run were polled.
+    /// Planned time between two polls during the run, in microseconds; null where polls were made
+    /// only before and after the run.
     pub interval_us: Option<u64>,
     /// Cost of the polling that collected the telemetry.
     pub cost: LookCost,
@@ -30,8 +30,8 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Returns the sum of peak memory in use on the GPUs that worked, in bytes, or `None` where no
-    /// GPU worked or one does not report it.
+    /// Returns the sum, over the GPUs that worked, of each one's peak memory in use, in bytes, or
+    /// `None` where no GPU worked or one does not report it.
     pub fn gpu_memory_used_bytes_max(&self) -> Option<u64> {
         let worked = self.gpus.iter().flatten().filter(|gpu| gpu.worked);
         let all: Option<Vec<u64>> = worked.map(|gpu| gpu.memory_used_bytes_max).collect();
@@ -44,22 +44,26 @@ impl Telemetry {
 pub struct LookCost {
     /// Number of telemetry polls of the run, with those just before and just after it.
     pub looks: u64,
-    /// Number of requests for the server's metrics that failed.
+    /// Number of requests for the server's metrics, at polls or as retries of the last one, that
+    /// failed.
     pub server_looks_failed: u64,
     /// CPU time of the thread that polls during the run, in microseconds; 0 without such a thread.
     pub cpu_us: u64,
-    /// Longest wait for the server's metrics, in microseconds.
+    /// Time that the slowest request for the server's metrics took, in microseconds.
     pub server_look_us_max: u64,
 }
 
 /// Server metrics over a run, by the suite's names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ServerTelemetry {
-    /// Number of requests that the server was running, at the polls during the run.
+    /// Distribution, over the polls during the run, of the number of requests that the server was
+    /// running; null where it was not reported at any of them.
     pub requests_running: Option<Spread>,
-    /// Number of requests that waited in the server, at the polls during the run.
+    /// Distribution, over the polls during the run, of the number of requests that waited in the
+    /// server; null where it was not reported at any of them.
     pub requests_waiting: Option<Spread>,
-    /// Number of KV cache pages in use, at the polls during the run.
+    /// Distribution, over the polls during the run, of the number of KV cache pages in use; null
+    /// where it was not reported at any of them.
     pub kv_pages_used: Option<Spread>,
     /// Total number of KV cache pages of the server; null where it is not reported.
     pub kv_pages: Option<u64>,
@@ -100,10 +104,10 @@ pub struct HostTelemetry {
     /// Share of the time of all cores that the hypervisor gave to other machines, from 0 to 1; null
     /// for a run shorter than a kernel tick.
     pub cpu_steal_share: Option<f64>,
-    /// Peak memory in use on the machine, in bytes: total memory without what is available before
-    /// swapping.
+    /// Peak memory in use on the machine, in bytes, by the poll with the largest value: total
+    /// memory without what is available before swapping.
     pub memory_used_bytes_max: Option<u64>,
-    /// Largest load average over one minute of the machine during the run.
+    /// Largest one-minute load average of the machine among the polls of the run.
     pub load_1m_max: Option<f64>,
     /// Pressure stall times; null where the system does not report them.
     pub pressure: Option<Pressure>,
@@ -129,19 +133,19 @@ pub struct Pressure {
 pub struct GpuTelemetry {
     /// True when the GPU was busy at one or more polls.
     pub worked: bool,
-    /// Power draw of the GPU at the polls during the run, in milliwatts; null where the driver does
-    /// not report it.
+    /// Distribution, over the polls during the run, of the power draw of the GPU, in milliwatts;
+    /// null where the driver does not report it.
     pub power_mw: Option<Spread>,
     /// Energy that the GPU used from just before the clock started to just after it stopped, in
     /// millijoules; null where the driver reports neither energy nor power.
     pub energy_mj: Option<u64>,
     /// Source of the value of `energy_mj`; null where the energy is not known.
     pub energy_source: Option<EnergySource>,
-    /// Clock of the GPU's processors at the polls during the run, in MHz; null where the driver
-    /// does not report it.
+    /// Distribution, over the polls during the run, of the clock of the GPU's processors, in MHz;
+    /// null where the driver does not report it.
     pub sm_mhz: Option<Spread>,
-    /// Clock of the GPU's memory at the polls during the run, in MHz; null where the driver does
-    /// not report it.
+    /// Distribution, over the polls during the run, of the clock of the GPU's memory, in MHz; null
+    /// where the driver does not report it.
     pub memory_mhz: Option<Spread>,
     /// Peak temperature of the GPU chip, in degrees Celsius; null where the driver does not report
     /// it.
@@ -149,8 +153,8 @@ pub struct GpuTelemetry {
     /// Peak temperature of the GPU memory, in degrees Celsius; null where the driver does not
     /// report it.
     pub memory_c_max: Option<u64>,
-    /// Share of time in which a kernel ran on the GPU, at the polls during the run, in percent;
-    /// null where the driver does not report it.
+    /// Distribution, over the polls during the run, of the share of time in which a kernel ran on
+    /// the GPU, in percent; null where the driver does not report it.
     pub util_percent: Option<Spread>,
     /// Peak memory in use on the GPU by all processes, in bytes; null where the driver does not
     /// report it.

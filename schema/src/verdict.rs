@@ -60,20 +60,20 @@ pub struct Verdict {
     /// Mean of the metric's values over the candidate's runs behind the verdict, in the metric's
     /// unit; null where none measured the metric.
     pub candidate: Option<f64>,
-    /// Number of pairs of runs behind the effect; 0 where no pairs were compared.
+    /// Number of pairs of runs from which the effect is computed; 0 where no pairs were compared.
     pub pairs: u32,
     /// Effect in percent: geometric mean of candidate / baseline over the pairs, minus one; in a
     /// cell without pairs, ratio of the geometric means over all usable runs, minus one. Null where
     /// no ratio can be computed, and for failed requests.
     pub effect_pct: Option<f64>,
-    /// t interval of the effect from the log ratios of the pairs at the policy's confidence, such
-    /// as 95 %, in percent; null where the pairs give none.
+    /// t interval of the effect in percent, from the log ratios of the pairs, at the policy's
+    /// confidence, such as 95 %; null with fewer than two pairs or without an effect.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p-value of the hypothesis that there is no effect; null where the pairs give
-    /// none.
+    /// Two-sided p-value of the hypothesis that there is no effect; null with fewer than two pairs
+    /// or without an effect.
     pub p: Option<f64>,
-    /// One-sided p-value of a confirmation, adjusted by Holm over all suspected changes of the
-    /// campaign in the same direction; left out before a confirmation.
+    /// One-sided p-value of the confirmation, adjusted by Holm over all suspected changes of the
+    /// campaign in the same direction; left out without a confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub p_adjusted: Option<f64>,
     /// Cliff's delta, from -1 to 1: over all combinations of a baseline run and a candidate run,
@@ -83,26 +83,27 @@ pub struct Verdict {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cliffs_delta: Option<f64>,
     /// Minimum effect of the metric in percent: the screen suspects no smaller effect, and a
-    /// confirmation may measure half of it.
+    /// confirmation must measure at least half of this minimum.
     pub floor_pct: f64,
-    /// Noise in percent: half-width of the interval that a release showed against itself in this
-    /// campaign. The screen suspects no smaller effect, and a confirmation may measure half of it.
-    /// Left out where no release ran often enough to show any, or the metric is not judged.
+    /// Noise in percent: half-width of the confidence interval of the difference between runs of
+    /// one and the same release in this campaign. The screen suspects no smaller effect, and a
+    /// confirmation must measure at least half of the noise. Left out where no release ran often
+    /// enough to show any, or the metric is not judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_pct: Option<f64>,
     /// Minimum detectable effect in percent: the smallest effect that as many pairs with the same
-    /// scatter would show with the power of the policy, such as 80 %; null where the pairs give
-    /// none.
+    /// scatter would show with the power of the policy, such as 80 %; null with fewer than two
+    /// pairs or without an effect.
     pub mde_pct: Option<f64>,
     /// Conclusion about the metric, such as regressed, improved, unchanged or inconclusive.
     pub verdict: VerdictKind,
     /// Stage that the judgement of the metric reached: estimate, screen or confirmation.
     pub stage: Stage,
-    /// True when the screen suspected a change, which a confirmation then accepts or rejects.
+    /// True when the screen suspected a change, which a confirmation must then confirm or refute.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspected: bool,
-    /// Waiver: reason why a failing verdict is accepted, and until when; null where no waiver
-    /// applies.
+    /// Waiver that accepts the regression or new failure of this verdict, as text with its reason,
+    /// end and event id; null where none applies.
     pub waiver: Option<String>,
 }
 
@@ -119,10 +120,10 @@ impl Verdict {
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictKind {
     /// Regressed: the screen suspected that the candidate is worse, and the confirmation measured
-    /// it as worse beyond chance, by at least half the minimum effect and half the noise.
+    /// it as worse beyond chance, by at least half the minimum effect and at least half the noise.
     Regressed,
     /// Improved: the screen suspected that the candidate is better, and the confirmation measured
-    /// it as better beyond chance, by at least half the minimum effect and half the noise.
+    /// it as better beyond chance, by at least half the minimum effect and at least half the noise.
     Improved,
     /// Unchanged: two one-sided tests at the policy's error probability show that the effect lies
     /// within the minimum effect (the 90 % interval does, for a probability of 5 %).
@@ -130,14 +131,14 @@ pub enum VerdictKind {
     /// Inconclusive: the runs do not suffice for a conclusion, or the metric is shown and not
     /// judged.
     Inconclusive,
-    /// Changed configuration: baseline and candidate ran with different flags that a command line
-    /// sets.
+    /// Changed configuration: a flag that a server's command line sets has different values at the
+    /// baseline and at the candidate, so the metric is not judged.
     ChangedConfig,
-    /// New failure: runs or requests failed at the candidate and none did at the baseline, which
-    /// has usable runs.
+    /// New failure: runs or requests failed at the candidate and none did at the baseline, and the
+    /// baseline has usable runs.
     NewFailure,
-    /// Fixed failure: runs or requests failed at the baseline and none did at the candidate, which
-    /// has usable runs.
+    /// Fixed failure: runs or requests failed at the baseline and none did at the candidate, and
+    /// the candidate has usable runs.
     FixedFailure,
 }
 

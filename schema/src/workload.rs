@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::{InvalidFile, out_of_range, positive};
 
-/// Workload of a scenario: which requests are drawn, and how. Each sampler (`pack`) accepts only
-/// some of these keys.
+/// Workload of a scenario: which requests are drawn, and how. Which of these keys a scenario may
+/// give depends on the sampler (`pack`).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -34,15 +34,16 @@ pub struct Workload {
     /// `[ratio * bound, bound]`, so that 1 means fixed lengths.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_ratio: Option<f64>,
-    /// Length, or its bound, of the prefix that all prompts, or all prompts of a group, share, in
-    /// tokens; no prefix where left out.
+    /// Length in tokens of the prefix that all prompts, or all prompts of a group, share, or the
+    /// bound from which that length is drawn; no prefix where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefix_tokens: Option<u64>,
     /// Number of groups, whose requests share one prefix each; left out for samplers without
     /// groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<u64>,
-    /// Maximum number of requests (turns) in one conversation; left out for no maximum.
+    /// Maximum number of requests (turns) in one conversation; further turns are left out. No
+    /// maximum where this key is left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turns_max: Option<u64>,
     /// Think time between an answer and the next turn of its conversation, in microseconds; 0 where
@@ -178,8 +179,8 @@ impl Workload {
         self.check_groups()
     }
 
-    /// Returns the longest sequence (prompt and answer) in tokens, or `None` where the dataset
-    /// decides its length.
+    /// Returns an upper bound of the length of a sequence (prompt and answer) that the workload can
+    /// draw, in tokens, or `None` where it leaves the length of prompts or answers to the dataset.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,

@@ -120,7 +120,7 @@ pub struct Cell<'a> {
 
 impl<'a> Cell<'a> {
     /// Returns the runs whose figures the cell's summaries are made from: those that answered all
-    /// requests, or, without any, those that lost some.
+    /// requests, or, if no run did, those that lost some requests.
     pub fn counted(&self) -> impl Iterator<Item = &'a Run<'a>> + '_ {
         counted(&self.runs, |run| run.figures)
     }
@@ -243,8 +243,8 @@ impl<'a> Catalog<'a> {
     }
 
     /// Groups runs by engine, release and hardware, without runs of labs, whose pages show them.
-    /// Where only labs measured a release on a hardware, their runs with default flags stay, or all
-    /// of their runs if none has default flags.
+    /// Where only labs measured a release on a hardware, their runs without a variant of the flags
+    /// stay, or all of their runs if each has a variant.
     pub fn releases(&self) -> BTreeMap<ReleaseKey, Vec<&Run<'a>>> {
         let mut releases: BTreeMap<ReleaseKey, Vec<&Run<'a>>> = BTreeMap::new();
         for run in &self.runs {
@@ -260,7 +260,7 @@ impl<'a> Catalog<'a> {
     }
 }
 
-/// Keeps only the runs that pass `test`, unless none does.
+/// Keeps only the runs that pass `test`; keeps all runs if none passes.
 fn prefer(runs: &mut Vec<&Run>, test: impl Fn(&RunRecord) -> bool) {
     if runs.iter().any(|run| test(run.record)) {
         runs.retain(|run| test(run.record));

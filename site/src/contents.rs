@@ -25,10 +25,10 @@ mod lists;
 /// comparison has a page per model and configuration.
 const DIFF_ROWS: usize = 150;
 
-/// Name and version of the program that made a page.
+/// Name and version of this program, which every page names as its generator.
 pub const GENERATOR: &str = concat!("redline-site ", env!("CARGO_PKG_VERSION"));
 
-/// Function that builds a page's view, as a value for templates.
+/// Function that builds the view of a page, which is the data that the page's template shows.
 type Fill<'a> = Box<dyn Fn() -> Value + Send + Sync + 'a>;
 
 /// Page of the site: link target, template, frame and the function that builds its view.
@@ -45,7 +45,8 @@ pub struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Renders the page for each of `places` that has it, and returns the path and text of each.
+    /// Renders the page in each kind of output of `places` that has such a page, and returns the
+    /// path and text of each.
     ///
     /// # Errors
     ///
@@ -98,7 +99,7 @@ struct List {
     /// Values for the template of the list's first page alone; they take precedence over those of
     /// all pages.
     first: Value,
-    /// Key under which the view has the rows of the list.
+    /// Key in the view under which the templates find the rows of the list.
     key: &'static str,
     rows: Vec<Value>,
     /// Largest number of rows of the list on one page.
@@ -220,7 +221,7 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Returns the hashes of all events, since an event may change any page.
+    /// Returns the SHA-256 of the text of each event, since an event may change any page.
     fn events(&self) -> Vec<String> {
         let text = |stored: &Stored<schema::event::Event>| {
             schema::event::to_text(&stored.record).unwrap_or_else(|_| stored.path.clone())
@@ -229,7 +230,7 @@ impl<'a> Contents<'a> {
         events.map(|stored| sha256_hex(text(stored).as_bytes())).collect()
     }
 
-    /// Returns the hashes of the campaign records that pass `test`.
+    /// Returns the stored hash of each campaign record that passes `test`.
     fn campaigns(&self, test: impl Fn(&schema::campaign::CampaignRecord) -> bool) -> Vec<String> {
         let campaigns = self.catalog.registry.campaigns.iter().map(|stored| &stored.record);
         campaigns.filter(|record| test(record)).map(|r| r.record_sha256.clone()).collect()

@@ -20,7 +20,7 @@ use crate::{format, outside};
 /// Largest number of entries in an Atom feed: feed readers need the newest, and the site has all.
 const ENTRIES_MAX: usize = 200;
 
-/// Time of a feed without entries, and of entries for which no time is known.
+/// Time that is written for a feed without entries, and for entries whose time is not known.
 const NEVER: &str = "1970-01-01T00:00:00Z";
 
 /// Entry of an Atom feed: a release, a regression or a correction.

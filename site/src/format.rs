@@ -3,11 +3,12 @@
 
 use schema::metric::Unit;
 
-/// Smallest and largest number of significant digits of a measured value. Three digits keep the
-/// rounding error under half a percent, below every minimum effect; nobody reads more than five.
+/// Smallest and largest number of significant digits with which a measured value is shown. Three
+/// digits keep the rounding error under half a percent, below every minimum effect; nobody reads
+/// more than five.
 const DIGITS: std::ops::RangeInclusive<i32> = 3..=5;
 
-/// Number of significant digits of a value whose repeats are all equal.
+/// Number of significant digits with which a value is shown whose repeats are all equal.
 const DIGITS_AGREED: i32 = 4;
 
 /// Formats `value` with three to five significant digits: up to the decimal place of the first

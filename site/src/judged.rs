@@ -52,7 +52,7 @@ pub struct Judged {
     /// Comparison of each pair of consecutive releases of an engine on one hardware, ordered by
     /// engine and hardware.
     pub diffs: Vec<(Pair, Diff)>,
-    /// Trend of every release-blocking metric of each cell that has at least two points, ordered by
+    /// Trends of at least two points, one for each release-blocking metric of each cell, ordered by
     /// cell and metric.
     pub trends: Vec<Trend>,
     /// Decisions of each lab campaign, computed again from its runs, with the campaign's index in

@@ -1,9 +1,9 @@
 //! Cleans untrusted text: names and messages in records. Text is cleaned once, when a view is
 //! made; templates escape it for HTML or Markdown.
 
-/// Largest length of a shown name, in characters; the record has the whole name.
+/// Largest length of a shown name, in characters; a longer one is cut, and the record has it whole.
 const NAME_MAX: usize = 120;
-/// Largest length of a shown message, in characters.
+/// Largest length of a shown message, in characters; a longer one is cut.
 const MESSAGE_MAX: usize = 400;
 
 /// Cleans a name: one line, cut at 120 characters, with U+FFFD in place of control and invisible

@@ -78,7 +78,7 @@ pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
 }
 
 /// Compares the committed pages below `folder` with what the records render. Returns one line for
-/// each page that is missing, differs, or has no records.
+/// each page that is missing or differs, and for each committed page that no record renders.
 ///
 /// # Errors
 ///
@@ -114,7 +114,7 @@ pub(crate) fn first_difference(a: &[u8], b: &[u8]) -> usize {
     same.filter(|(byte, _)| **byte == b'\n').count() + 1
 }
 
-/// Text of `results/README.md` that is the same for every registry.
+/// Beginning of `results/README.md`, which is the same for every registry.
 const HEAD: &str = include_str!("readme.md");
 
 /// Committed pages about the whole registry: path of the file and title.

@@ -143,8 +143,8 @@ impl Preview {
     }
 }
 
-/// Adds the files below `folder` to `seen`, with length and time of change. A folder that is
-/// missing, or disappears meanwhile, has none.
+/// Adds the files below `folder`, with length and time of change, to `seen`. A folder that is
+/// missing, or disappears meanwhile, adds no file.
 fn poll_below(folder: &Path, seen: &mut Seen) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -160,8 +160,9 @@ fn poll_below(folder: &Path, seen: &mut Seen) {
     }
 }
 
-/// Waits until the site's version differs from the one that the browser has seen, and returns it.
-/// After [`ANSWER_TIMEOUT`] returns the version that the browser has seen.
+/// Waits until the site's version differs from the one that the browser has seen, and returns the
+/// new version. If that takes longer than [`ANSWER_TIMEOUT`], returns the version that the browser
+/// has seen.
 async fn wait_for_the_next(
     State(mut versions): State<watch::Receiver<u64>>,
     Part(seen): Part<u64>,

@@ -59,7 +59,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns the names, without extension, of the TOML files in `folder` below `suite/`.
+    /// Returns, for tests, the names without extension of the TOML files in `folder` below
+    /// `suite/`.
     fn stems(folder: &str) -> BTreeSet<String> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite").join(folder);
         let entries = std::fs::read_dir(folder).expect("a folder of the suite");

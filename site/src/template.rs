@@ -14,8 +14,8 @@ use serde::Serialize;
 use crate::escape;
 use crate::link::{self, Place, Target};
 
-/// Declares the table of templates. Pages and partials have an HTML and a Markdown form; the
-/// others are listed by their file.
+/// Declares the table of built-in templates. Pages and partials are given by name and have an HTML
+/// and a Markdown form; other templates are given by file name.
 macro_rules! templates {
     (pages: $($page:ident)*, partials: $($partial:ident)*, others: $($other:literal)*) => {
         /// Built-in templates: name below `templates/`, and text.

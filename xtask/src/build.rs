@@ -68,7 +68,7 @@ pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     }
 }
 
-/// Writes the committed files that are generated from code, the JSON Schemas, or with `check`
+/// Writes the JSON Schemas, which are committed and generated from the Rust types, or with `check`
 /// prints which of them are stale. Returns cargo's exit code, which is not 0 if one is stale or the
 /// generator does not build or fails.
 ///
@@ -79,8 +79,8 @@ pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
     shell.cargo_code(&format!("{line}{}", if check { " --check" } else { "" }))
 }
 
-/// Returns the arguments `words` and `rest`, with the flag for the document that shows values from
-/// this tree's registry between them. The flag is left out if `rest` names another registry,
+/// Returns the arguments `words`, then the flag `--document` with the page that shows values from
+/// this tree's registry, then `rest`. The flag is left out if `rest` names another registry,
 /// overlay or output folder.
 fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
     let names_another = |word: &OsString| {

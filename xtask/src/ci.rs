@@ -13,10 +13,10 @@ use crate::{build, counts, cuda, loops, tidy};
 /// Stage of `cargo xtask ci`: its name, and a function that runs it and returns its exit code.
 type Stage = (&'static str, fn(&Shell) -> Result<u8>);
 
-/// Name of the stages that run tests.
+/// Name that both stages that run tests have: that of `cargo xtask ci`, and that of `--extra`.
 const TESTS: &str = "tests";
 
-/// Folder whose files are declared by a macro, where `cargo fmt` does not see them.
+/// Folder of Rust files whose modules a macro declares, so that `cargo fmt` does not find them.
 const MACRO_DECLARED: &str = "engine/model/src/architectures";
 
 /// Stages of `cargo xtask ci`. The tests are last, so that their summary is the last output.
@@ -89,8 +89,8 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// Downloads the inputs `ids`, or without ids the default model and conversations. Without a
-/// network this is no error: tests that need the inputs report that they are skipped.
+/// Downloads the inputs `ids`, or without ids the default model and conversations. The stage also
+/// succeeds without a network: tests that need the inputs then report that they are skipped.
 fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
     let ids: Vec<OsString> = ids.iter().map(OsString::from).collect();
     match build::and_run(shell, "redline-campaign", "fetch", &ids)? {
@@ -117,8 +117,9 @@ fn format(shell: &Shell) -> Result<u8> {
     shell.exit_code(Path::new("rustfmt"), &words)
 }
 
-/// Runs a program of the cache, which `.ci/run` installs, with the words of a command line. A missing
-/// program is a failure in CI, and a note elsewhere.
+/// Runs the program at the path `program` of the cache folder with the arguments `words`, separated
+/// by spaces. If the program, which `.ci/run` installs, is missing, the stage fails in CI, and
+/// elsewhere only prints that it is skipped.
 fn lint(shell: &Shell, program: &str, words: &str) -> Result<u8> {
     let path = shell.cache.as_ref().map(|cache| cache.join(program));
     if let Some(path) = path.filter(|path| path.exists()) {
@@ -139,8 +140,8 @@ fn docs(shell: &Shell) -> Result<u8> {
     shell.exit_code(Path::new("env"), &words)
 }
 
-/// Runs the tests with nextest if it is installed, else with cargo's own runner. Only nextest knows
-/// the profile.
+/// Runs the tests with nextest and its profile `profile`, or, if nextest is not installed, with
+/// cargo's own runner, which ignores the profile.
 fn tests(shell: &Shell, profile: &str) -> Result<u8> {
     let words = "--locked --release --workspace --no-fail-fast";
     if shell.read(&cargo(), &["nextest", "--version"]).is_ok() {

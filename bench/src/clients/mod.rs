@@ -43,7 +43,8 @@ const DOCUMENT: &str = "docs/method/client.md";
 /// Command named in the marker of the page `docs/method/client.md` that says who writes its table.
 const COMMAND: &str = "cargo xtask client-bench --document";
 
-/// Runs `client-bench`. The exit code is 1 if a figure of Redline is beyond its bound.
+/// Runs `client-bench`. The exit code is 1 if a median of Redline's load generator does not keep
+/// its bound.
 ///
 /// # Errors
 /// A program is missing, cannot be obtained or started, or takes too long; Redline's load generator
@@ -173,8 +174,9 @@ const OPEN_LOOP: Load = Load {
     gap_us: 5_000,
     requests_per_s: Some(1_000),
 };
-/// Loads of the row "memory": `IDLE` has 10,000 idle streams, `IDLE_FEW` is the smaller number of
-/// idle streams, and `FULL` has 10,000 streams with samples of every token.
+/// Loads that the row "memory" sends: `IDLE` has 10,000 idle streams, and `FULL` has 10,000 streams
+/// whose tokens all leave samples. `IDLE_FEW` is the number of idle streams of a third load,
+/// otherwise like `IDLE`, that shows what a stream adds.
 const IDLE: Load = Load::burst(10_000, 2, 2_000_000, 10_000);
 const IDLE_FEW: u64 = 1_000;
 const FULL: Load = Load::burst(10_000, 64, 500_000, 125_000);
@@ -194,7 +196,8 @@ const GAP_P99_US: f64 = 2_000.0;
 /// Values that one client reached in one repeat, by the id of the figure.
 pub type Values = BTreeMap<&'static str, f64>;
 
-/// True when the client `tool` can be measured in the table row `row`.
+/// True when the client comparison measures the client `tool` in the table row `row`; false where
+/// the client cannot yield the row's figures, or would take too long.
 pub fn applies(row: Row, tool: Tool) -> bool {
     match row {
         Row::Saturated | Row::Paced | Row::Starts => true,
@@ -409,10 +412,11 @@ fn parse_us(testbed: &Testbed<'_>) -> Result<f64, Stop> {
     Ok(median_ns / EVENTS / 1e3)
 }
 
-/// Longest time that the mock server may take to write its log.
+/// Time limit for the mock server to write its log; a measurement fails if it is exceeded.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Result of one exchange between a client and the mock server.
+/// Result of one exchange between a client and the mock server: the times that the client reports,
+/// the true times, and the resources that the client used.
 #[derive(Debug)]
 pub struct Exchange {
     pub reported: Reported,

@@ -21,28 +21,31 @@ pub enum Row {
     /// Throughput of the client in events per CPU second, with 100 streams that have no gap between
     /// tokens.
     Saturated,
-    /// CPU time per event and error of the reported TTFT, with 100 streams of 100 events per
-    /// second.
+    /// CPU time per event, and mean and p99 of the error of the reported TTFT, with 100 streams of
+    /// 100 events per second.
     Paced,
-    /// Error of the reported TTFT and lag of the sends, with 1,000 requests sent at once.
+    /// Mean and p99 of the error of the reported TTFT, and of the lag of the sends, with 1,000
+    /// requests sent at once.
     Starts,
     /// Highest load, in events per second, at which the client reports the gaps between tokens
     /// correctly.
     Limit,
     /// Reported minus true standard deviation of ITL, with 1,000 streams of 100 events per second.
     Spread,
-    /// Error of the times that Redline records for the tokens of 9,000 streams.
+    /// Quantiles of the error of the times that Redline records for the tokens of 9,000 streams.
     Stamps,
-    /// Send lag and error of the request rate, with 1,000 requests per second in open loop.
+    /// p99 of the send lag, and error of the request rate in percent, with 1,000 requests per
+    /// second in open loop.
     OpenLoop,
-    /// Memory of the client per idle stream, and its peak with 10,000 streams and their samples.
+    /// Memory of the client per idle stream, and its peak memory with 10,000 streams whose samples
+    /// it keeps.
     Memory,
     /// Time to parse an event into a sample, measured by `cargo bench`.
     Parse,
     /// Time to sample a workload of 10,000 conversations with `redline-bench plan`.
     Prepare,
-    /// Verdicts of Redline's load generator on fifty runs without a fault, all of which should be
-    /// valid.
+    /// Numbers of runs, of fifty without a fault, that Redline's load generator judges invalid and
+    /// degraded; all of them should be valid.
     Clean,
 }
 
@@ -62,7 +65,8 @@ pub struct Figure {
     pub digits: usize,
 }
 
-/// Bound on a figure of Redline's load generator: its least value, or the largest magnitude.
+/// Bound on a figure of Redline's load generator: either the least allowed value, or the largest
+/// allowed magnitude.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reach {
     AtLeast(f64),
@@ -283,8 +287,8 @@ pub fn grouped(value: f64, digits: usize) -> String {
     format!("{sign}{grouped}{rest}")
 }
 
-/// Formats the lines that state date, machine and commit of the measured rows, and the clients
-/// without results.
+/// Formats one line for each different sentence of date, machine and commit among the measured
+/// rows, then one line for each client that was left out of a row or failed in it.
 fn provenance(kept: &Kept) -> String {
     // These are sets, because rows that were measured together share their sentence.
     let mut places = BTreeSet::new();

@@ -79,12 +79,13 @@ pub struct Load {
     /// Number of tokens of each answer. It differs from that of warm-up requests, so that it
     /// identifies the load's requests in the mock server's log.
     pub tokens: u64,
-    /// Time from a request's arrival at the mock server to its first token in microseconds.
+    /// Time in microseconds that the mock server waits, from a request's arrival, before it sends
+    /// the first token of the answer.
     pub first_us: u64,
-    /// Time between tokens in microseconds; 0 sends the tokens without a pause, which saturates the
-    /// client.
+    /// Time in microseconds that the mock server waits between two tokens of an answer; 0 sends the
+    /// tokens without a pause, which saturates the client.
     pub gap_us: u64,
-    /// Number of requests sent per second; `None` sends all at once.
+    /// Number of requests that the client sends per second; `None` sends all at once.
     pub requests_per_s: Option<u32>,
 }
 
@@ -164,7 +165,7 @@ pub struct Cost {
     pub cpu_us: f64,
     pub wall_s: f64,
     /// Peak resident memory in bytes of the program's own process, without its children; `None` if
-    /// the program ended before it was read.
+    /// the program ended before its memory could be read.
     pub peak_bytes: Option<u64>,
 }
 
@@ -249,8 +250,8 @@ pub fn wait_for<T>(
 /// turns of a few to several hundred words each, the file also has about the same size.
 const ENTRIES: u64 = 94_145;
 const TURNS: (u64, u64) = (2, 10);
-/// Base-2 logarithms that bound the smallest and largest number of words in a turn; the logarithm
-/// is uniformly distributed.
+/// Base-2 logarithms of the smallest and of the largest number of words in a turn of a simulated
+/// conversation; the logarithm of a turn's number is uniformly distributed between them.
 const WORDS_LOG2: (f64, f64) = (1.0, 9.5);
 const SEED: u64 = 1;
 const SCENARIO: &str = "sharegpt";

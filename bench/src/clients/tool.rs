@@ -46,7 +46,8 @@ pub enum Tool {
 pub struct Reported {
     pub ttft: Spread,
     pub gaps: Spread,
-    /// Lag of the sent requests behind their schedule, as the client reports it.
+    /// Statistics that the client reports of the time by which its requests were sent after their
+    /// scheduled times.
     pub lag: Spread,
     /// Verdict of a client that judges itself: `valid`, `degraded` or `invalid`; `None` for clients
     /// that do not.
@@ -195,12 +196,12 @@ impl Tool {
     }
 }
 
-/// Largest number of connections that the raw-socket client uses in turn when it only sends: enough
-/// that a connection is idle again before its next request.
+/// Limit on the number of connections that the raw-socket client uses in turn when it only sends:
+/// enough that a connection is idle again before its next request.
 const CONNECTIONS: u64 = 256;
 
-/// Python script that loads the module inside SGLang's wheel and calls it as SGLang's own package
-/// does. CPython 3.11 loads the module without SGLang's other packages.
+/// Text of the Python script that loads the module inside SGLang's wheel and calls it as SGLang's
+/// own package does. CPython 3.11 loads the module without SGLang's other packages.
 const LOADER: &str = "\
 import importlib.machinery as m, importlib.util as u, sys
 loader = m.ExtensionFileLoader('_bench', sys.argv[1])
@@ -309,9 +310,9 @@ fn samples(testbed: &Testbed<'_>) -> Result<(u64, Vec<Sample>), Stop> {
     Ok((origin_ns.ok_or_else(unknown)?, samples))
 }
 
-/// Computes the absolute error of each token's time in nanoseconds, relative to the moment at which
-/// the mock server handed the token to the system: first of the recorded times, then of the times
-/// at which the client's code had the token. Returns one list for each.
+/// Computes two lists of absolute errors in nanoseconds, with one entry per token, relative to the
+/// moment at which the mock server handed the token to the system. The first list is of the times
+/// that the client recorded, the second of the later times at which its own code had the tokens.
 ///
 /// # Errors
 /// The samples of the last measurement cannot be read, or do not state from when their times count.

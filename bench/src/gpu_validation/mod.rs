@@ -92,8 +92,9 @@ fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {
     Ok(files::write_whole(path, text.as_bytes())?)
 }
 
-/// Reads the results of a bundle, prints the outcome of each stage, and records the measured runs
-/// and kernels. Those of a release are committed to the registry, if a run was measured.
+/// Reads the results of a bundle, prints the outcome of each stage, and writes the records of
+/// measured runs and kernels to the folder of staged results. If at least one run was measured and
+/// the bundle is of a release, these records are committed to the registry; otherwise they are not.
 ///
 /// # Errors
 /// The folder or archive contains no readable results of a bundle, a program of Redline is missing,
@@ -262,9 +263,9 @@ impl Results<'_> {
         Ok(())
     }
 
-    /// Writes the record of the kernel benchmarks in the outputs of all command stages that are
-    /// done to the staged results; returns the number of benchmarks. Without benchmarks no record
-    /// is written. The record has the bundle's own id, so that collecting again gives the same
+    /// Collects the kernel benchmarks from the outputs of all command stages that are done, writes
+    /// them as one record to the staged results, and returns their number; writes no record if
+    /// there are none. The record has the bundle's own id, so that collecting again gives the same
     /// record.
     ///
     /// # Errors

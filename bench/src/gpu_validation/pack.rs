@@ -26,8 +26,8 @@ use campaign::tools::BENCH;
 use campaign::world::{Ids, World};
 
 const ENGINE: &str = "redline";
-/// Placeholders for the engine's test programs in a stage's command, each with the package whose
-/// tests it runs. A program has the package's name in the bundle.
+/// Pairs of a placeholder in a stage's command and the package whose test program replaces it. In
+/// the bundle the program has the package's name.
 pub const TESTS: [(&str, &str); 2] = [("{tests}", "engine-model"), ("{cuda_tests}", "engine-cuda")];
 const SELF: &str = "redline-peers";
 /// Folder, in the clone and in the bundle, of reference checkpoints and outputs that the engine's
@@ -117,8 +117,8 @@ impl Bundle<'_> {
         })
     }
 
-    /// Copies the server, the load generator, the running program `redline-peers`, and, if a stage
-    /// needs them, the engine's test programs and their reference files into the bundle.
+    /// Copies into the bundle the server, the load generator, this program itself (`redline-peers`)
+    /// and, if a stage needs them, the engine's test programs and their reference files.
     fn put_programs(&self, wanted: &Wanted, spec: &ServerSpec) -> Result<(), Stop> {
         let programs = self.dir.join("bin");
         put_program(spec.binary(), &programs.join(ENGINE))?;
@@ -197,8 +197,8 @@ impl Bundle<'_> {
     }
 }
 
-/// Builds the engine's test programs in the tree in which the engine was built; returns the path of
-/// each, after the package in [`TESTS`] whose tests it runs.
+/// Builds the engine's test programs in the tree in which the engine was built; returns for each of
+/// [`TESTS`] the name of its package and the path of the test program.
 fn build_tests(world: &World, wanted: &Wanted) -> Result<Vec<(&'static str, PathBuf)>, Stop> {
     let tree = match &wanted.origin {
         Origin::Release(of) => world.places.release_tree(&of.name),

@@ -153,8 +153,8 @@ fn machine(
     Ok(file.hardware)
 }
 
-/// Writes the folder of the bundle's results into an archive. The archive is written again after
-/// every stage, because the machine may be taken away at any time.
+/// Archives the folder of the bundle's results. The archive is written again after every stage,
+/// because the machine may be taken away at any time.
 fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
     let mut tar = Command::new("tar");
     tar.arg("-czf").arg(to).arg("-C").arg(results).arg(".");
@@ -332,8 +332,8 @@ impl StageRunner<'_> {
         Ok(ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan })
     }
 
-    /// Returns the path of a model in the bundle that the server is given: the one GGUF file in the
-    /// model's folder, else the folder.
+    /// Returns the path in the bundle that the server is given as its model: a GGUF file in the
+    /// model's folder if there is one, else the folder.
     fn served(&self, model: &str) -> PathBuf {
         let folder = self.bundle.join("models").join(model);
         let mut files = fs::read_dir(&folder).into_iter().flatten().flatten();

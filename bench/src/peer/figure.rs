@@ -25,7 +25,8 @@ pub enum Work {
     Decode,
     /// Decoding of 128 tokens in each of 32 streams at once, measured by the engine's own tool.
     DecodeBatch,
-    /// Run of the scenario `sharegpt-lite` over HTTP, with the server's memory at its end.
+    /// Run of the scenario `sharegpt-lite` over HTTP, which gives two figures: output rate, and
+    /// memory of the server at the run's end.
     Served,
     /// Time from the server's process start to the first byte of its first successful response to a
     /// request for one token.
@@ -45,8 +46,8 @@ pub enum Figure {
     FirstAnswer,
     Memory,
     Perplexity,
-    /// Perplexity of Redline's f32 reference path, next to the perplexity of the other engine's
-    /// usual path where that engine's file names no f32 path.
+    /// Perplexity of the f32 reference path of Redline and of the other engine; an engine whose
+    /// file names no tool for such a path is shown with the perplexity of its usual path instead.
     PerplexityF32,
 }
 
@@ -111,12 +112,13 @@ pub struct ToolFilling<'a> {
     pub text: Option<&'a Path>,
 }
 
-/// Runs an engine's measuring tool and returns its figure: the median of the values that it prints
-/// at the configured place.
+/// Runs an engine's measuring tool and returns its figure: the median of the numbers at the JSON
+/// pointer in the tool's output, or the number after the marking text, whichever the engine's file
+/// states.
 ///
 /// # Errors
 /// The tool's entry in the engine file is not valid, the tool cannot be run, fails or is
-/// interrupted, or it prints no value at that place, or one that is not positive.
+/// interrupted, or it prints no such number, or one that is not positive.
 pub fn measure(
     tool: &FigureTool,
     with: ToolFilling<'_>,

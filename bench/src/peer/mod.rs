@@ -100,7 +100,8 @@ fn works(flags: &PeerBench) -> Vec<Work> {
     named.iter().copied().filter(|work| !flags.skipped.contains(work)).collect()
 }
 
-/// Fetches the text on which perplexity is measured and returns its path.
+/// Downloads the text on which perplexity is measured, unless it is in the cache, and returns its
+/// path.
 fn text(world: &World) -> Result<PathBuf, Stop> {
     let file = world.catalog.dataset(PERPLEXITY_TEXT)?;
     Ok(world.obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
@@ -128,7 +129,8 @@ fn peers(world: &World) -> Result<Vec<String>, Stop> {
     Ok(known)
 }
 
-/// Comparison of Redline with another engine on one model.
+/// What a comparison of Redline with another engine is made on: the two engines, the model, the
+/// machine and the folders. Its results are in [`Measured`].
 #[derive(Debug)]
 pub struct Comparison<'a> {
     pub world: &'a World,
@@ -142,7 +144,8 @@ pub struct Comparison<'a> {
     pub text: Option<PathBuf>,
 }
 
-/// Results of the comparison of two engines.
+/// Results of the comparison of two engines: values of its figures, memory of the servers, and
+/// remarks for the report.
 #[derive(Debug, Default)]
 pub struct Measured {
     pub samples: Vec<Sample>,
@@ -216,7 +219,8 @@ impl Comparison<'_> {
         figure::measure(tool, with, &self.world.interrupt)
     }
 
-    /// Measures one run of the scenario over HTTP, and the server's memory at the run's end.
+    /// Runs the scenario once over HTTP against one engine, and adds to `into` the output rate and
+    /// the server's memory at the run's end. A run that is degraded or invalid also adds a remark.
     fn serve(
         &self,
         slot: &PlannedRun,

@@ -55,9 +55,11 @@ struct EngineReport {
     /// Facts about the build of the other engine; `None` for Redline.
     #[serde(skip_serializing_if = "Option::is_none")]
     build: Option<BuildFacts>,
-    /// Command line of the server in served runs, without paths.
+    /// Command line of the server in served runs as records have it: with placeholders such as
+    /// `{model}` in place of values that differ between machines.
     serve: Vec<String>,
-    /// Command line of the server in the measurement of the first answer, without paths.
+    /// Command line of the server in the measurement of the first answer as records have it: with
+    /// placeholders such as `{model}` in place of values that differ between machines.
     start: Vec<String>,
 }
 
@@ -248,7 +250,8 @@ pub fn render(rows: &[Row], peer: &str) -> String {
     text
 }
 
-/// Formats a figure's value: without decimals from 100, with two from 10, with three below.
+/// Formats a figure's value: without decimals if it is at least 100, with two if it is at least 10,
+/// else with three.
 fn shown(value: f64) -> String {
     match value {
         v if v >= 100.0 => format!("{v:.0}"),
@@ -285,7 +288,7 @@ impl Limit {
 }
 
 /// Checks the ratios of Redline's perplexity to the other engine's and to its own in f32 against
-/// their limits; returns none if perplexity was not measured.
+/// their limits; returns an empty list if perplexity was not measured.
 pub fn limits(rows: &[Row], peer: &str) -> Vec<Limit> {
     let row = |figure: Figure| rows.iter().find(|row| row.figure == figure);
     let (Some(own), Some(f32)) = (row(Figure::Perplexity), row(Figure::PerplexityF32)) else {

@@ -24,7 +24,8 @@ use crate::world::World;
 const FLAG_VARIABLES: &[&str] =
     &["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_RUSTFLAGS", "CARGO_BUILD_TARGET"];
 
-/// Binary of Redline's engine that was built and is kept under its hash.
+/// Built binary of Redline's engine: a copy at a path named by the binary's SHA-256, with that hash
+/// and the compiler's version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Built {
     pub binary: PathBuf,
@@ -94,7 +95,8 @@ fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
     Ok((kept, sha256))
 }
 
-/// Checks out `release` as a worktree at `path`, without changes; an existing checkout is reused.
+/// Checks out `release` as a git worktree at `path`. An existing worktree is reused if it has no
+/// changes of its own, and moved to the release's commit if it is at another one.
 ///
 /// # Errors
 /// The checkout has changes, git fails, the wait for it is interrupted, or a folder cannot be

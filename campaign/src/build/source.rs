@@ -28,7 +28,8 @@ use crate::world::World;
 const FACTS: &str = "build.json";
 /// Packages that pip installs if the machine lacks CMake or Ninja.
 const PACKAGES: [&str; 2] = ["cmake==4.4.4", "ninja==1.13.2"];
-/// Folder of the programs below CMake's build folder, as the sources configure it.
+/// Name of the folder, below CMake's build folder, in which the build of a rival engine leaves its
+/// programs.
 const PROGRAMS: &str = "bin";
 
 /// Facts of a rival engine's build, reported next to the results that were measured with it.
@@ -53,7 +54,8 @@ pub struct PeerBuild {
 }
 
 impl PeerBuild {
-    /// Returns the build as a built variant, whose server is the first program of the source.
+    /// Returns the built variant that runs this build: its server is the first program that the
+    /// engine's file lists under `[source]`.
     pub fn variant(&self, variant: Variant, source: &Source) -> BuiltVariant {
         let server = source.programs.first().map_or("", String::as_str);
         let facts = EngineFacts {
@@ -94,7 +96,8 @@ pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<Pee
     build(world, source, &archive, &tools, dir)
 }
 
-/// Returns the cache key of a build: a hash of the source, the build settings and the processor.
+/// Returns the cache key of a build: the first 16 hex digits of a hash of the source distribution,
+/// the CMake settings, the names of the programs and the machine's processor.
 fn key(source: &Source, cpu: &Cpu) -> String {
     let Cpu { vendor, brand, family, model, stepping, features, sockets: _ } = cpu;
     let of = (
@@ -105,7 +108,8 @@ fn key(source: &Source, cpu: &Cpu) -> String {
     sha256_of(&of).unwrap_or_default().chars().take(16).collect()
 }
 
-/// Returns the facts of the build kept in `dir`, if all of its programs are present and unchanged.
+/// Returns the facts of the build kept in `dir`; `None` if they cannot be read, or a program is
+/// missing or differs from its recorded hash.
 fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
     let text = fs::read_to_string(dir.join(FACTS)).ok()?;
     let facts: BuildFacts = serde_json::from_str(&text).ok()?;
@@ -206,7 +210,8 @@ fn compiler(tree: &Path) -> Option<String> {
     Some(format!("{} {}", set_in(&text, "_ID")?, set_in(&text, "_VERSION")?))
 }
 
-/// Returns the value in the line `set(CMAKE_CXX_COMPILER<what> "value")` of CMake's file `text`.
+/// Returns the value in the line `set(CMAKE_CXX_COMPILER<what> "value")` of CMake's file `text`;
+/// `None` if there is no such line.
 fn set_in<'a>(text: &'a str, what: &str) -> Option<&'a str> {
     let start = format!("set(CMAKE_CXX_COMPILER{what} \"");
     let line = text.lines().find_map(|line| line.strip_prefix(&start))?;
@@ -222,8 +227,8 @@ struct BuildTools {
 }
 
 impl BuildTools {
-    /// Builds a command for `cmake`. The version installed by pip is a script that needs its folder
-    /// in `PYTHONPATH`.
+    /// Builds a command for `cmake`. A CMake that pip has installed is a Python script that needs
+    /// its folder in `PYTHONPATH`, which the command then sets.
     fn cmake(&self) -> Command {
         let mut command = Command::new(&self.cmake);
         if let Some(dir) = &self.fetched {

@@ -32,12 +32,13 @@ pub const REDLINE: &str = "redline";
 pub enum Origin {
     /// A release of Redline, built from its commit.
     Release(Release),
-    /// Program built from the clone's working tree: its version, HEAD's commit (`None` without a
-    /// commit), and whether there are changes that are not committed.
+    /// Program built from the clone's working tree: the program's version, HEAD's commit (`None`
+    /// without a commit), and true as `dirty` if there are changes that are not committed.
     Tree { version: String, commit: Option<String>, dirty: bool },
     /// Source distribution of a rival engine, which is built on this machine.
     Source(Box<Source>),
-    /// Python package of this version, installed on this machine or, with `container`, in an image.
+    /// Python package of the engine that is already installed, in version `version`: in a container
+    /// image that `container` runs, or with `None` on this machine.
     Installed { version: String, container: Option<Runtime> },
     /// Server that is already running, with the facts that it reported to the probe.
     Running(Box<Probe>),
@@ -162,8 +163,8 @@ pub fn named(
     }
 }
 
-/// Resolves the one release that a rival engine's file pins, with the engine's flags for a server
-/// under load.
+/// Resolves a rival engine that is built from source to a variant: its only release, which its file
+/// pins, with the flags for a server under load. Another requested release is refused.
 fn from_source(
     world: &World,
     engine: &Engine,
@@ -341,7 +342,8 @@ fn of(engine: &Engine, release: String, origin: Origin) -> Wanted {
 /// Python script that looks for an installed package of an engine.
 const SCRIPT: &str = include_str!("installed.py");
 
-/// Output of the Python script that looks for an engine's package.
+/// Installed package of an engine, parsed from the JSON that the Python script prints after it has
+/// looked for the package: name, version and a hash of the package's files.
 #[derive(Debug, Deserialize)]
 struct Found {
     name: String,
@@ -438,7 +440,8 @@ fn read_found(written: &Written, package: &Package, place: &str) -> Result<Found
     })
 }
 
-/// Returns the digest of a container image, if its runtime reports one.
+/// Returns the digest, `sha256:...`, by which the registry of images knows a container image;
+/// `None` for Apptainer, and if the runtime reports none.
 fn digest(world: &World, image: &Contained) -> Option<String> {
     if image.runtime == Runtime::Apptainer {
         return None;

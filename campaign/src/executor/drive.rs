@@ -23,19 +23,21 @@ use crate::publish::write_run;
 use crate::stop::{Stop, environment};
 use crate::world::World;
 
-/// Longest delay until the controller sees the files of an ended job on a network file system.
+/// Time that the controller waits at most, after a job has ended, for the job's files to appear on
+/// a network file system.
 const SEEN_LATE: Duration = Duration::from_secs(60);
-/// Longest wait for a local job to end after it was cancelled.
+/// Time that the controller waits at most for a local job to end after it has cancelled the job.
 const GOING: Duration = Duration::from_secs(30);
 /// Interval at which a waiting loop checks for an interrupt.
 const WAKE: Duration = Duration::from_millis(50);
-/// Largest number of consecutive queries without an answer of the scheduler that are no error.
+/// Number of consecutive queries that a scheduler may leave unanswered; one more stops the campaign
+/// with an error.
 const SILENCES: u32 = 10;
 /// Number of lines that are shown from the end of a job's log when the job stops the campaign.
 const LOG_LINES: usize = 12;
 
-/// Number of retries of a job after failures that neither the job nor the engine caused, such as a
-/// lost node.
+/// Number of times that the unfinished runs of a job are retried after causes outside the engine,
+/// such as a lost node or a preemption; after one more failure the runs are recorded as failed.
 const RETRIES: u32 = 2;
 
 /// The job loop of one campaign: its inputs, and the state that this process keeps of its jobs.
@@ -49,7 +51,8 @@ pub struct Drive<'a> {
     /// Time, since the command began, at which each job was first seen to have ended, by the job's
     /// key.
     ended: BTreeMap<String, Duration>,
-    /// Number of consecutive queries that the scheduler has not answered.
+    /// Number of queries, counted back from the latest, that the scheduler has left unanswered in a
+    /// row.
     silences: u32,
 }
 
@@ -105,7 +108,7 @@ impl<'a> Drive<'a> {
         }
     }
 
-    /// Sleeps for `pause`, but returns early when an interrupt is raised.
+    /// Sleeps for `pause`, but returns early, without an error, when an interrupt is raised.
     fn wait(&self, pause: Duration) {
         let clock = &self.world.clock;
         let until = clock.elapsed() + pause;

@@ -29,7 +29,7 @@ use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
-/// Number of hex digits in a job's key.
+/// Number of hex digits of a SHA-256 that a job's key contains.
 const KEY_DIGITS: usize = 12;
 
 /// Content of a job's file `job.json`: facts from which the job's node starts servers, measures and
@@ -52,7 +52,8 @@ pub struct Job {
     /// Facts of the hardware of a server that is already running (`--url`); `None` when the node
     /// detects its own hardware.
     pub hardware: Option<RecordedHardware>,
-    /// True when each tensor-parallel rank of a server takes a GPU.
+    /// True when a server takes one GPU per tensor-parallel rank; false when it runs on a
+    /// processor.
     pub on_gpu: bool,
     /// Hardware id that the node must have for its results to belong to the campaign; `None`
     /// accepts any hardware.
@@ -75,7 +76,8 @@ impl Job {
         if self.on_gpu { self.cell.cell.tp } else { 0 }
     }
 
-    /// Returns the numbers of the job's blocks, in the order in which they run.
+    /// Returns the block number, which counts through the campaign, of each of the job's blocks, in
+    /// the order in which the blocks run.
     pub fn blocks(&self) -> Vec<u32> {
         let mut blocks: Vec<u32> = self.runs.iter().map(|run| run.block).collect();
         blocks.dedup();
@@ -130,7 +132,9 @@ pub enum NodeEnd {
     Well,
     /// The job's node is not fit to measure, for the reason in `said`; another node may be.
     Unfit { said: String },
-    /// A Redline tool, the node's machine or a file operation failed, so that the job ended early.
+    /// The job ended early for a reason that another node may not have: a program or container
+    /// runtime that cannot be started, a server that does not answer at its URL, a failing Redline
+    /// tool, or a file that cannot be read or written, among others.
     Broke { said: String, hint: Option<String> },
     /// The job ended early for a reason that no other node would mend: wrong usage, invalid data,
     /// or GPU-hours that are used up.
@@ -147,7 +151,8 @@ impl NodeEnd {
         }
     }
 
-    /// Converts the outcome back into an error on the controller; `None` if the job succeeded.
+    /// Converts the outcome that the node reported into an error of the controller; `None` if the
+    /// job succeeded.
     pub fn stop(&self) -> Option<Stop> {
         let (stop, hint) = match self {
             Self::Well => return None,
@@ -383,7 +388,8 @@ fn read_record(path: &Path) -> Result<RunRecord, Stop> {
         .map_err(|error| wrong_use!("`{}` is not a record: {error}", path.display()))
 }
 
-/// Time allowed to a job beside its runs: checks of the node, and writing files.
+/// Time that a job's time limit allows in addition to its runs, once per job: for checks of the
+/// node and for writing files.
 const AROUND: Duration = Duration::from_secs(10 * 60);
 /// Factor by which a run may exceed its expected time before the scheduler ends the job.
 const PATIENCE: u32 = 4;

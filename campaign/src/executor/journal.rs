@@ -50,20 +50,22 @@ pub struct PreparedCampaign {
     pub inputs: Vec<Vec<(PathBuf, u64)>>,
     /// Facts of the measured hardware, as detected or expected when the campaign began.
     pub hardware: RecordedHardware,
-    /// True when each tensor-parallel rank of a server takes a GPU.
+    /// True when a server takes one GPU per tensor-parallel rank; false when it runs on a
+    /// processor.
     pub on_gpu: bool,
     /// Number of pairs of confirmation runs in each cell with a suspected change; `None` without a
     /// confirmation stage.
     pub confirm_pairs: Option<u32>,
-    /// True when the campaign's records are committed. Records of releases are; records of a
-    /// working tree or of a server started by somebody else are not.
+    /// True when the campaign's records will be committed to the registry at its end: those of
+    /// releases are, those of a working tree or of a server started by somebody else are not.
     pub commits: bool,
     /// Repository whose `results/` receives the campaign's records.
     pub registry: PathBuf,
     /// Expected total time in microseconds of the planned runs whose duration is known; for a lab,
-    /// that of its largest number of runs.
+    /// that of as many runs as its budget allows.
     pub expected_us: u64,
-    /// Expected time of one run in microseconds, by cell and variant; 0 if unknown.
+    /// Expected time of one run in microseconds, indexed by the run's cell and then by its variant;
+    /// 0 if unknown.
     pub each_us: Vec<Vec<u64>>,
     pub url: Option<String>,
     pub timeout_s: Option<u32>,
@@ -146,21 +148,22 @@ impl PreparedCampaign {
         }
     }
 
-    /// Takes the hardware id of the first record: a node elsewhere knows its hardware better than
-    /// the plan does.
+    /// Replaces the campaign's hardware id by that of the first of `records`: a node elsewhere
+    /// knows its hardware better than the plan does. Without records the id stays.
     pub fn take_hardware(&mut self, records: &[RunRecord]) {
         if let Some(record) = records.first() {
             record.hardware.id.clone_into(&mut self.hardware.0.id);
         }
     }
 
-    /// Returns what the registry's tools select runs by: the engine, its release, and the hardware
-    /// of the campaign.
+    /// Returns `release` of `engine` on the campaign's hardware, the three names by which the
+    /// registry's tools select runs.
     pub fn named<'a>(&'a self, engine: &'a str, release: &'a str) -> Named<'a> {
         Named { engine, release, hardware: &self.hardware.0.id }
     }
 
-    /// Returns the baseline's release and the candidate, if two releases of an engine are compared.
+    /// Returns the baseline's release and the candidate if the campaign compares two releases of
+    /// one engine, else `None`.
     pub fn compared(&self) -> Option<(&str, Named<'_>)> {
         let (baseline, candidate) = self.plan.compared()?;
         Some((baseline, self.named(&self.plan.variants[0].engine, candidate)))
@@ -174,8 +177,8 @@ fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
     Ok(to)
 }
 
-/// Facts of a machine as journals and the `job.json` of jobs store them: in a pair with a map,
-/// which is written empty and ignored when read.
+/// Hardware facts of a machine, in the form in which journals and the `job.json` of jobs store
+/// them: a pair of the facts and a map that is written empty and ignored when read.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(
     from = "(HardwareFacts, BTreeMap<String, String>)",
@@ -204,11 +207,11 @@ pub struct PlannedJob {
     pub runs: Vec<PlannedRun>,
     /// Number of this attempt at the job's runs, counted from 1.
     pub attempt: u32,
-    /// Number of earlier attempts at the runs that were lost through no fault of the job or the
-    /// engine.
+    /// Number of earlier attempts at the job's runs that failed for a cause outside the engine,
+    /// such as a lost node or a preemption.
     pub lost: u32,
-    /// Names of the nodes on which earlier attempts at the runs were lost, and which this attempt
-    /// avoids; empty on this machine.
+    /// Names of the nodes on which earlier attempts at the job's runs failed, and which this
+    /// attempt avoids; empty for a job on the controller's own machine.
     pub excluded_nodes: Vec<String>,
 }
 
@@ -248,7 +251,8 @@ pub enum Line {
     Finished,
 }
 
-/// State that a job of the campaign has reached, in the order of the states.
+/// State that a job of the campaign has reached; the variants are in the order in which a job
+/// passes through them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reached {
     Planned,
@@ -279,8 +283,8 @@ pub struct State {
     /// Jobs of the campaign in the order of planning.
     pub jobs: Vec<Entry>,
     pub stages: Vec<Option<Stage>>,
-    /// Set once the campaign's records are committed: the commit's hash, if the registry reported
-    /// one.
+    /// `None` until the campaign's records are committed to the registry, then the commit's hash,
+    /// or `Some(None)` if the registry's tool reported no hash.
     pub committed: Option<Option<String>>,
     pub finished: bool,
 }
@@ -463,7 +467,9 @@ impl PreparedLab {
         self.asked.runs_max.min(self.outline.runs_most)
     }
 
-    /// Builds the variant of a candidate; `engine` is the variant of its engine without options.
+    /// Builds the variant of a lab's candidate: engine and release are those of `engine`, a variant
+    /// of the candidate's engine, and name and flags are the candidate's, after the engine's flags
+    /// for load if the lab uses them.
     pub fn variant(&self, candidate: &Candidate, engine: &Variant) -> Variant {
         let loaded = self.loaded.get(candidate.engine).map_or(&[][..], Vec::as_slice);
         let flags = joined(loaded, self.asked.file.flags(candidate));

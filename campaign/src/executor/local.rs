@@ -80,8 +80,8 @@ impl Executor for Local {
         Duration::from_millis(20)
     }
 
-    /// Refuses to start while a job of another campaign still runs, because both would share the
-    /// cores.
+    /// Returns an error while a job of another campaign of the clone runs on this machine, because
+    /// the jobs would share the cores.
     fn preflight(&self) -> Result<(), Stop> {
         let below = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten();
         // The folder of jobs is `campaigns/ID/jobs`.
@@ -103,8 +103,9 @@ impl Executor for Local {
         Ok(())
     }
 
-    /// Starts the job's process. It waits for [`GO`] until its id is on disk, and exits if the line
-    /// never comes: otherwise a crash here could leave a job that nobody finds again.
+    /// Starts the job's process. The process waits for the line [`GO`], which is sent once its id
+    /// is on disk, and exits if the line never comes: otherwise a crash in between could leave a
+    /// process that nobody finds again.
     fn submit(&self, job: &JobSpec) -> Result<Handle, Stop> {
         make_dir(&job.dir)?;
         let log = CampaignPlaces::at(&job.dir).node_log();

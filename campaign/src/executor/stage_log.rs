@@ -61,8 +61,9 @@ impl<'a> StageLog<'a> {
         }
     }
 
-    /// Marks a job's steps as printed, because they were before this process started, except for a
-    /// run that is in progress.
+    /// Marks all steps so far of a job as printed, because they precede this process or this
+    /// submission, except a last step that begins a run: the heading of that run is still to be
+    /// printed.
     pub fn skip(&mut self, key: &str, steps: &[Step]) {
         let under_way = matches!(steps.last(), Some(Step::RunBegun { .. }));
         self.printed.insert(key.to_owned(), steps.len() - usize::from(under_way));
@@ -92,14 +93,15 @@ impl<'a> StageLog<'a> {
         }
     }
 
-    /// Prints why a job does not run yet, once for each reason.
+    /// Prints why a job does not run yet, unless that reason was the last one printed for the job.
     pub fn waits(&mut self, key: &str, reason: &str) {
         if self.waits.insert(key.to_owned(), reason.to_owned()).as_deref() != Some(reason) {
             self.world.console.note(&format!("job `{key}` waits: {reason}"));
         }
     }
 
-    /// Shows the last line of a node's log as a progress line, if standard error is a terminal.
+    /// Shows the last line of a node's log as a progress line; does nothing if standard error is no
+    /// terminal.
     pub fn passing(&mut self, places: &CampaignPlaces) {
         if !self.world.console.is_live() {
             return;

@@ -42,8 +42,8 @@ impl Cache {
         self.dir.join("tools").join(name)
     }
 
-    /// Returns the path of a cached file if its hash is right. A file with another hash, such as a
-    /// truncated model, is removed and counts as missing.
+    /// Returns the path of a cached file, or `None` if the file is missing or has another hash than
+    /// `sha256`. A file with another hash, such as a truncated model, is removed.
     ///
     /// # Errors
     /// A file with another hash cannot be removed, or the file cannot be read.

@@ -23,9 +23,9 @@ pub const CONFIG: &str = "config.json";
 
 /// Name of the tokenizer file in a model's folder.
 pub const TOKENIZER: &str = "tokenizer.json";
-/// Source that a record states for an input which the user has given as a path.
+/// Text that a record states as the source of an input whose path the user has given.
 pub const GIVEN: &str = "path";
-/// Source that a record states for a model with random weights.
+/// Text that a record states as the source of a model with random weights.
 const SHAPE: &str = "shape";
 
 /// An input that runs or builds need, and where to get it.
@@ -113,14 +113,14 @@ pub struct Obtained {
 }
 
 impl Obtained {
-    /// Returns an obtained input that is a file or folder with the content itself, unlike a model
-    /// with random weights.
+    /// Builds the value for an obtained input whose file or folder holds the content itself, unlike
+    /// the folder of a model with random weights.
     pub fn file(path: PathBuf, sha256: String, source: String) -> Self {
         Self { path, sha256, source, random_weights: false, hub: None }
     }
 
-    /// Returns an obtained input that is a folder with only a model's configuration; `sha256` is
-    /// that of the configuration.
+    /// Builds the value for an obtained model with random weights: `path` is a folder with only the
+    /// model's configuration, and `sha256` is the hash of the configuration.
     pub fn shape(path: PathBuf, sha256: String) -> Self {
         Self { random_weights: true, ..Self::file(path, sha256, SHAPE.to_owned()) }
     }
@@ -160,7 +160,8 @@ impl World {
         Ok(self.cached(input, sha256)?.is_some() || self.cached(input, &input.sha256)?.is_some())
     }
 
-    /// Looks up the file of an input with the hash `sha256` in the cache.
+    /// Returns the path of an input's file in the cache, with the hash `sha256`; `None` if the
+    /// cache does not contain it.
     fn cached(&self, input: &Input, sha256: &str) -> Result<Option<PathBuf>, Stop> {
         let found = self.cache.look_up(sha256, input.file_name());
         found.map_err(|stop| stop.context(&format!("input `{}`", input.id)))
@@ -209,7 +210,8 @@ impl World {
     }
 
     /// Finds the model `id` in the local Hugging Face cache, `hub/models--OWNER--NAME` with a
-    /// folder of links for each revision. Nothing is downloaded.
+    /// folder of links for each revision. Nothing is downloaded: a model that is not there is an
+    /// error.
     fn in_hub(&self, id: &str) -> Result<Obtained, Stop> {
         let dir = self.hub_home.join("hub");
         let folder = dir.join(format!("models--{}", id.replace('/', "--")));
@@ -263,7 +265,8 @@ impl World {
         Ok(Obtained::file(path, sha256, GIVEN.to_owned()))
     }
 
-    /// Downloads an input from the first source that has it.
+    /// Downloads an input from the first of its sources that provides it; if none does, the error
+    /// lists why each failed.
     fn fetch(&self, input: &Input) -> Result<Obtained, Stop> {
         let id = &input.id;
         let mut tried = String::new();

@@ -153,8 +153,8 @@ impl Explore<'_> {
         Ok(true)
     }
 
-    /// Plans one run of each candidate that has not failed, as one block; the order rotates from
-    /// block to block.
+    /// Plans a block of a lab's round: one run, under one profile, of each candidate of the round
+    /// that has no failed run in it. The order of the candidates rotates from block to block.
     fn block(
         &mut self,
         round: &Round,
@@ -218,8 +218,8 @@ impl Explore<'_> {
         self.journal.state.jobs.iter().flat_map(|job| &job.planned.runs)
     }
 
-    /// Returns the indices of the variants with a failed run in this round, which are not run again
-    /// in it.
+    /// Returns the indices of the variants that have a failed run in `round`, and are therefore not
+    /// run again in it.
     fn failed(&self, round: &Round) -> Result<BTreeSet<usize>, Stop> {
         let mut failed = BTreeSet::new();
         let variants = &self.journal.prepared().plan.variants;

@@ -103,7 +103,8 @@ fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A list of server flags, preceded by who states them, for messages.
+/// Name of what states a list of server flags, such as an engine of the lab, for error messages;
+/// and the flags.
 type Given<'a> = (String, &'a [String]);
 
 fn check_flags(
@@ -151,8 +152,8 @@ fn check_flags(
     Ok(())
 }
 
-/// Checks a list of server flags: it begins with a flag, repeats none, and contains none beside its
-/// opposite.
+/// Checks a list of server flags: it begins with a flag, repeats none, and does not contain both a
+/// flag and its opposite.
 fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
     if let Some(word) = flags.first().filter(|word| flag_name(word).is_none()) {
         return Err(wrong_use!("{who} begins with `{word}`, which is no flag"));
@@ -167,7 +168,8 @@ fn check_words(who: &str, flags: &[String]) -> Result<(), Stop> {
     }
 }
 
-/// Finds a flag of `first` whose opposite is in `second`; returns both names.
+/// Returns the first flag of `first` whose opposite is in `second`, with that opposite; `None` if
+/// there is none.
 fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str, String)> {
     let said: BTreeSet<&str> = second.iter().filter_map(|word| flag_name(word)).collect();
     let mut names = first.iter().filter_map(|word| flag_name(word));

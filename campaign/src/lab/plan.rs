@@ -79,8 +79,9 @@ impl LabSource {
         LabBudget { runs: flags.max_runs.or(runs), hours: flags.max_hours.or(hours) }
     }
 
-    /// Builds the lab's part of the prepared campaign. The lab's engines with their own flags
-    /// become the first variants; none runs before a round requests it.
+    /// Builds the lab's part of the prepared campaign. In `decided`, the variants of the plan
+    /// become one per engine, with the flags that the lab's file gives the engine, and the runs are
+    /// removed, because a lab plans them round by round.
     ///
     /// # Errors
     /// The budget is too small for a conclusion.
@@ -221,7 +222,8 @@ fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
     })
 }
 
-/// Returns the number of runs that a budget allows, if each takes `each_us` microseconds.
+/// Returns the largest number of runs that fit both the budget in runs and the budget in hours, if
+/// each run takes `each_us` microseconds.
 fn runs_max(limits: LabBudget, each_us: u64) -> u32 {
     let of_hours = limits.hours.map_or(u32::MAX, |hours| runs_in(hours * HOUR_US, each_us));
     limits.runs.unwrap_or(u32::MAX).min(of_hours)

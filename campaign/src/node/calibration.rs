@@ -28,12 +28,13 @@ const BYTES_PER_CORE: usize = 32 << 20;
 const LANES: usize = 64;
 /// Number of multiply-adds per accumulator between two readings of the clock.
 const ROUNDS: usize = 20_000;
-/// Largest relative difference of a calibrated rate from the median of earlier calibrations that is
-/// not reported.
+/// Largest relative difference between a calibrated rate and the median of earlier calibrations
+/// that is tolerated; a larger one is reported to the user.
 const TOLERANCE: f64 = 0.02;
-/// Smallest number of earlier calibrations whose median a new one is compared with.
+/// Number of earlier calibrations that are needed to compare a new one with their median; with
+/// fewer, nothing is compared.
 const HISTORY_MIN: usize = 3;
-/// Largest number of calibrations that are kept for a machine.
+/// Largest number of calibrations that are kept for a machine; beyond it the oldest are dropped.
 const HISTORY_MAX: usize = 64;
 
 /// Result of a machine calibration: two rates.
@@ -110,7 +111,8 @@ pub fn facts(before: Calibration, after: Calibration) -> BTreeMap<String, Value>
     .into()
 }
 
-/// Rate of a calibration: a phrase for messages, its unit, and the function that returns its value.
+/// Description of one of a calibration's rates: a phrase for messages, its unit, and the function
+/// that returns its value.
 type Figure = (&'static str, &'static str, fn(&Calibration) -> f64);
 
 /// A calibrated rate that differs from earlier calibrations of the machine, with a text for the
@@ -162,8 +164,8 @@ impl History {
         said
     }
 
-    /// Adds a calibration to the machine's earlier ones, keeps the latest, and writes them to their
-    /// file in `dir`.
+    /// Adds the calibration `now` to the machine's earlier ones, drops the oldest so that at most
+    /// 64 remain, and writes these to the machine's file in `dir`.
     ///
     /// # Errors
     /// The folder or the file cannot be written.

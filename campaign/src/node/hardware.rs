@@ -310,8 +310,8 @@ fn count_processes(csv: &str) -> Option<u32> {
     lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
 }
 
-/// Adds the errors of all GPUs in the output of the query [`ECC_ERRORS`]; `None` if no GPU has such
-/// a counter.
+/// Returns the sum of the memory errors of all GPUs in the output of the query [`ECC_ERRORS`];
+/// `None` if no GPU has such a counter.
 pub fn count_errors(csv: &str) -> Option<u64> {
     csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
 }
@@ -408,8 +408,8 @@ mod tests {
         assert_eq!((gpu.clocks_locked, gpu.vbios, gpu.power_limit_mw), (None, None, Some(700_500)));
     }
 
-    /// Returns a machine whose GPU driver answers as `answers` says: cases of a shell script, by
-    /// query.
+    /// Detects, for tests, a machine with two cores whose `nvidia-smi` is a shell script with the
+    /// cases `answers`, one per query.
     fn machine_with(answers: &str) -> Machine {
         let folder = tempfile::tempdir().unwrap();
         let nvidia_smi = folder.path().join("nvidia-smi");

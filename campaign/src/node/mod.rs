@@ -42,7 +42,8 @@ use crate::world::World;
 /// counts as set and not just adjusted.
 const CLOCK_STEP_MS_MIN: u64 = 1000;
 
-/// Runs a job, or what an earlier process on it has left to do.
+/// Runs a job on this node; where an earlier process has begun the job, runs only the blocks that
+/// it has not finished.
 ///
 /// # Errors
 /// The controller ended before the start, another process runs the job, the job's files cannot be
@@ -95,8 +96,8 @@ struct Node<'a> {
     job: &'a Job,
     lines: Lines,
     progress: Progress,
-    /// Calibrated rates whose deviation from earlier calibrations was noted already, so that each
-    /// is noted once.
+    /// Names of the calibrated rates that this process has reported as different from earlier
+    /// calibrations, so that each rate is reported once.
     noted: BTreeSet<&'static str>,
 }
 
@@ -209,7 +210,8 @@ impl Node<'_> {
         Ok(record)
     }
 
-    /// Returns an error if a run would exceed the job's GPU-hours, as far as its duration is known.
+    /// Returns an error if the next run is expected to exceed what is left of the job's GPU-hours.
+    /// A run of unknown duration is expected to take none.
     fn budget_allows(&self, run: &PlannedRun) -> Result<(), Stop> {
         let job = self.job;
         let Some(most) = job.gpu_hours_max else { return Ok(()) };
@@ -294,7 +296,8 @@ fn degrade(record: &mut RunRecord, step_ms: i64) {
     record.validity.reasons.push(reason);
 }
 
-/// Free disk space, in bytes, that the logs, measurements and records of a job need.
+/// Free disk space, in bytes, that a node must have for the logs, measurements and records of a
+/// job.
 const FREE_BYTES_MIN: u64 = 256 << 20;
 
 /// Returns the reason why this node cannot measure the job; `None` if it can.
@@ -349,8 +352,8 @@ fn unfit(
     Ok(unfit_gpus(job.gpus(), machine, errors))
 }
 
-/// Returns the reason why the node's GPUs cannot be measured: too few, in use by others, divided by
-/// MIG, or with uncorrected memory errors.
+/// Returns the reason why the node's GPUs cannot be measured, `None` if they can: too few, in use
+/// by others, divided by MIG, or with uncorrected memory errors.
 fn unfit_gpus(wanted: u32, machine: &Machine, errors: Option<u64>) -> Option<String> {
     let found = machine.gpus.len();
     if found < wanted as usize {

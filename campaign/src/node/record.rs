@@ -87,7 +87,7 @@ pub fn assemble(parts: Parts<'_>) -> RunRecord {
     record
 }
 
-/// Returns true unless the run of a record ended with status `ok` and is not INVALID.
+/// Returns true if the run of a record did not end with status `ok`, or its verdict is INVALID.
 pub fn is_bad(record: &RunRecord) -> bool {
     record.status != Status::Ok || record.validity.verdict == ValidityVerdict::Invalid
 }

@@ -33,8 +33,8 @@ use crate::world::World;
 const AFTER_SERVER: Duration = Duration::from_secs(20);
 /// Interval at which server and load generator are polled during a measurement.
 const POLL: Duration = Duration::from_millis(200);
-/// Number of attempts to start a server: another process may take the port between finding and
-/// binding it.
+/// Number of attempts to start a server, each on another port: another process may take a free port
+/// before the server binds it.
 const PORT_TRIES: u32 = 3;
 
 /// Settings and facts that all runs of a job share.
@@ -206,8 +206,9 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    /// Starts a server and waits until it is ready; tries again if another process took its port.
-    /// Writes the server's facts to `started`.
+    /// Starts a server and waits until it is ready or has failed; tries again on another port if
+    /// another process took the first. Stores the server's command line, environment, variant and
+    /// tensor-parallel size in `started`.
     fn start(&self, started: &mut ServerFacts) -> Result<(Server, Readiness), Stop> {
         let Self { bench: Bench { world, places, .. }, planned, spec, cell } = *self;
         let limit = Duration::from_secs(spec.engine.file.launch.timeout_s);
@@ -352,8 +353,8 @@ impl Run<'_> {
         Ok((measurement, happening))
     }
 
-    /// Probes the server after the load generator ended with an environment error; returns a
-    /// failure if it no longer answers, else `None`.
+    /// Probes the server after the load generator has ended with an environment error; returns a
+    /// failure if the server no longer answers, else `None`.
     fn silence(&self, url: &str) -> Result<Option<Happening>, Stop> {
         let World { tools, interrupt, .. } = self.bench.world;
         let limit = Duration::from_secs(10);
@@ -395,8 +396,9 @@ pub fn save_workload(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), S
     if status.success() { Ok(()) } else { Err(tools::ended(BENCH, "plan", status)) }
 }
 
-/// Reads the load generator's measurement. Without one, the load generator has printed the cause on
-/// standard error; unless the server is to blame (`excused`), that ends the job.
+/// Reads the load generator's measurement from `path`. If there is no valid one, returns `None`
+/// when `excused` (the server is to blame), else an error, which ends the job; the load generator
+/// has then printed the cause on standard error.
 fn read_measurement(
     path: &Path,
     ended: Option<ExitStatus>,
@@ -425,7 +427,7 @@ pub fn time_limit(tier: Tier) -> Duration {
 }
 
 /// Returns a failure if the server reports another version than the expected one, under whose name
-/// its figures would be recorded.
+/// its figures would be recorded; `None` if the versions agree or one of them is unknown.
 fn other_version(spec: &ServerSpec, probe: &Probe) -> Option<Happening> {
     let expected = spec.built.version.as_deref()?;
     let found = probe.version.as_deref()?;

@@ -27,7 +27,7 @@ const POLL: Duration = Duration::from_millis(50);
 const PROBE_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit of one probe of a server that somebody else started.
 const RUNNING_LIMIT: Duration = Duration::from_secs(30);
-/// Number of bytes that are read from the end of a server's log for a message.
+/// Largest number of bytes that are read, from the end of a server's log, for an error message.
 const TAIL_BYTES: usize = 16 * 1024;
 
 /// Result of waiting for a server to become ready: its answer to the probe and the time from its
@@ -91,7 +91,7 @@ impl Server {
         self.group.id()
     }
 
-    /// Returns the exit status if the server has ended by itself, `None` while it runs.
+    /// Returns the exit status of the server's process if it has ended, `None` while it runs.
     ///
     /// # Errors
     /// The system no longer knows the process.

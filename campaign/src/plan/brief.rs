@@ -53,12 +53,13 @@ pub struct Brief {
 }
 
 impl Brief {
-    /// Returns the expected time of all planned runs in microseconds, as far as it is known.
+    /// Returns the expected total time, in microseconds, of those planned runs whose duration is
+    /// known.
     pub fn expected_us(&self) -> u64 {
         self.cells.iter().filter_map(CellBrief::expected_us).sum()
     }
 
-    /// Returns the expected GPU-hours of all planned runs, as far as their time is known.
+    /// Returns the expected total GPU-hours of those planned runs whose duration is known.
     pub fn gpu_hours(&self) -> f64 {
         let of = |cell: &CellBrief| Some(gpu_hours(cell.expected_us()?, self.gpus(cell.tp)));
         self.cells.iter().filter_map(of).sum()
@@ -159,7 +160,7 @@ pub fn gpu_hours(us: u64, gpus: u32) -> f64 {
     us as f64 / 3.6e9 * f64::from(gpus)
 }
 
-/// Text of a printed plan: a title, and below it lines that begin with what they are about.
+/// Text of a printed plan: a title, and below it lines that each consist of a key and a value.
 #[derive(Debug)]
 pub struct Listing {
     pub text: String,

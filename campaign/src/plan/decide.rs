@@ -21,7 +21,8 @@ use crate::server_spec::ReadyCell;
 use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
-/// Id of the comparison policy that sets the number of pairs.
+/// Id of the comparison policy that says how many pairs of runs the screening and confirmation
+/// stages of a comparison of releases plan in a cell.
 const POLICY: &str = "release";
 /// Hardware id of a server that does not run on this machine (`--url`).
 const ELSEWHERE: &str = "remote";
@@ -37,8 +38,8 @@ pub struct Decided {
     pub brief: Brief,
     /// Generator of ids for runs that are planned later, such as confirmation runs.
     pub ids: Ids,
-    /// True when the campaign's records are committed. Records of releases are; records of a
-    /// working tree or of a server started by somebody else are not.
+    /// True when the campaign's records will be committed to the registry at its end: those of
+    /// releases are, those of a working tree or of a server started by somebody else are not.
     pub commits: bool,
     /// Repository whose `results/` receives the campaign's records.
     pub registry: PathBuf,

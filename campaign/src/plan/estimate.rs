@@ -14,7 +14,7 @@ const OVERHEAD_US: u64 = 12_000_000;
 /// Assumed time around a run's measurement if the run does not sample its requests, in
 /// microseconds: all runs then share requests that were sampled once.
 const START_US: u64 = 5_000_000;
-/// Largest number of earlier runs of a cell whose times are read.
+/// Largest number of earlier runs of a cell, the newest, from whose times a duration is estimated.
 const PAST_RUNS: usize = 9;
 /// Assumed throughput on a CPU in tokens per second, prompt and output tokens together, for cells
 /// without earlier results.
@@ -74,9 +74,9 @@ pub fn of_run(results: &Path, of: Of<'_>) -> Estimate {
     estimate(&past_wall_us(results, of), &imported_wall_us(results, of))
 }
 
-/// Estimates the time of a run from the wall times of earlier runs and of imported results, in
-/// microseconds. Earlier runs are preferred, because imported results do not say how long their
-/// servers took to start.
+/// Estimates the time of a run from the median wall time of earlier runs, or if there are none,
+/// from that of imported results, in microseconds. Earlier runs come first because imported results
+/// do not say how long their servers took to start.
 fn estimate(measured_us: &[u64], imported_us: &[u64]) -> Estimate {
     match (median(measured_us), median(imported_us)) {
         (Some(us), _) => Estimate::Measured { us: us + OVERHEAD_US, runs: measured_us.len() },
@@ -98,8 +98,8 @@ pub fn assumed_us(scenario: &Scenario, on_gpu: bool) -> u64 {
     START_US.saturating_add(scenario.arrival.span_us(requests)).saturating_add(tokens_us)
 }
 
-/// Returns the assumed throughput in tokens per second, prompt and output together, of an engine
-/// without earlier results.
+/// Returns the throughput in tokens per second, prompt and output together, that is assumed for any
+/// engine without earlier results: one value on GPUs, another on a CPU.
 pub fn tokens_per_s_assumed(on_gpu: bool) -> u64 {
     if on_gpu { TOKENS_PER_S_ON_GPU } else { TOKENS_PER_S }
 }

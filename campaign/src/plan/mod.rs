@@ -30,7 +30,7 @@ pub struct Variant {
 }
 
 impl Variant {
-    /// Returns the variant of a release without flags of its own.
+    /// Returns the variant that runs a release with the engine's default flags.
     pub fn plain(engine: &str, release: &str) -> Self {
         let (engine, release) = (engine.to_owned(), release.to_owned());
         Self { engine, release, name: None, flags: Vec::new() }
@@ -129,7 +129,8 @@ pub struct Round {
     pub repeats: u32,
     /// Number of the first block of the requested runs.
     pub block: u32,
-    /// Stage of the requested runs; `None` for the screening stage.
+    /// Stage of the requested runs: `confirm` for confirmation runs, `None` for others, such as
+    /// those of the screening stage.
     pub stage: Option<Stage>,
 }
 
@@ -142,8 +143,8 @@ impl Round {
 }
 
 impl Plan {
-    /// Returns the releases of baseline and candidate if the campaign compares two releases of one
-    /// engine.
+    /// Returns the releases of the plan's first two variants, baseline and candidate, if they are
+    /// two releases of one engine, else `None`.
     pub fn compared(&self) -> Option<(&str, &str)> {
         let (first, second) = (self.variants.first()?, self.variants.get(1)?);
         (first.engine == second.engine && first.release != second.release)

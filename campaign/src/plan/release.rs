@@ -19,7 +19,8 @@ pub struct Edit {
     pub version: Option<String>,
 }
 
-/// Commit of a tag, and the engine's version in that commit and in its parent.
+/// Commit that a tag names, and the engine's version in that commit and in the commit's first
+/// parent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag {
     pub commit: String,
@@ -209,8 +210,8 @@ mod tests {
         History { edits, ..History::default() }
     }
 
-    /// Returns a history, newest first: two commits carry 0.9.2, and the oldest manifest inherits
-    /// its version.
+    /// Builds, for tests, a history, newest first: two commits carry 0.9.2, and the oldest manifest
+    /// inherits its version.
     fn usual() -> History {
         history(&[
             ("f", Some("0.9.3-dev")),

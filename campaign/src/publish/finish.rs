@@ -180,7 +180,8 @@ fn campaign_record(
     }
 }
 
-/// Returns the verdicts of this campaign's own runs on release-blocking metrics.
+/// Returns the verdicts on release-blocking metrics in those cells that the comparison judges by
+/// the runs of `campaign`.
 fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
     let cells = compared.cells.iter().filter(|cell| cell.judged.as_deref() == Some(campaign));
     let rows = cells.flat_map(|cell| &cell.rows).filter(|row| row.gates);
@@ -227,8 +228,8 @@ pub fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>
     }
 }
 
-/// Formats tables that compare the first engine with each other engine, one per cell; `None` if
-/// there is one engine only.
+/// Formats tables that compare the plan's first variant with each variant of another engine, one
+/// table for each pair and cell; `None` if the plan has one engine only.
 fn engines_table(plan: &Plan, records: &[RunRecord]) -> Option<String> {
     let first = plan.variants.first()?;
     let others = (0..plan.variants.len()).filter(|at| plan.variants[*at].engine != first.engine);
@@ -284,8 +285,8 @@ mod tests {
     use expect_test::expect;
     use samples::{Sample, campaign_id};
 
-    /// Returns plan and records of a campaign on a machine that is twice as fast in the second
-    /// block; the first engine is 3 times as fast as the second.
+    /// Builds, for tests, plan and records of a campaign on a machine that is twice as fast in the
+    /// second block; the first engine is 3 times as fast as the second.
     fn campaign(engines: [&str; 2], repeats: u32) -> (Plan, Vec<RunRecord>) {
         let mut serial = 0;
         let runs = interleave(&Round::first(1, 2, repeats), || {

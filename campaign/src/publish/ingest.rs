@@ -165,8 +165,8 @@ fn ready_of(
     }
 }
 
-/// Collects and checks a job's records, and keeps the job's folder, unless the journal says that
-/// this was done.
+/// Collects and checks a job's records, and copies the job's folder into the campaign's folder.
+/// Does nothing if the journal says that the records were checked already.
 fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
     let known = journal.state.jobs.iter().find(|entry| entry.planned.key == job.key);
     if known.is_some_and(|entry| entry.reached == Reached::Checked) {

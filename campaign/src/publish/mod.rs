@@ -123,7 +123,8 @@ impl<'a> Registry<'a> {
         self.must(SITE, "build", |command| command.arg("--out").arg(out).stdout(Stdio::null()))
     }
 
-    /// Prints a release's table on standard output; `staged` holds records that are not committed.
+    /// Prints a release's table on standard output, with the records in `staged`, which are not
+    /// committed, in addition to those of the registry.
     ///
     /// # Errors
     /// The site's tool cannot be run, fails or is interrupted.
@@ -134,8 +135,8 @@ impl<'a> Registry<'a> {
         })
     }
 
-    /// Returns the registry's comparison of release `of` with `baseline`, with the records of
-    /// `staged`.
+    /// Returns the registry's comparison of release `of` with `baseline`, over the registry's
+    /// records and those in `staged`.
     ///
     /// # Errors
     /// A record cannot be read, or the releases cannot be compared.
@@ -146,8 +147,8 @@ impl<'a> Registry<'a> {
         Ok(diff(&loaded, baseline, of.release, &Filter { engine, hardware })?)
     }
 
-    /// Prints the registry's comparison of release `of` with `baseline`, and returns its exit code;
-    /// `staged` holds records that are not committed.
+    /// Prints the registry's comparison of release `of` with `baseline`, over the registry's
+    /// records and those in `staged`, which are not committed; returns the comparison's exit code.
     ///
     /// # Errors
     /// The registry's tool cannot be run, is interrupted, or cannot compare the releases.

@@ -61,8 +61,8 @@ pub struct Filling<'a> {
 }
 
 impl<'a> Filling<'a> {
-    /// Returns the values for a server to be measured on `port` of this machine, with one rank and
-    /// default settings.
+    /// Returns the placeholder values for a server that is measured on `port` of this machine: one
+    /// rank, the model's own weights, default settings, no flags of a variant, and metrics exposed.
     pub fn measured(engine: &'a str, binary: &'a Path, model: &'a str, port: u16) -> Self {
         Self {
             engine,
@@ -132,12 +132,14 @@ pub fn image_of<'a>(file: &'a EngineFile, engine: &str) -> Result<&'a Image, Sto
     })
 }
 
-/// Returns the name of a release's container image, with `{release}` and `{version}` filled in.
+/// Returns the name of the container image for `release`: the name in the engine's file with
+/// `{release}` and `{version}` filled in.
 pub fn image_name(image: &Image, release: &str) -> String {
     image.name.replace("{release}", release).replace("{version}", release.trim_start_matches('v'))
 }
 
-/// Placeholder values that differ between the executed and the recorded command line.
+/// Values of the placeholders that are filled differently in the executed and in the recorded
+/// command line: program, model and port.
 #[derive(Debug, Clone, Copy)]
 struct Words<'a> {
     binary: &'a str,
@@ -200,7 +202,7 @@ fn words(
     Ok(line)
 }
 
-/// Returns the default port of the engine, as its file states it; empty if the file states none.
+/// Returns the engine's default port as the text in its file; empty if the file states none.
 fn default_port(file: &EngineFile) -> &str {
     let port = file.launch.settings.port.as_ref();
     port.and_then(|port| port.default.as_deref()).unwrap_or_default()

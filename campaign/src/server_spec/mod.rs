@@ -28,7 +28,8 @@ pub struct ServerSpec {
 }
 
 impl ServerSpec {
-    /// Returns the specification of the same program in another configuration.
+    /// Returns a copy of the specification with `variant` as its variant; engine, program and image
+    /// stay.
     pub fn with_variant(&self, variant: Variant) -> Self {
         Self { built: BuiltVariant { variant, ..self.built.clone() }, ..self.clone() }
     }
@@ -114,8 +115,8 @@ impl ReadyCell {
     }
 }
 
-/// Returns true if two versions are the same, without a leading `v` and the local build tag that
-/// follows a `+`.
+/// Returns true if two versions are equal after a leading `v`, and a local build tag that follows a
+/// `+`, are removed from each.
 pub fn is_same(found: &str, wanted: &str) -> bool {
     let public = |version: &str| version.split('+').next().map(str::to_owned);
     public(found.trim_start_matches('v')) == public(wanted.trim_start_matches('v'))

@@ -215,8 +215,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs `run` on one thread for each rank of a new group of `count` ranks, and returns the
-    /// results in the order of ranks.
+    /// Test helper: runs `run` on one thread for each rank of a new group of `count` ranks, and
+    /// returns the results in the order of ranks.
     fn on_ranks<T: Send>(count: usize, run: impl Fn(InProcess) -> T + Sync) -> Vec<T> {
         thread::scope(|scope| {
             let run = &run;

@@ -82,7 +82,8 @@ pub trait Device: Send + fmt::Debug {
     fn write(&mut self, x: &mut Self::Buffer, values: &[f32]) -> Result<(), DeviceError>;
 
     /// Returns the name of the number type in which the weight matrices loaded so far are
-    /// multiplied: `int8`, `bf16` or `f32`; where there are several, the first of these.
+    /// multiplied: `int8`, `bf16` or `f32`. If they are multiplied in several types, it is the
+    /// least precise, which comes first in that list.
     fn compute_dtype(&self) -> &'static str;
 
     /// Loads the host matrices `parts` as one weight matrix, stacked along N: a matmul by it writes
@@ -153,8 +154,9 @@ pub trait Device: Send + fmt::Debug {
         rotations: &[Rotation],
     ) -> Result<Self::StepMetadata, DeviceError>;
 
-    /// Returns the numbers of rows that activation buffers need for a step. They are at least the
-    /// batch's own: a device may pad, and the content of padding rows is unspecified.
+    /// Returns two numbers of rows that activation buffers need in a step: that of the operations
+    /// before the LM head, and that of the LM head. They are at least the batch's own: a device may
+    /// pad, and the content of padding rows is unspecified.
     fn rows(&self, step: &Self::StepMetadata) -> StepRows;
 
     /// Launches the CUDA graph that the device captured from an earlier step with as many rows,

@@ -28,10 +28,11 @@ const TILE_GROUPS: usize = 3;
 const TILE: usize = TILE_GROUPS * LANES;
 /// Number of bytes of the bf16 weights of one pair of k in a tile.
 const TILE_PAIR_BYTES: usize = TILE_GROUPS * PAIR_BYTES;
-/// Number of steps of k in a block of the bf16 GEMM, if there are many rows: 12 KiB of weights,
-/// which stay in the L1 cache.
+/// Number of steps of k in a block of the bf16 GEMM for more rows than one micro-kernel tile has:
+/// 12 KiB of weights, which stay in the L1 cache. For fewer rows one block has all of K.
 const BLOCK_K: usize = 64 * PAIR;
-/// Prefetch distance of the bf16 GEMM's weights in bytes: one block of k.
+/// Prefetch distance of the bf16 GEMM's weights in bytes: the size of one tile's weights of a block
+/// of [`BLOCK_K`] steps.
 const AHEAD: usize = BLOCK_K / PAIR * TILE_PAIR_BYTES;
 
 /// Marker type of the bf16 GEMM, which implements the micro-kernel.
@@ -159,7 +160,8 @@ impl<P: Pairs> Multiply<P> for Bf16 {
     }
 }
 
-/// Activations that a micro-kernel tile of the bf16 GEMM multiplies: rows, from some index of k on.
+/// Activations that a micro-kernel tile of the bf16 GEMM multiplies: the tile's rows, from the
+/// first step of the block of k on.
 #[derive(Clone, Copy)]
 struct Left {
     start: *const u16,
@@ -234,7 +236,8 @@ impl PairKernel for Round<'_> {
 
 /// Sixteen output columns that are being packed into a tile of the bf16 GEMM.
 struct Columns {
-    /// Dequantized values of a stored row, `[K]`, for stored types other than bf16.
+    /// Dequantized values of a stored row, `[K]`; not used for rows stored as bf16, whose bits are
+    /// copied.
     values: Vec<f32>,
     /// Sixteen rows as bf16 bits, `[16][K]`, with K padded by zeros to whole pairs.
     rounded: Vec<u16>,
@@ -265,7 +268,8 @@ impl Columns {
         }
     }
 
-    /// Writes the sixteen packed columns into a tile of the bf16 GEMM; `to` begins at their group.
+    /// Writes the sixteen packed columns into a tile of the bf16 GEMM. `to` begins at the first
+    /// byte of their group of 16 columns in the tile.
     fn put(&self, to: &mut [u8]) {
         let stride = self.rounded.len() / LANES;
         for (i, to) in to.chunks_mut(TILE_GROUPS * PAIR_BYTES).enumerate() {

@@ -20,7 +20,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Returns an activation buffer of `cols` columns without rows.
+    /// Returns an activation buffer with `cols` columns and no rows.
     pub(super) fn new(cols: usize) -> Self {
         Self { cols, ..Self::default() }
     }

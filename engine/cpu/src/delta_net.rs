@@ -38,7 +38,8 @@ pub(super) struct DeltaNet<'a> {
 
 impl DeltaNet<'_> {
     /// Computes the gated DeltaNet layer for all sequences of the step and writes `[T, value heads
-    /// * value dim]` to `out`. The state slots must have been checked against the step.
+    /// * value dim]` to `out`. The caller must have checked, by [`State::check`], that every
+    /// sequence of the step has a state slot that exists.
     pub(super) fn run(&self, pool: &mut Pool, state: &mut State, out: &mut [f32]) {
         let shape = &self.layer.shape;
         assert_eq!(*shape, state.shape.net, "the states are of this shape");
@@ -154,10 +155,11 @@ impl Item<'_, '_> {
         }
     }
 
-    /// Returns the channels from column `col` on after causal convolution and SiLU; `own` is their
-    /// range among the channels of the key head, in which the history is laid out. Inputs are added
-    /// from the oldest on, whether they come from the history or from the step, so the cut between
-    /// steps changes no bit.
+    /// Computes the causal convolution and SiLU of `own.len()` channels of row `row` and returns
+    /// the results. The channels begin at column `col` of the input projection; `own` is their
+    /// range among the channels of the key head, in whose order `history` is laid out. Inputs are
+    /// added from the oldest on, whether they come from the history or from the step, so the cut
+    /// between steps changes no bit.
     #[inline(always)]
     fn convolve<L: Lanes>(
         &self,

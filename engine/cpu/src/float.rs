@@ -30,8 +30,8 @@ pub(super) struct F32;
 /// Rows of f32 activations, in the order in which the f32 GEMM reads them.
 #[derive(Debug, Default)]
 pub(super) struct Activations {
-    /// Activations of the f32 GEMM: a few rows are row major; more are panels of six rows, `[T / 6,
-    /// rounded up][K][6]`, so that a tile reads its rows side by side.
+    /// Activations of the f32 GEMM: row major for at most [`FEW_ROWS`] rows, else panels of six
+    /// rows, `[T / 6, rounded up][K][6]`, so that a tile reads its rows side by side.
     values: Vec<f32>,
     is_few: bool,
 }
@@ -152,9 +152,9 @@ impl<L: Lanes> Multiply<L> for F32 {
     }
 }
 
-/// Multiplies the rows of a block by `NR` groups of 16 columns and returns `NR`. For few rows:
-/// weights are dequantized in registers, again for each one, two or four rows that are multiplied
-/// together.
+/// Multiplies the rows of a block by `NR` groups of 16 columns and returns `NR`. It is used for few
+/// rows: four, two or one of them are multiplied together, and for each such set of rows the
+/// weights are dequantized anew in registers.
 #[inline(always)]
 fn few_rows<L: Lanes, const NR: usize>(
     lanes: L,
@@ -198,8 +198,8 @@ fn multiply_rows<L: Lanes, const MR: usize, const NR: usize>(
     MR
 }
 
-/// Multiplies the rows of a block by the work item's columns. For many rows: weights are
-/// dequantized once per block of k and shared by all rows.
+/// Multiplies the rows of a block by the work item's columns. It is used for many rows: the weights
+/// of a block of k are dequantized once, into memory from which all rows are multiplied.
 #[inline(always)]
 fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>) {
     let Block { rows, k, target } = block;

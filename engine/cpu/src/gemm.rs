@@ -20,14 +20,15 @@ use super::shared::Shared;
 use engine_core::{HostMatrix, WeightType};
 
 /// Largest number of bytes of activations that one GEMM work item reads repeatedly, few enough to
-/// stay in the L2 cache; an item has at least [`MicroKernel::UNIT_ROWS`] rows even if they have
-/// more.
+/// stay in the L2 cache. An item has at least [`MicroKernel::UNIT_ROWS`] rows, even if these are
+/// more bytes.
 const CHUNK_BYTES: usize = 384 << 10;
 /// Largest number of rows of a GEMM block, unless a micro-kernel sets another: their sums stay in
 /// the L1 cache together with their operands.
 const BLOCK_ROWS: usize = 128;
-/// Number of work items per thread into which a GEMM divides the output columns, where there are
-/// enough: more items balance the threads better, fewer cost less.
+/// Number of work items per thread into which a GEMM divides the output columns; where there are
+/// too few tiles of columns, each tile is an item. More items balance the threads better, fewer
+/// cost less.
 const ITEMS_PER_THREAD: usize = 4;
 
 /// Arithmetic of a GEMM (f32, bf16 or int8): how activations and weights are converted and packed
@@ -45,14 +46,15 @@ pub(super) trait MicroKernel: Debug + Sized {
 
     /// Number of output columns of a tile of the GEMM's packed weights.
     const COLUMNS: usize;
-    /// Number of rows that the GEMM never splits among blocks or threads, at least those of the
-    /// highest micro-kernel tile.
+    /// Number of rows that the GEMM never splits among blocks or threads. It is at least the number
+    /// of rows of the largest micro-kernel tile.
     const UNIT_ROWS: usize;
     /// Number of steps of k to a multiple of which the GEMM pads K.
     const UNIT_K: usize;
     /// Largest number of rows in a block of the GEMM, which share a block of weights.
     const BLOCK_ROWS: usize = BLOCK_ROWS;
-    /// Largest number of packed tiles, or groups of tiles multiplied together, in a GEMM work item.
+    /// Largest number of tile groups that a thread takes from the pool at once, where a tile group
+    /// is the packed tiles that are multiplied together ([`MicroKernel::width`]).
     const ITEM_TILES: usize = usize::MAX;
 
     /// Converts `values`, f32 rows of `k` elements, to the activations `x` that the GEMM
@@ -62,8 +64,8 @@ pub(super) trait MicroKernel: Debug + Sized {
     /// Returns the number of bytes of a packed tile of weights with `k` steps.
     fn tile_bytes(format: Self::Format, k: usize) -> usize;
 
-    /// Packs a tile of weights. `column` returns the element type and the bytes of the stored row
-    /// of an output column of the tile, none past the last column.
+    /// Packs a tile of weights. `column(i)` returns the element type and the bytes of the stored
+    /// row of the tile's output column `i`; `None` past the matrix's last column.
     fn pack<'a>(
         format: Self::Format,
         k: usize,
@@ -75,8 +77,8 @@ pub(super) trait MicroKernel: Debug + Sized {
     /// elements.
     fn unpack(format: Self::Format, tile: &[u8], column: usize, out: &mut [f32]);
 
-    /// Returns the number of adjacent packed tiles that a work item multiplies together, where
-    /// there are `tiles` tiles in all.
+    /// Returns the number of adjacent packed tiles that are multiplied together, of the `tiles`
+    /// tiles of the packed weights.
     fn width(_tiles: usize, _threads: usize) -> usize {
         1
     }
@@ -133,7 +135,8 @@ pub(super) struct Work<M: MicroKernel> {
     pub scratch: M::Scratch,
 }
 
-/// Output target of a GEMM: a matrix of `cols` columns, of which the GEMM writes some in each row.
+/// Output of a GEMM: a matrix of `cols` columns. The GEMM writes only its own output columns in
+/// each row, which may be some of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target<'a, 'b> {
     pub out: &'a Shared<'b, f32>,
@@ -141,8 +144,8 @@ pub(super) struct Target<'a, 'b> {
     pub cols: usize,
 }
 
-/// Output location of the results of a block of a GEMM work item: rows and columns in the output,
-/// and the scales of these columns if there are any.
+/// Output location of the results of a block of a GEMM work item: where its rows and columns lie in
+/// the output, and the scales by which the columns' results are multiplied, if there are any.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     start: *mut f32,
@@ -196,7 +199,8 @@ pub(super) struct Sums<'a, const N: usize> {
 }
 
 impl<const N: usize> Sums<'_, N> {
-    /// Returns the accumulators that the block of k continues: zeros in the first one.
+    /// Returns the accumulators with which the block of k begins: zeros in the first block, else
+    /// the sums over the earlier blocks.
     #[inline(always)]
     pub(super) fn load<L: Lanes, const MR: usize, const NR: usize>(
         &self,
@@ -295,9 +299,9 @@ impl<M: MicroKernel> Scratch<M> {
         }
     }
 
-    /// Writes the matrix product `x * w^T` to the output columns that each of `runs` computes,
-    /// where x is `values`. These are converted once for all runs, unless `converted` has them
-    /// already.
+    /// Computes the matrix product `x * w^T`, where x is `values`, and writes it to `target`; each
+    /// of `runs` has the weights of some consecutive output columns. `values` are converted once
+    /// for all runs, or not at all if `converted` has them in converted form already.
     pub(super) fn matmul(
         &mut self,
         isa: Isa,
@@ -349,7 +353,8 @@ pub(super) struct Weights<M: MicroKernel> {
 
 impl<M: MicroKernel> Weights<M> {
     /// Packs the rows of the matrices `parts`, stacked along N, into tiles, on the threads of
-    /// `pool`. `first` is their first output column in the whole matrix.
+    /// `pool`. `first` is the index, in the whole matrix, of the output column that the first of
+    /// these rows computes.
     pub(super) fn pack(
         parts: &[HostMatrix<'_>],
         format: M::Format,

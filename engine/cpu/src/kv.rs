@@ -51,7 +51,7 @@ fn width(shape: &KvShape) -> usize {
     shape.head_dim.next_multiple_of(LANES)
 }
 
-/// Computation of element indices in the KV pages of one layer.
+/// KV cache shape and layer for which the indices of elements in the layer's KV pages are computed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     shape: KvShape,

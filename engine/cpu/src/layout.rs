@@ -238,8 +238,8 @@ pub(super) fn decode<L: Lanes, C: Consumer<L, NR>, const NR: usize>(
     decode_by!(F32 F16 Bf16 F8E4M3 Q4_1 Q8_0 Affine4 Affine8 Mxfp4)
 }
 
-/// Header of a unit of packed weights for 16 columns: scales and minima, the scales twice where
-/// there are no minima, or zeros where there are neither.
+/// Header of a unit of packed weights for 16 columns, as two vectors: scales and minima; in layouts
+/// without minima the scales twice; in layouts without scales zeros.
 type Head<V> = [V; 2];
 
 /// Loop that dequantizes the units of packed groups, with a layout that is known at compile time.
@@ -324,7 +324,7 @@ fn nibbles_at<L: Lanes, const NR: usize>(
     weights
 }
 
-/// Loads the header of a unit of packed weights: scales and minima.
+/// Loads the header of a unit of packed weights, which has scales and minima as [`Head`] defines.
 ///
 /// # Safety
 /// A unit of `layout` can be read at `unit`.

@@ -84,15 +84,15 @@ impl fmt::Debug for Cpu {
 }
 
 impl Cpu {
-    /// Creates a CPU device that computes a whole model on `threads` threads, the calling one
-    /// included and at least that one. The others are pinned to processors where possible.
+    /// Creates a CPU device that computes a whole model on `threads` threads, of which the calling
+    /// thread is one; 0 counts as 1. The other threads are pinned to processors where possible.
     pub fn new(isa: Isa, threads: usize) -> Self {
         Self::over(isa, Pool::new(threads.max(1)), None)
     }
 
-    /// Creates a CPU device of `threads` threads, the calling one included and at least that one,
-    /// for one rank of a tensor-parallel group. The ranks share the processor, so no thread is
-    /// pinned.
+    /// Creates a CPU device for one rank of a tensor-parallel group, which computes on `threads`
+    /// threads, of which the calling thread is one; 0 counts as 1. The ranks share the processor,
+    /// so no thread is pinned.
     pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
         Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
     }

@@ -17,10 +17,11 @@ use super::shared::Shared;
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 
-/// Number of full-length runs of a measurement; the best of them is the peak rate.
+/// Number of runs of a measurement that last at least [`RUN_SECONDS`]; the fastest of them gives
+/// the peak rate.
 const RUNS: usize = 6;
-/// Shortest duration of a measured run in seconds, long enough to make the start of the threads
-/// negligible.
+/// Smallest duration, in seconds, of a run that counts in a measurement, long enough to make the
+/// start of the threads negligible. After a shorter run the number of rounds is doubled.
 const RUN_SECONDS: f64 = 0.02;
 /// Number of consecutive instructions that add to one accumulator in a measuring loop. The sum of
 /// that many of the largest int8 dot products still fits in an i32.
@@ -58,7 +59,7 @@ pub fn f32_flops_per_s(isa: Isa, threads: usize, clock: Clock) -> f64 {
 }
 
 /// Returns the highest rate, in operations per second, that `threads` threads together reached in a
-/// measuring loop, which `run` runs for one number type.
+/// [`MeasuringLoop`]. `run` runs the loop for one number type: int8, bf16 or f32.
 fn peak_rate(threads: usize, clock: Clock, run: impl Fn(MeasuringLoop<'_>) + Sync) -> f64 {
     best_rate(&mut Pool::new(threads), clock, &|_, rounds| {
         let mut ops = 0;
@@ -116,8 +117,8 @@ fn best_rate(pool: &mut Pool, clock: Clock, work: &(dyn Fn(usize, usize) -> u64 
     best
 }
 
-/// Kernel that measures a peak rate by computations whose accumulators stay in registers. It does
-/// so for each number type: int8, bf16 and f32.
+/// Kernel that measures a peak rate by computations whose accumulators stay in registers. The
+/// kernel trait through which it is run decides the number type: int8, bf16 or f32.
 struct MeasuringLoop<'a> {
     rounds: usize,
     /// Output of the measuring loop: the number of operations that it computed.
@@ -125,7 +126,7 @@ struct MeasuringLoop<'a> {
 }
 
 impl DotKernel for MeasuringLoop<'_> {
-    /// Computes int8 dot products in tiles.
+    /// Runs the measuring loop for int8: dot products in tiles.
     #[inline(always)]
     fn run<D: Dots>(self, dots: D) {
         // So many sums fit in registers next to one vector of weights per group and one row, and
@@ -167,7 +168,7 @@ fn int8_dot_rate<D: Dots, const MR: usize, const NR: usize>(dots: D, rounds: usi
 }
 
 impl PairKernel for MeasuringLoop<'_> {
-    /// Computes bf16 dot products in independent chains.
+    /// Runs the measuring loop for bf16: dot products in independent chains.
     #[inline(always)]
     fn run<P: Pairs>(self, pairs: P) {
         const CHAINS: usize = 24;
@@ -190,8 +191,8 @@ impl PairKernel for MeasuringLoop<'_> {
 }
 
 impl Kernel for MeasuringLoop<'_> {
-    /// Computes f32 fused multiply-adds in independent chains, so that each waits only for its
-    /// predecessor in its own chain.
+    /// Runs the measuring loop for f32: fused multiply-adds in independent chains, so that each
+    /// waits only for its predecessor in its own chain.
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
         *self.ops = match L::ACCUMULATORS {

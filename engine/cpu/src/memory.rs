@@ -12,9 +12,9 @@ use memmap2::MmapMut;
 
 use engine_core::DeviceError;
 
-/// Reserves zeroed memory of as many bytes as the product of `sizes`; the system provides pages
-/// when they are first touched. Fails if the product overflows or the system refuses; errors name
-/// `operation`, and `what` if the product overflows.
+/// Reserves as many bytes of zeroed memory as the product of `sizes`; the system provides pages
+/// when they are first touched. Fails if the product overflows or the system refuses. The error has
+/// the name `operation`; for an overflow its message also names what was to be reserved, `what`.
 pub(super) fn reserve(
     operation: &'static str,
     what: &str,
@@ -33,15 +33,15 @@ pub(super) fn reserve(
     Ok(memory)
 }
 
-/// Size in bytes from which glibc, once configured, takes a block of memory directly from the
+/// Smallest size in bytes of a block of memory that glibc, once configured, takes directly from the
 /// system.
 #[cfg(target_env = "gnu")]
 const LARGE_BLOCK: libc::c_int = 256 << 10;
 
-/// Configures glibc to take large blocks of memory directly from the system and return them when
-/// freed. By default it would raise that threshold with each freed block, up to 32 MiB, and keep
-/// the holes: in a server they add up to a tenth of a small model's size. Does nothing with other C
-/// libraries.
+/// Configures glibc to take blocks of 256 KiB or more directly from the system and to return them
+/// to it when freed. By default the size from which it does so grows with each such block freed, up
+/// to 32 MiB, and the holes that smaller freed blocks leave are kept: in a server these holes add
+/// up to a tenth of a small model's size. Does nothing with other C libraries.
 pub fn keep_large_blocks_apart() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, and changes only where later blocks come from.
@@ -50,8 +50,8 @@ pub fn keep_large_blocks_apart() {
     }
 }
 
-/// Returns freed memory of glibc to the system. After loading a model that is a tenth of the
-/// model's size, which the library would otherwise keep. Does nothing with other C libraries.
+/// Hands memory that was freed, but that glibc keeps, back to the system. After a model was loaded,
+/// such memory is a tenth of the model's size. Does nothing with other C libraries.
 pub fn give_back_freed() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it may be called at any time, and moves nothing that is in use.

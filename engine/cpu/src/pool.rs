@@ -30,7 +30,8 @@ pub(super) const PARALLEL_ELEMENTS: usize = 16_384;
 /// enough that its output is still in the cache when it is quantized.
 const ITEM_ELEMENTS: usize = 16_384;
 
-/// Pointer to the task that the thread pool's caller runs; valid while that caller waits.
+/// Pointer to the task that a thread pool's caller gave to its threads; valid while that caller
+/// waits.
 type Task = *const (dyn Fn(usize) + Sync);
 
 /// State that the thread pool's caller and its worker threads share.
@@ -79,8 +80,8 @@ impl fmt::Debug for Pool {
 
 impl Pool {
     /// Creates a thread pool of `threads` threads, the caller included. If the process may use that
-    /// many processors, each worker thread is pinned to its own. The caller is not pinned, because
-    /// threads that it starts later would inherit the pinning.
+    /// many processors, each worker thread is pinned to its own, else none is pinned. The caller is
+    /// never pinned, because threads that it starts later would inherit the pinning.
     pub fn new(threads: usize) -> Self {
         let processors = allowed_processors();
         Self::on(threads, if processors.len() < threads { &[] } else { &processors })
@@ -93,7 +94,7 @@ impl Pool {
     }
 
     /// Creates a thread pool whose worker threads are pinned: worker `i`, counted from 1, to
-    /// `processors[i]`, or not at all if that does not exist.
+    /// `processors[i]`, or not at all if `processors` has no entry `i`.
     fn on(threads: usize, processors: &[usize]) -> Self {
         let shared = Arc::new(Shared {
             generation: AtomicUsize::new(0),
@@ -131,7 +132,7 @@ impl Pool {
     }
 
     /// Runs `task` once on every thread of the pool. No other thread may use the pool meanwhile,
-    /// although the reference is shared.
+    /// although `&self` would let it.
     fn run(&self, task: &(dyn Fn(usize) + Sync)) {
         if self.workers.is_empty() {
             return task(0);
@@ -246,8 +247,8 @@ fn work(shared: &Shared, parked: &AtomicBool, thread: usize) {
     }
 }
 
-/// Waits until the number of published tasks differs from `seen`, and returns it: spins for a
-/// while, then parks the thread.
+/// Waits until the number of published tasks differs from `seen`, and returns that number. Spins
+/// for a while, then parks the thread.
 fn next_generation(shared: &Shared, parked: &AtomicBool, seen: usize) -> usize {
     for _ in 0..SPINS {
         let now = shared.generation.load(Ordering::SeqCst);

@@ -43,8 +43,8 @@ impl Rope<'_> {
         }
     }
 
-    /// Rotates the queries and keys of all heads, and writes keys and values to KV pages of element
-    /// type `E`.
+    /// Applies RMS norms, if the layer has them, and the rotation to the queries and keys of all
+    /// heads, and writes keys and values to KV pages of element type `E`.
     fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
         let heads = self.layer.shape.kv_heads;
         let is_small = qkv.len() < PARALLEL_ELEMENTS;
@@ -123,8 +123,8 @@ impl<E: Element> Head<'_, '_, E> {
     }
 }
 
-/// Converts a key or value head to the element type of the KV cache. `to` is whole vectors, padded
-/// with zeros.
+/// Converts a key or value head to the element type of the KV cache and writes it to `to`. The
+/// length of `to` is whole vectors; the last one is filled up with zeros.
 #[inline(always)]
 fn convert<L: Lanes, E: Element>(lanes: L, from: &[f32], to: &mut [E]) {
     let (whole, tail) = from.as_chunks::<LANES>();

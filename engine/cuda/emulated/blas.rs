@@ -56,7 +56,7 @@ fn at(start: Address, matrix: &Columns, row: usize, col: usize) -> Address {
     start.plus((col * matrix.stride + row) * matrix.dtype.bytes())
 }
 
-/// Returns element `[row, col]` of `matrix`, which begins at `start`, as f32.
+/// Returns element `[row, col]` of `matrix`, which begins at `start`, converted to f32.
 fn read(start: Address, matrix: &Columns, row: usize, col: usize) -> f32 {
     let from = at(start, matrix, row, col).0 as *const u8;
     let mut bytes = [0; 4];
@@ -69,7 +69,7 @@ fn read(start: Address, matrix: &Columns, row: usize, col: usize) -> f32 {
     }
 }
 
-/// Returns element `[row, col]` of a factor after its transposition, as f32.
+/// Returns element `[row, col]` of a factor after its transposition, converted to f32.
 fn side(start: Address, side: &Side, row: usize, col: usize) -> f32 {
     let (row, col) = if side.is_transposed { (col, row) } else { (row, col) };
     read(start, &side.matrix, row, col)
@@ -108,7 +108,7 @@ mod tests {
 
     const MEMORY: u64 = 64 << 20;
 
-    /// Allocates device memory and copies `values` to it.
+    /// Test helper: allocates device memory, copies `values` to it and returns it.
     fn sent(driver: &Arc<dyn Driver>, values: &[f32]) -> Memory {
         let memory = Memory::new(driver, 4 * values.len()).unwrap();
         let mut host = Pinned::new(driver, 4 * values.len()).unwrap();
@@ -117,8 +117,8 @@ mod tests {
         memory
     }
 
-    /// Multiplies [[1, 2], [3, 4], [5, 6]] by [[1, 0, 2], [0, 1, 3]], with each factor transposed
-    /// and not.
+    /// Multiplies [[1, 2], [3, 4], [5, 6]] by [[1, 0, 2], [0, 1, 3]] with the emulated GEMM
+    /// library, each factor stored as it is and stored transposed.
     #[test]
     fn products_are_what_the_library_documents() {
         let Some(gpu) = Emulated::with(MEMORY, Script { algorithms: 1, ..Script::default() })

@@ -130,7 +130,7 @@ impl Meeting {
     }
 }
 
-/// Reads `count` elements of emulated device memory as f32.
+/// Reads `count` elements of type `dtype` from emulated device memory and converts them to f32.
 fn read(at: Address, count: usize, dtype: DType) -> Vec<f32> {
     match dtype {
         DType::F32 => numbers(at, count),

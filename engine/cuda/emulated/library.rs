@@ -18,7 +18,7 @@ const COMPILE: &str = "-std=c++17 -O2 -ftree-vectorize -DSHIM -shared -fPIC -fvi
                        -fno-strict-aliasing -ffp-contract=off";
 
 /// Entry function of a compiled library: runs the kernel of the given name with grid, block and
-/// shared memory sizes and arguments. Returns 0 if the library has that kernel.
+/// shared memory sizes and arguments and returns 0, or returns 1 if the library has no such kernel.
 type Run = unsafe extern "C" fn(*const c_char, *const u32, *const *const u64, u32) -> c_int;
 
 /// Lock for kernels with shared memory: the shim keeps shared memory in a static variable of the

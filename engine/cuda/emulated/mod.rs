@@ -44,9 +44,9 @@ pub struct Emulated {
 pub struct Script {
     /// Number of algorithms of the emulated GEMM library; 0 means that no library is installed.
     pub algorithms: u64,
-    /// Nanoseconds reported for a kernel, by its name, for a matrix multiplication by the GEMM
-    /// library, by a text such as `algorithm 2 of 16 rows`, or for a collective operation, by the
-    /// name of NCCL's function.
+    /// Function that returns the nanoseconds that the emulated GPU reports for work of a name: the
+    /// name of a kernel; for a matrix multiplication by the GEMM library, a text such as `algorithm
+    /// 2 of 16 rows`; for a collective operation, the name of NCCL's function.
     pub ns: fn(&str) -> f64,
 }
 
@@ -66,18 +66,20 @@ struct State {
     capturing: Option<Vec<Captured>>,
     /// Captured CUDA graphs, by the index in [`CudaGraph`]; a released one is empty.
     graphs: Vec<Vec<Captured>>,
-    /// Number of kernel launches on the emulated GPU so far.
+    /// Number of kernel launches on the emulated GPU so far: those executed, those captured, and
+    /// those in each replay.
     launches: u64,
     /// Number of CUDA graph replays on the emulated GPU so far.
     replays: u64,
-    /// Number of matrix multiplications by the emulated GEMM library so far, by algorithm and
-    /// number of rows.
+    /// Number of matrix multiplications by the emulated GEMM library so far (executed, captured,
+    /// and in each replay), by algorithm and number of rows.
     matmuls: BTreeMap<(u64, usize), u64>,
-    /// Emulated time in nanoseconds: the sum of the scripted times of all work so far.
+    /// Emulated time in nanoseconds: the sum of the scripted times of all work executed so far.
     now_ns: f64,
     /// Emulated time in nanoseconds at which each event was recorded in the stream.
     marks: Vec<f64>,
-    /// Collective operations of the emulated GPU so far, each as text.
+    /// Collective operations, by NCCL or by the all-reduce kernel, that the emulated GPU executed
+    /// so far, each as text.
     together: Vec<String>,
 }
 
@@ -90,8 +92,8 @@ struct Allocation {
     number: u64,
 }
 
-/// Work captured in a CUDA graph, with the numbers of the allocations that its addresses were in at
-/// capture.
+/// Work captured in a CUDA graph, with the unique numbers of the allocations in which its addresses
+/// were at capture.
 #[derive(Debug, Clone)]
 struct Captured {
     work: Work,
@@ -108,7 +110,7 @@ enum Work {
 }
 
 impl Work {
-    /// Returns the name of the work for which [`Script::ns`] gives the time.
+    /// Returns the name with which [`Script::ns`] is asked for the time of the work.
     fn name(&self) -> String {
         match self {
             Self::Launch { entry, .. } => entry.clone(),
@@ -132,8 +134,8 @@ impl Work {
 }
 
 impl State {
-    /// Returns the number of the allocation that contains `address`; `None` for the null address.
-    /// `what` names the operation in the panic.
+    /// Returns the unique number of the allocation that contains `address`; `None` for the null
+    /// address. `what` names the operation in the panic.
     ///
     /// # Panics
     /// No allocation contains `address`.
@@ -151,15 +153,15 @@ impl State {
         )
     }
 
-    /// Returns the numbers of the allocations that contain the addresses of `work`; panics if an
-    /// address is in none.
+    /// Returns the unique numbers of the allocations that contain the addresses of `work`; panics
+    /// if an address is in none.
     fn allocations(&self, work: &Work) -> Vec<Option<u64>> {
         let name = work.name();
         work.addresses().into_iter().map(|at| self.allocation(at, &name)).collect()
     }
 
-    /// Adds `work` to the number of kernel launches or of GEMM library calls so far; collective
-    /// operations are not counted.
+    /// Adds 1 to the number of kernel launches, or to that of GEMM library calls, so far, if `work`
+    /// is one; collective operations are not counted.
     fn count(&mut self, work: &Work) {
         match work {
             Work::Launch { .. } => self.launches += 1,
@@ -197,7 +199,8 @@ impl Emulated {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of kernel launches so far, including those of captures and replays.
+    /// Returns the number of kernel launches so far: those executed, those captured, and those in
+    /// each replay.
     pub fn launches(&self) -> u64 {
         self.state().launches
     }
@@ -207,13 +210,14 @@ impl Emulated {
         self.state().replays
     }
 
-    /// Returns the number of matrix multiplications of `rows` rows so far that the GEMM library's
-    /// algorithm `number` computed.
+    /// Returns the number of matrix multiplications of `rows` rows by the GEMM library's algorithm
+    /// `number` so far: those executed, those captured, and those in each replay.
     pub fn matmuls(&self, number: u64, rows: usize) -> u64 {
         self.state().matmuls.get(&(number, rows)).copied().unwrap_or(0)
     }
 
-    /// Returns the collective operations so far, each as text, in order.
+    /// Returns the collective operations, by NCCL or by the all-reduce kernel, executed so far,
+    /// each as text, in order.
     pub fn together(&self) -> Vec<String> {
         self.state().together.clone()
     }
@@ -256,8 +260,8 @@ impl Emulated {
         }
     }
 
-    /// Panics unless `bytes` bytes at `at` lie in one allocation of device memory, or if a capture
-    /// is in progress.
+    /// Panics if a capture is in progress, or if the `bytes` bytes from `at` on do not lie in a
+    /// single allocation of device memory. `what` names the operation in the panic.
     fn check(&self, at: Address, bytes: usize, what: &str) {
         let state = self.state();
         state.refuse_capture(what);
@@ -435,8 +439,8 @@ mod tests {
         Some((Arc::clone(&device), device))
     }
 
-    /// Returns the arguments of the kernel `gather` that copies one row of eight columns from `x`
-    /// to `out`.
+    /// Test helper: returns the arguments with which the kernel `gather` copies one row of eight
+    /// columns from `x` to `out`; `rows` has the index of that row.
     fn gather(out: &Memory, x: &Memory, rows: &Memory) -> Arguments {
         Arguments::of([out.address(), x.address(), rows.address()]).sizes([8])
     }

@@ -73,9 +73,10 @@ impl Choices {
     }
 }
 
-/// Returns the fastest of our own kernels and cuBLASLt's `algorithms`, which must be more than 2 %
-/// faster than our own kernels. `measure` returns the nanoseconds of one matrix multiplication, or
-/// `None` if the implementation turns out not to support it.
+/// Returns the fastest implementation among our own kernels and cuBLASLt's `algorithms`; an
+/// algorithm is considered only if it is more than 2 % faster than our own kernels. `measure`
+/// returns the nanoseconds of one matrix multiplication, or `None` if the implementation turns out
+/// not to support it.
 ///
 /// # Errors
 /// `measure` fails, for another reason than that the implementation does not support the size.
@@ -151,8 +152,9 @@ mod tests {
         Algorithm([number; 8])
     }
 
-    /// Returns the implementation that is chosen where our own kernels take `own` nanoseconds and
-    /// the library's algorithms take `times`.
+    /// Test helper: returns the implementation that `fastest` chooses where our own kernels take
+    /// `own` nanoseconds and algorithm `i` takes `times[i]`; `None` means that it does not support
+    /// the size.
     fn chosen(own: f64, times: &[Option<f64>]) -> Way {
         let algorithms: Vec<_> = (0..times.len()).map(|i| algorithm(i as u64)).collect();
         let measure = |way| match way {

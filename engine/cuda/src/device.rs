@@ -114,7 +114,8 @@ impl Cuda {
         self.stream.launch(entry, Launch::scalars(rows, cols), &arguments)
     }
 
-    /// Launches an element-wise kernel from `x` to `out`; `more` appends further arguments.
+    /// Launches the element-wise kernel `entry`, which reads `x` and writes `out`. Its arguments
+    /// are the addresses of the two and the size of `out`, then those that `more` appends.
     fn elementwise(
         &mut self,
         entry: &str,

@@ -25,9 +25,11 @@ pub struct Gemm {
     /// Measured choices between our own kernels and cuBLASLt, by shape of the weights and number of
     /// rows.
     choices: Choices,
-    /// Scratch memory of cuBLASLt's algorithms; `None` before tuning, and if it chose no algorithm.
+    /// Scratch memory of cuBLASLt's algorithms; `None` before tuning, and after it if no algorithm
+    /// was chosen for any shape.
     workspace: Option<Memory>,
-    /// Shapes of weights that were multiplied so far, which tuning will measure.
+    /// Shapes of the bf16 multiplications so far, for which tuning will measure the
+    /// implementations.
     seen: tune::Seen,
     /// Folder in which measured GEMM choices are stored; `None` stores none.
     kept: Option<PathBuf>,
@@ -46,8 +48,8 @@ struct Rows {
 }
 
 impl Gemm {
-    /// Creates matrix multiplication whose measured choices are stored in the folder `kept`, if one
-    /// is given.
+    /// Creates a [`Gemm`] whose measured choices are stored in the folder `kept`; `None` stores
+    /// none.
     pub fn keeping(kept: Option<PathBuf>) -> Self {
         Self { kept, ..Self::default() }
     }

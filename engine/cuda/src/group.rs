@@ -93,7 +93,8 @@ impl Group {
         Ok(())
     }
 
-    /// Allocates device memory to gather `bytes` bytes from all ranks.
+    /// Allocates device memory for the result of an all-gather, `bytes` bytes for all ranks
+    /// together.
     ///
     /// # Errors
     /// The device does not have enough memory or reports an error, or a CUDA graph capture is in

@@ -33,7 +33,8 @@ struct OfAttention {
     /// `[H + 2 G]` f32 for H query heads and G KV heads: attention sinks of the query heads, then
     /// key scales and value scales of the KV heads.
     heads: Part,
-    /// Norm weights `[2, D]` of queries and keys, if the attention layer normalizes its heads.
+    /// Norm weights `[2, D]` of queries and keys; `None` if the attention layer does not normalize
+    /// its heads.
     norms: Option<Part>,
     /// Number of query heads of the attention layer; the KV scales lie behind as many sinks.
     sinks: usize,
@@ -153,7 +154,7 @@ impl Kv {
         bytes.ok_or_else(|| wrong(format!("the size in bytes of {} pages overflows", shape.pages)))
     }
 
-    /// Returns the number of the extra KV page to which padding rows write; it belongs to no
+    /// Returns the index of the extra KV page to which padding rows write; it belongs to no
     /// sequence.
     pub fn scratch_page(shape: &KvShape) -> u32 {
         shape.pages as u32

@@ -49,7 +49,8 @@ use driver::gpu::facts;
 /// Result of an operation of the CUDA device.
 pub type Result<T, E = DeviceError> = std::result::Result<T, E>;
 
-/// Returns the error of a device's `operation` with a message that says why it failed.
+/// Returns the error for a failed `operation` of the device, with a `message` that says why it
+/// failed.
 fn failed(operation: &'static str, message: impl Into<String>) -> DeviceError {
     DeviceError { operation, message: message.into() }
 }

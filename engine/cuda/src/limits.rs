@@ -49,7 +49,8 @@ pub struct Limits {
 
 impl Limits {
     /// Measures memory bandwidth and bf16 throughput of a GPU. The choice of GEMM implementation is
-    /// read from the folder `kept` or measured and stored there, if one is given.
+    /// read from the folder `kept`, or measured and stored there; with `None` it is measured and
+    /// not stored.
     ///
     /// # Errors
     /// Memory cannot be allocated, or the device reports an error.

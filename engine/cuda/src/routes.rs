@@ -90,8 +90,8 @@ impl Router {
 }
 
 impl Routes {
-    /// Copies the rows of `x` to `out`, sorted by expert. The rows of `out` behind those of this
-    /// rank's experts are left unchanged.
+    /// Copies each row of `x` to `out` once for each of its experts that belong to this rank,
+    /// sorted by expert. The rows of `out` behind those of this rank's experts are left unchanged.
     ///
     /// # Errors
     /// Memory cannot be allocated, or the device reports an error.

@@ -63,8 +63,9 @@ impl Staging {
         })
     }
 
-    /// Returns the half of the double buffer that was used longer ago, after its copy has ended, or
-    /// a half not yet used, with space for `bytes` bytes.
+    /// Returns a half of the double buffer for the next copy, with space for at least `bytes`
+    /// bytes: one not used yet, else the one used longer ago, after a wait for the end of its last
+    /// copy.
     fn half(&mut self, bytes: usize) -> Result<&mut (Pinned, Event)> {
         if self.halves.len() < 2 {
             let pinned = Pinned::new(&self.driver, HALF_BYTES)?;

@@ -49,11 +49,12 @@ impl Attending {
 /// KV page and state slot that padding rows of a CUDA graph write to, which belong to no sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Scratch {
-    /// Number of the extra KV page for padding rows.
+    /// Index of the extra KV page that padding rows write to.
     pub page: u32,
-    /// Number of the extra state slot for padding rows; `None` in models without recurrent state.
+    /// Index of the extra state slot that padding rows write to; `None` in models without recurrent
+    /// state.
     pub slot: Option<u32>,
-    /// Number of tokens of a KV page.
+    /// Number of tokens that a KV page has space for.
     pub page_tokens: usize,
 }
 
@@ -61,7 +62,7 @@ pub struct Scratch {
 /// parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Numbers of rows of the step and of its rows that need logits, padding included.
+    /// Number of rows of the step, and number of its rows that need logits, both with padding rows.
     pub rows: StepRows,
     /// Number of recurrent-state entries in the step's metadata: one per sequence, padding
     /// included, or 0 in models without recurrent state.
@@ -138,8 +139,8 @@ impl<'a> Draft<'a> {
         (self.head.read(), self.head.sampling.len())
     }
 
-    /// Writes the step's metadata to `out`. Tokens sampled by the previous step are those of its
-    /// rows from `sampled` on.
+    /// Writes the step's metadata to `out`. `sampled` is the index, among the token ids that the
+    /// previous step left on the device, of the first one that it sampled.
     pub fn write(&self, sampled: u32, out: &mut [u32]) {
         let at = &self.layout;
         self.write_sampling(&mut out[at.sampling..at.ids]);
@@ -293,7 +294,8 @@ const BYTES_MIN: usize = 1 << 20;
 pub struct StepUploads {
     metadata: GrowableBuffer,
     cos_sin: GrowableBuffer,
-    /// Rotary embedding used last, with its inverse frequencies on the device.
+    /// Rotary embedding used last, with its inverse frequencies on the device; `None` before the
+    /// first use of any.
     frequencies: Option<(Rotation, Part)>,
     /// Pinned buffers for steps' metadata, used in rotation: the copies of steps in flight may
     /// still read the others.
@@ -304,8 +306,8 @@ pub struct StepUploads {
 
 impl StepUploads {
     /// Writes a step's metadata to pinned memory, starts its copy to the device and returns its
-    /// device address. Tokens sampled by the previous step are those of its rows from
-    /// `first_sampled` on.
+    /// device address. `first_sampled` is the index, among the token ids that the previous step
+    /// left on the device, of the first one that it sampled.
     ///
     /// # Errors
     /// Memory cannot be allocated, or the device reports an error.

@@ -14,21 +14,26 @@ pub struct Stopwatch {
     to: Event,
 }
 
-/// Statistics of the measured times of one call of a function on the device, in nanoseconds.
+/// Statistics, over several timed runs, of the time of one call of a function on the device, in
+/// nanoseconds; a run's time is divided by its number of calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Median time of one call in nanoseconds, by which speeds are compared.
+    /// Median over the timed runs of the time of one call, in nanoseconds, by which speeds are
+    /// compared.
     pub median_ns: f64,
-    /// Median absolute deviation of the times of a call from their median, in nanoseconds.
+    /// Median absolute deviation, over the timed runs, of the time of one call from its median, in
+    /// nanoseconds.
     pub mad_ns: f64,
-    /// Shortest time of one call in nanoseconds, from which hardware limits are computed.
+    /// Time of one call in the fastest timed run, in nanoseconds, from which hardware limits are
+    /// computed.
     pub least_ns: f64,
     /// Number of timed runs that the statistics are of.
     pub samples: usize,
 }
 
 impl Timing {
-    /// Computes the statistics of the times of one call, in nanoseconds.
+    /// Computes the statistics of `samples`, the time of one call in each timed run, in
+    /// nanoseconds.
     ///
     /// # Panics
     /// `samples` is empty.
@@ -58,10 +63,10 @@ impl Stopwatch {
         Ok(Self { driver: Arc::clone(driver), from, to })
     }
 
-    /// Times `work`, which consists of `calls` calls, in `samples` runs after one that warms up,
-    /// and returns the time of one call. The runs replay a CUDA graph of the work, so that no host
-    /// time is included; `work` is first called once without capture, to allocate all memory that
-    /// it needs.
+    /// Times `samples` runs of `work`, which consists of `calls` calls, after a run that warms up,
+    /// and returns the statistics of the time of one call. The runs replay a CUDA graph of `work`,
+    /// so that no host time is included. Before the capture `work` is called once without it, to
+    /// allocate all memory that it needs.
     ///
     /// # Errors
     /// `work` fails, or the device reports an error.

@@ -23,7 +23,8 @@ use engine_weights::random;
 const ROWS: usize = 8;
 /// Number of rows, and of columns, of the block of weights that shares an FP8 scale.
 const SCALED: usize = 128;
-/// Number of weights in a block of the stored form that [`HostMatrix`] has, for FP8 and for MXFP4.
+/// Number of weights in a block of FP8 or of MXFP4 weights in host memory, as [`HostMatrix`] stores
+/// them.
 const BLOCK: usize = 32;
 /// Exponent (bias 127) of the largest MXFP4 scale that the kernels support, 2^65.
 const MXFP4_SCALE_MAX: u8 = 127 + 65;
@@ -116,8 +117,8 @@ impl Matrix {
         Ok(random)
     }
 
-    /// Allocates device memory for a weight matrix of `stored` rows and the padding rows, which are
-    /// zeroed.
+    /// Allocates device memory for a weight matrix of `stored` rows and the padding rows behind
+    /// them. Only the weights of the padding rows are written, with zeros.
     fn room(
         driver: &Arc<dyn Driver>,
         matrix_type: MatrixType,
@@ -137,13 +138,14 @@ impl Matrix {
         Ok(Self { matrix_type, n, padding, k, weights, scales, plan })
     }
 
-    /// Returns the bytes of the matrix's weights, and the bytes of their scales.
+    /// Returns the size in bytes of the matrix's weights, and the size in bytes of their scales.
     pub fn bytes(&self) -> (usize, usize) {
         bytes(self.matrix_type, self.n, self.k)
     }
 }
 
-/// Returns the bytes of weights `[n, k]` in this format, and the bytes of their scales.
+/// Returns the size in bytes of weights `[n, k]` in this format, and the size in bytes of their
+/// scales.
 pub fn bytes(matrix_type: MatrixType, n: usize, k: usize) -> (usize, usize) {
     match matrix_type {
         MatrixType::Bf16 => (2 * n * k, 0),
@@ -229,7 +231,8 @@ pub fn matrix(
 }
 
 /// Generates a matrix of random bf16 weights on the device, with the same bits as the host does.
-/// Returns `None` where the kernel cannot generate the requested rows.
+/// Returns `None` where the sizes are not multiples of what the kernel generates or writes at a
+/// time, so that the host must generate the matrix.
 ///
 /// # Errors
 /// Memory cannot be allocated, or the device reports an error.
@@ -257,8 +260,8 @@ pub fn random_matrix(stream: &Stream, parts: &[RandomRows], k: usize) -> Result<
     Ok(Some(matrix))
 }
 
-/// Returns the runs of consecutive stored rows of `part`, in the order of the matrix: (first row,
-/// number of rows).
+/// Returns the rows of the random tensor that `part` loads, in the order of the matrix's output
+/// columns, as runs of consecutive rows: (first row, number of rows).
 fn runs(part: &RandomRows) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for row in (0..part.n).map(|n| part.row + part.order.stored_row(n)) {

@@ -104,7 +104,8 @@ impl<'a> Settings<'a> {
     }
 
     /// Converts the value of `key` in config.json by `read`; none where [`Settings::json`] is none.
-    /// If `read` returns none, the error says that the value is `unfit`.
+    /// If `read` returns none, the result is an error with the value, the word "is" and then
+    /// `unfit`, such as `not a number`.
     fn json_as<T>(
         self,
         key: &str,

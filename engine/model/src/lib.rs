@@ -63,8 +63,8 @@ pub struct ModelInfo {
     /// Number of bytes of one sequence's recurrent state over all layers: on all ranks for a
     /// [`Parallel`] model, on one rank for a [`Decoder`]; 0 for models without recurrent state.
     pub state_bytes: usize,
-    /// Shape of the largest weight matrix in the model's layers, or of the embedding if they have
-    /// none; with tensor parallelism, of the first rank's part.
+    /// Shape of the largest weight matrix in the model's layers, or of the embedding matrix if the
+    /// model has no layers; with tensor parallelism, of the first rank's part.
     pub largest_matrix: MatrixShape,
     /// Numbers of heads, head size and score scale of the model's attention layers, over all ranks.
     pub attention: AttentionShape,

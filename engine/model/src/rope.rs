@@ -88,7 +88,8 @@ pub enum RopeScaling {
         original_len: f32,
         /// True if YaRN's ramp begins and ends at whole pairs of dimensions.
         truncate: bool,
-        /// Factor of cosines and sines with YaRN; if not given, it is `0.1 * ln(factor) + 1`.
+        /// Factor of cosines and sines with YaRN; `None` if config.json states none, and then it is
+        /// `0.1 * ln(factor) + 1`.
         attention_factor: Option<f32>,
     },
     /// Divisors of the rotary frequencies, one per pair of dimensions, as GGUF files store them in
@@ -259,7 +260,8 @@ impl RopeConfig {
 /// Base of the rotary frequencies where a checkpoint does not state it.
 const THETA: f64 = 10_000.0;
 
-/// Object of config.json that configures the scaling of rotary frequencies.
+/// Object of config.json that configures the scaling of rotary frequencies, with methods that read
+/// its settings.
 #[derive(Clone, Copy)]
 struct Scaling<'a> {
     settings: Settings<'a>,

@@ -9,8 +9,8 @@ use crate::LoadError;
 use engine_core::{Device, HostMatrix, RandomRows, RowOrder, WeightType};
 use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
 
-/// Part of a linear layer: rows of the stored matrix `{name}.weight`, which gives `n` output
-/// columns, and the same elements of its bias `{name}.bias`.
+/// Stored matrix `{name}.weight`, or a selection of its rows, that gives `n` output columns of a
+/// linear layer, and the same elements of the bias `{name}.bias`.
 #[derive(Debug, Clone)]
 pub struct Part<'a> {
     pub name: &'a str,
@@ -53,8 +53,8 @@ pub struct Tensors<'a, D: Device> {
     norm_offset: f32,
     /// Number of the model's weights counted so far, those of other ranks included.
     pub parameters: u64,
-    /// Shape of the largest matrix loaded on the device since this field was last taken; `None`
-    /// before the first.
+    /// Shape of the largest matrix loaded on the device since this field was last taken, or since
+    /// the start; `None` if no matrix was loaded since.
     pub largest: Option<MatrixShape>,
 }
 
@@ -379,7 +379,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         Ok(self.device.matrix(&hosts)?)
     }
 
-    /// Records the shape of a loaded matrix if it is the largest since the record was last taken.
+    /// Replaces `largest` by the shape of a matrix that was just loaded, if that has more elements.
     fn keep_largest(&mut self, shape: MatrixShape) {
         let elements = |shape: &MatrixShape| shape.n * shape.k;
         self.largest = self.largest.into_iter().chain([shape]).max_by_key(elements);

@@ -11,7 +11,8 @@ pub struct BySequence<T> {
     /// Sequence id of the first entry of `window`; without meaning while the window is empty.
     first: u64,
     /// Values of the sequences with ids `first`, `first + 1` and so on, `None` for an id without a
-    /// value. The first and the last entry are never `None`; one in between costs a pointer.
+    /// value. The first and the last entry are never `None`; a `None` between them takes the memory
+    /// of one pointer.
     window: VecDeque<Option<Box<T>>>,
     len: usize,
 }

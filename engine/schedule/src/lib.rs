@@ -43,16 +43,16 @@ impl fmt::Display for SeqId {
 /// the life of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest number of sequences that run at once, which the server's `--max-batch-size` sets
-    /// (`max_num_seqs` in vLLM's words).
+    /// Limit on the number of sequences that run at once, which the server's `--max-batch-size`
+    /// sets (`max_num_seqs` in vLLM's words).
     pub max_batch_size: usize,
-    /// Token budget: largest number of tokens of a step, which the server's
+    /// Token budget: limit on the number of tokens of a step, which the server's
     /// `--max-prefill-token-num` sets (`max_num_batched_tokens` in vLLM's words). A step has more
     /// only where decoding sequences, with one token each, leave less than one prefill chunk of the
     /// budget: it then has at most one chunk besides their tokens.
     pub token_budget: usize,
-    /// Largest length of a sequence, prompt and output together, in tokens: the server's
-    /// `--max-seq-len` or, without it, the longest sequence of the model.
+    /// Limit on the length of a sequence, prompt and output together, in tokens: the server's
+    /// `--max-seq-len` or, without it, the length of the longest sequence that the model supports.
     pub max_seq_len: usize,
     /// Number of KV pages of the device ("blocks" in vLLM's words).
     pub pages: usize,
@@ -67,8 +67,8 @@ pub struct Limits {
     /// Number of state slots, and distance of snapshots, for recurrent state; `None` for a model
     /// without such state.
     pub states: Option<StateLimits>,
-    /// Largest number of steps that may be in flight while the next one is planned, as the model's
-    /// device allows it; 0 on a CPU.
+    /// Limit on the number of steps that are in flight while the next one is planned, as the
+    /// model's device allows it; 0 on a CPU.
     pub run_ahead: usize,
 }
 
@@ -90,8 +90,8 @@ impl Limits {
         tokens.div_ceil(self.page_tokens)
     }
 
-    /// Returns the largest number of output tokens that a prompt of `prompt_tokens` can have, 0 if
-    /// the prompt itself does not fit.
+    /// Returns the number of output tokens for which `max_seq_len` and the KV pages leave room
+    /// after a prompt of `prompt_tokens` tokens; 0 if the prompt itself does not fit.
     pub fn max_output(&self, prompt_tokens: usize) -> usize {
         self.max_seq_len.min(self.pages * self.page_tokens).saturating_sub(prompt_tokens)
     }

@@ -54,8 +54,8 @@ type PrefixCache = BTreeMap<PageKey, PageId>;
 struct Page {
     holders: u32,
     key: Option<PageKey>,
-    /// Serial number of the release by which the page became idle: the page with the lowest number
-    /// is evicted first. Meaningful only while the page is idle.
+    /// Index, counted from 1 over all calls, of the call of `release` that made the page idle: the
+    /// idle page with the lowest index is evicted first. Meaningful only while the page is idle.
     idle_since: u64,
 }
 
@@ -63,13 +63,14 @@ struct Page {
 #[derive(Debug)]
 pub(super) struct PagePool {
     pages: Vec<Page>,
-    /// Blank KV pages, the lowest index last, so that memory is touched in order and only as it is
-    /// needed.
+    /// Blank KV pages (without holder and not in the prefix cache), the lowest index last, so that
+    /// memory is touched in order and only as it is needed.
     blank: Vec<PageId>,
     idle: BTreeMap<u64, PageId>,
     prefix_cache: PrefixCache,
     releases: u64,
-    /// Smallest length that the list of blank pages ever had: that many pages were never taken.
+    /// Smallest length that the list of blank pages has had so far, which is the number of pages
+    /// that were never taken.
     untouched: usize,
 }
 
@@ -112,8 +113,8 @@ impl PagePool {
         self.page(id).holders == 0
     }
 
-    /// Takes a KV page for one holder. If no page is blank, the one that has been idle longest is
-    /// evicted from the prefix cache. Returns `None` if all pages are held.
+    /// Takes a KV page and gives it its first holder. If no page is blank, the one that has been
+    /// idle longest is evicted from the prefix cache. Returns `None` if all pages are held.
     pub(super) fn take(&mut self) -> Option<PageId> {
         // Blank pages go first, because taking an idle one loses cached content.
         let id = self.blank.pop().or_else(|| {
@@ -158,8 +159,8 @@ impl PagePool {
         }
     }
 
-    /// Adds a full KV page to the prefix cache under `key`, unless the cache has a page with equal
-    /// content already.
+    /// Adds a full KV page to the prefix cache under `key`; does nothing if the page is in the
+    /// cache already, or another page with equal content is.
     pub(super) fn register(&mut self, id: PageId, key: PageKey) {
         assert!(self.page(id).holders > 0, "page {id} is registered by nobody");
         // Sequences that run at once may fill equal pages; one of them is enough for the cache.

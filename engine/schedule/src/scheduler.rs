@@ -36,7 +36,8 @@ pub struct Scheduler {
     /// Pages and state slots to release when a step in flight completes: one entry for each such
     /// step, the oldest step first.
     held: VecDeque<Held>,
-    /// Number of completed steps, which is also the number of the oldest step in flight.
+    /// Number of completed steps, which is also the index, counted from 0, of the oldest step in
+    /// flight.
     completed: u64,
     sequences: BySequence<Sequence>,
     pub(super) waiting: BTreeSet<SeqId>,
@@ -231,7 +232,7 @@ impl Scheduler {
         self.sequences.get(id).expect("the sequence lives")
     }
 
-    /// Returns the number of the step that is planned next.
+    /// Returns the index, counted from 0, of the step that is planned next.
     pub(super) fn next_step(&self) -> u64 {
         self.completed + self.held.len() as u64
     }
@@ -439,8 +440,9 @@ impl Scheduler {
         }
     }
 
-    /// Panics unless the holders of every page and every state slot are accounted for. `in_flight`
-    /// are the plans of the steps in flight.
+    /// Test helper: panics unless the reference count of each page and of each state slot equals
+    /// the number of its holders among the sequences and the steps in flight. `in_flight` are the
+    /// plans of the steps in flight.
     #[cfg(test)]
     pub(super) fn check<'a>(&self, in_flight: impl Iterator<Item = &'a SchedulerOutput>) {
         let (mut pages, mut states) = (BTreeMap::new(), BTreeMap::new());

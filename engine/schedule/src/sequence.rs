@@ -32,7 +32,8 @@ pub struct Sequence {
     id: SeqId,
     tokens: Vec<u32>,
     prompt_tokens: usize,
-    /// Largest number of tokens, prompt and output together: sampling ends at this length.
+    /// Limit on the sequence's number of tokens, prompt and output together: sampling ends at this
+    /// length.
     max_len: usize,
     /// Number of tokens that steps in flight sample for the sequence: they follow `tokens`, and
     /// their values are not known yet.
@@ -60,7 +61,8 @@ pub struct Sequence {
     /// Number of prompt tokens found in the prefix cache at the sequence's first admission; `None`
     /// before it.
     pub(super) cached_tokens: Option<usize>,
-    /// Number of the last planned step that computes rows of the sequence; `None` before the first.
+    /// Index, counted from 0, of the last planned step that computes rows of the sequence; `None`
+    /// before the first.
     pub(super) last_step: Option<u64>,
 }
 

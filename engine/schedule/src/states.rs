@@ -17,7 +17,8 @@ pub type StateSlot = u32;
 #[derive(Debug)]
 struct Snapshot {
     state: StateSlot,
-    /// Number of the snapshot's last use; the snapshot with the lowest number is evicted first.
+    /// Index of the snapshot's last use among all uses of snapshots, counted from 1; the snapshot
+    /// with the lowest index is evicted first.
     used: u64,
 }
 
@@ -25,8 +26,8 @@ struct Snapshot {
 #[derive(Debug)]
 pub(super) struct StatePool {
     holders: Vec<u32>,
-    /// Blank state slots, the lowest index last, so that memory is touched in order and only as it
-    /// is needed.
+    /// Blank state slots (without holder), the lowest index last, so that memory is touched in
+    /// order and only as it is needed.
     blank: Vec<StateSlot>,
     snapshots: BTreeMap<PageId, Snapshot>,
     by_use: BTreeMap<u64, PageId>,
@@ -45,8 +46,9 @@ impl StatePool {
         }
     }
 
-    /// Takes a state slot for one holder. If no slot is blank, the least recently used snapshot
-    /// whose slot nobody else holds is evicted. Returns `None` if there is no such snapshot either.
+    /// Takes a state slot and gives it its first holder. If no slot is blank, the least recently
+    /// used snapshot whose slot nobody else holds is evicted. Returns `None` if there is no such
+    /// snapshot either.
     pub(super) fn take(&mut self) -> Option<StateSlot> {
         if self.blank.is_empty() {
             // A snapshot that a step in flight still loads has a second holder and must stay.

@@ -85,8 +85,8 @@ impl Limits {
         ((start + left) / self.chunk_tokens * self.chunk_tokens).saturating_sub(start)
     }
 
-    /// Returns the furthest end of a prefill chunk that begins at `start`: the end of the prompt,
-    /// or the next position at which a state snapshot is taken.
+    /// Returns the furthest end of a prefill chunk that begins at `start`: the end of the prompt or
+    /// the next position at which a state snapshot is taken, whichever comes first.
     fn chunk_stop(&self, start: usize, end: usize) -> usize {
         self.states.map_or(end, |states| end.min((start / states.interval + 1) * states.interval))
     }

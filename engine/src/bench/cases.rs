@@ -17,7 +17,8 @@ use engine_cuda::Cuda;
 
 use crate::config::PAGE_TOKENS;
 
-/// Layer sizes of a model, from which benchmark cases are created.
+/// Name and dimensions of a model (hidden and intermediate size, heads, vocabulary), from which
+/// benchmark cases are created.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "the names are those of config.json")]
 pub struct Shape {
@@ -30,7 +31,7 @@ pub struct Shape {
     pub vocab: usize,
 }
 
-/// Layer sizes of SmolLM2-135M.
+/// Name and dimensions of SmolLM2-135M.
 pub const SMOLLM2_135M: Shape = Shape {
     model: "smollm2-135m",
     hidden: 576,
@@ -52,7 +53,8 @@ pub(super) fn attention_shape(heads: usize, kv_heads: usize, head_dim: usize) ->
     AttentionShape { heads, kv_heads, head_dim, scale: 1.0 / (head_dim as f32).sqrt() }
 }
 
-/// Sizes of a mixture-of-experts layer.
+/// Dimensions of a mixture-of-experts layer: numbers of experts in all and per row, hidden and
+/// intermediate size.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "the names are those of config.json")]
 pub struct MoeShape {
@@ -66,15 +68,15 @@ pub struct MoeShape {
 pub struct Case {
     /// Name of the measured operation.
     pub op: &'static str,
-    /// Sizes of the case by their letters: T rows, K contraction, N columns, B sequences, H heads,
-    /// D head size, V vocabulary and E experts. C is the context length, in experts' cases the
-    /// number of experts per row.
+    /// Sizes of the case as one text, such as `T16_V32000_N4096`, each after its letter: T rows, K
+    /// contraction, N columns, B sequences, H heads, D head size, V vocabulary and E experts. C is
+    /// the context length, in experts' cases the number of experts per row.
     pub shape: String,
     /// Data type of the weights; in cases of attention and RoPE the model's name and the data type
     /// of the KV cache; in a case of sampling the name of its parameters; else the data type of the
     /// activations.
     pub dtype: String,
-    /// Smallest number of bytes that one call of the operation reads and writes.
+    /// Number of bytes that one call of the operation has to read and write at least.
     pub bytes: u64,
     /// Number of floating-point operations of one call; a multiplication and an addition count as
     /// two.
@@ -203,15 +205,16 @@ impl Step {
         (self.context + self.rows).div_ceil(PAGE_TOKENS)
     }
 
-    /// Returns the shape of a KV cache of one layer with pages for all positions of the step.
+    /// Returns the shape of a KV cache of one layer that has room for each sequence's context and
+    /// new rows.
     pub(super) fn kv_shape(&self, shape: AttentionShape, kv_type: KvType) -> KvShape {
         let AttentionShape { kv_heads, head_dim, .. } = shape;
         let pages = self.sequences * self.pages_each();
         KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens: PAGE_TOKENS, kv_type }
     }
 
-    /// Builds the batch of `rows` rows from `position` on of each sequence in the range `of`.
-    /// Successive KV pages of a sequence are `stride` numbers apart.
+    /// Builds a batch with `rows` rows, the first at `position`, of each sequence whose index is in
+    /// the range `of`. Successive KV pages of a sequence are `stride` numbers apart.
     pub(super) fn batch(
         &self,
         stride: usize,

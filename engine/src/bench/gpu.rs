@@ -28,8 +28,8 @@ const SAMPLES: usize = 11;
 /// Smallest number of calls of a kernel case in one timed run, so that a run is long compared with
 /// the resolution of a CUDA event.
 const CALLS_MIN: usize = 4;
-/// Largest total size in bytes of the weights, KV pages, states or activations of a kernel case
-/// over all its layers; a single layer may be larger.
+/// Memory in bytes that the layers of a kernel case may fill together with weights, KV pages,
+/// states or activations; a case with one larger layer exceeds it.
 const LAYERS_BYTES: usize = 256 << 20;
 
 /// Measurement of one kernel case: an element of `benches` in a `kernel.v1` record.
@@ -65,7 +65,8 @@ pub(super) fn run(
     bench.report(source, flags, limits, &cases)
 }
 
-/// Open GPU, with the kernel cache and the clock that its measurements need.
+/// GPU that was opened for measurements, with the cache of compiled kernels and the time source
+/// that they need.
 struct Bench<'a> {
     driver: Arc<dyn Driver>,
     cubins: &'a Cubins,
@@ -117,8 +118,9 @@ impl Bench<'_> {
         cases.iter().map(one).collect()
     }
 
-    /// Measures a kernel case on a fresh device; the weights, KV pages, states or activations of
-    /// its layers take at most `memory` bytes together, unless one layer takes more.
+    /// Measures a kernel case on a device object of its own on the opened GPU. The weights, KV
+    /// pages, states or activations of the case's layers take at most `memory` bytes together,
+    /// unless one layer takes more.
     fn kernel(&self, limits: Limits, make: &Make<Cuda>, memory: usize) -> Result<Kernel> {
         let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
         let mut case = make(Setup { device, memory })?;
@@ -231,8 +233,8 @@ mod tests {
         "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2,
         "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": []"#;
 
-    /// Creates a bench on an emulated GPU on which every kernel takes 2 µs; `None` where kernels
-    /// cannot be compiled for the host.
+    /// Test helper: returns an emulated GPU to measure on, on which every kernel takes 2 µs; `None`
+    /// where kernels cannot be compiled for the host.
     fn bench() -> Option<Bench<'static>> {
         static CUBINS: LazyLock<Cubins> = LazyLock::new(Cubins::default);
         let script = Script { ns: |_| KERNEL_NS, ..Script::default() };
@@ -240,8 +242,8 @@ mod tests {
         Some(Bench { driver, cubins: &CUBINS, clock: Clock::start() })
     }
 
-    /// Measures on an emulated GPU on which every kernel takes 2 µs, with the command line `words`,
-    /// and returns the report.
+    /// Test helper: measures on an emulated GPU on which every kernel takes 2 µs, with the command
+    /// line `words`, and returns the report; `None` where kernels cannot be compiled for the host.
     fn report(source: Option<ModelSource>, words: &[&str], cases: &[Make<Cuda>]) -> Option<Report> {
         Some(bench()?.report(source, &flags(words), LIMITS, cases).unwrap())
     }
@@ -287,8 +289,8 @@ mod tests {
         assert!(is_near(bf16_flops_per_s, 2.0 * 64f64.powi(3) / (KERNEL_NS / 1e9)));
     }
 
-    /// Returns a case of each kind at a size that a processor can emulate, with its number of
-    /// kernel launches per call.
+    /// Test helper: returns a benchmark case of each kind, at a size that a processor can emulate,
+    /// with its number of kernel launches per call.
     fn small() -> Vec<(Make<Cuda>, f64)> {
         let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
         let attention = |kv_type, window, sequences, rows, context| -> Make<Cuda> {

@@ -13,15 +13,16 @@ use engine_core::clock::Clock;
 use engine_cpu::{Cpu, Isa};
 use engine_model::{MatrixShape, ModelInfo};
 
-/// Numbers of rows in the measured matrix multiplications: a large decoding batch, and a prefill
-/// chunk.
+/// Numbers of rows with which matrix multiplications are measured, one after the other: that of a
+/// large decoding batch, and that of a prefill chunk.
 const MATMUL_ROWS: [usize; 2] = [64, 512];
-/// Context length in positions over which attention is measured, if the model allows it.
+/// Number of positions over which attention is measured; where the model's longest sequence has
+/// fewer, attention is measured over those.
 const CONTEXT: usize = 8000;
 /// Number of rows of the prefill chunk whose attention is measured.
 const CHUNK_ROWS: usize = 512;
-/// Largest total size in bytes of the weights, or of keys and values, of a measured case over all
-/// its layers; a single layer may be larger.
+/// Memory in bytes that the layers of a measured case may fill together with weights, or with keys
+/// and values; a case with one larger layer exceeds it.
 const LAYERS_BYTES: usize = 128 << 20;
 
 /// Measurement of multiplying rows of activations with the largest matrix of a layer.
@@ -38,7 +39,7 @@ pub(super) struct MatmulFigures {
     limit_share: f64,
 }
 
-/// Measurement of attention: `rows` rows of one sequence, the last of `context` positions.
+/// Measurement of attention for the last `rows` of the `context` positions of one sequence.
 #[derive(Debug, Serialize)]
 pub(super) struct AttentionFigures {
     rows: usize,
@@ -47,16 +48,16 @@ pub(super) struct AttentionFigures {
     /// layer.
     kv_bytes_per_s: f64,
     flops_per_s: f64,
-    /// Share of the machine's limit that attention comes nearest to, 0 to 1: memory bandwidth or
-    /// f32 arithmetic.
+    /// Share that attention reaches of a limit of the machine, 0 to 1: the larger one of its shares
+    /// of memory bandwidth and of f32 arithmetic.
     limit_share: f64,
-    /// Name of the machine's limit that attention comes nearest to: `read_bytes_per_s` or
-    /// `f32_flops_per_s`.
+    /// Name of the machine's limit of which attention reaches the larger share: `read_bytes_per_s`
+    /// or `f32_flops_per_s`.
     limit: &'static str,
 }
 
-/// Settings with which CPU kernels are measured: instruction set, number of threads, clock, and the
-/// machine's limits.
+/// Settings with which CPU kernels are measured: instruction set, number of threads, time source,
+/// and the machine's limits.
 pub(super) struct Kernels<'a> {
     pub isa: Isa,
     pub threads: usize,

@@ -6,7 +6,7 @@ use engine_cuda::Cuda;
 use super::cases::{Case, Matmul, MoeOp, MoeShape, RowOp, Shape, Step, attention_shape};
 use super::setup::{Make, Setup};
 
-/// Layer sizes of Qwen3-8B.
+/// Name and dimensions of Qwen3-8B.
 pub const QWEN3_8B: Shape = Shape {
     model: "qwen3-8b",
     hidden: 4096,
@@ -17,11 +17,11 @@ pub const QWEN3_8B: Shape = Shape {
     vocab: 151_936,
 };
 
-/// Sizes of the mixture-of-experts layers of Qwen3-30B-A3B.
+/// Dimensions of the mixture-of-experts layers of Qwen3-30B-A3B.
 pub const QWEN3_30B_A3B: MoeShape =
     MoeShape { experts: 128, top_k: 8, hidden: 2048, intermediate: 768 };
 const GPT_OSS_20B: MoeShape = MoeShape { experts: 32, top_k: 4, hidden: 2880, intermediate: 2880 };
-/// Sizes of the gated-delta-net layers of Qwen3-Next-80B-A3B and of Qwen3.5-9B.
+/// Dimensions of the gated-delta-net layers of Qwen3-Next-80B-A3B and of Qwen3.5-9B.
 pub const QWEN3_NEXT: DeltaNetShape =
     DeltaNetShape { key_heads: 16, value_heads: 32, key_dim: 128, value_dim: 128, taps: 4 };
 
@@ -33,8 +33,8 @@ pub fn add<D>(
     list.push(Box::new(make));
 }
 
-/// Returns the benchmark cases of `redline bench --kernels`; attention has decoding steps before
-/// prefill.
+/// Returns the benchmark cases of `redline bench --kernels` in the order in which they are
+/// measured; of the cases of attention, those of decoding come before those of prefill.
 pub fn gpu() -> Vec<Make<Cuda>> {
     let mut list = Vec::new();
     let gpt_oss = attention_shape(64, 8, 64);

@@ -14,10 +14,11 @@ use super::cases::{
 };
 use crate::config::PAGE_TOKENS;
 
-/// Largest number of positions of a sequence that one step writes to the KV cache while a benchmark
-/// case is created.
+/// Limit on the number of positions of a sequence that one step writes to the KV cache while a
+/// benchmark case is created.
 const FILL_ROWS: usize = 512;
-/// Largest number of layers of a benchmark case; many small layers would take long to fill.
+/// Limit on the number of layers of a benchmark case, because many small layers would take long to
+/// fill.
 const LAYERS_MAX: usize = 64;
 
 /// Device on which one benchmark case is created, and size of the memory that the case's layers
@@ -26,9 +27,9 @@ const LAYERS_MAX: usize = 64;
 pub struct Setup<D> {
     /// Device that computes the benchmark case.
     pub device: D,
-    /// Largest total size in bytes of the weights, KV pages, states or activations of the case's
-    /// layers: far larger than any cache, so that they come from memory as in a step. A case has
-    /// one to 64 layers whatever the size; 0 means one.
+    /// Limit on the total size in bytes of the weights, KV pages, states or activations of the
+    /// case's layers: far larger than any cache, so that they come from memory as in a step. A case
+    /// has one to 64 layers whatever the size; 0 means one.
     pub memory: usize,
 }
 
@@ -72,8 +73,9 @@ impl<D: BenchDevice> Setup<D> {
         (0..count).map(|_| self.device.matrix(&host)).collect()
     }
 
-    /// Prepares a step from `position` on for operations that use neither rotary embedding nor KV
-    /// cache. Its KV cache serves only to check the step's positions.
+    /// Prepares a step whose rows begin at `position`, for operations that use neither rotary
+    /// embedding nor KV cache. The KV cache that is created for the step serves only to check its
+    /// positions.
     fn plan(&mut self, step: Step, position: usize) -> Result<D::StepMetadata, DeviceError> {
         let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
         let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), kv_type))?;
@@ -81,7 +83,8 @@ impl<D: BenchDevice> Setup<D> {
         self.device.prepare_step(&batch, &kv, &[unrotated()])
     }
 
-    /// Creates the case of an operation over `t` rows of `n` columns.
+    /// Creates the case of the operation `op`, which has no weight matrix, over `t` rows of `n`
+    /// columns of activations.
     ///
     /// # Errors
     /// The device reports an error, or does not have enough memory.
@@ -169,7 +172,8 @@ impl<D: BenchDevice> Setup<D> {
         n: usize,
         weight_type: WeightType,
     ) -> Result<Case, DeviceError> {
-        /// Distance between two token ids: a prime, so that rows are far from one another.
+        /// Distance between the token ids of successive rows, modulo the size of the vocabulary: a
+        /// prime, so that the ids differ and lie far from one another in the table.
         const STRIDE: usize = 7_919;
         let table = self.matrices(1, weight_type, vocab, n)?.remove(0);
         let step = Step { sequences: 1, rows: t, context: 0 };
@@ -211,8 +215,8 @@ impl<D: BenchDevice> Setup<D> {
         }))
     }
 
-    /// Creates the case of attention over KV pages, in layers of `shape` with an optional sliding
-    /// `window`, which are named `label`.
+    /// Creates the case of attention over KV pages, in layers that have the shape `shape` and, if
+    /// `window` is given, a sliding window of that size. `label` names the layers in the result.
     ///
     /// # Errors
     /// The device reports an error, or does not have enough memory.
@@ -397,7 +401,8 @@ impl<D: BenchDevice> Setup<D> {
     }
 }
 
-/// Returns the number of experts that are among the top k of any row of the router's `logits`.
+/// Returns the number of different experts that at least one row of the router's `logits` has among
+/// its top k.
 fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
     let mut used = vec![false; experts];
     for row in logits.chunks_exact(experts) {
@@ -409,7 +414,7 @@ fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
 }
 
 /// Creates the case of sampling the next token on the host from `vocab` logits with the parameters
-/// `params`, which are called `name`.
+/// `params`, which the result shows as `name`.
 pub fn sample(name: &str, params: Sampling, vocab: usize) -> Case {
     let logits: Vec<f32> = numbers(vocab).iter().map(|x| 10.0 * x).collect();
     let (mut sampler, tokens) = (Sampler::default(), [1, 2, 3]);

@@ -33,8 +33,9 @@ pub(super) struct Decode {
     batch: usize,
     context: usize,
     tokens_per_s: f64,
-    /// Share of the memory bandwidth that decoding reaches, 0 to 1, if a step reads its weights (of
-    /// the size in [`Speeds`]) and its KV cache once; `None` where that size is not known.
+    /// Share of the memory bandwidth that decoding reaches, 0 to 1, counting for each step one read
+    /// of the weights (their size is in [`Speeds`]) and of the KV cache; `None` where the size of
+    /// the weights is not known.
     pub limit_share: Option<f64>,
 }
 
@@ -51,8 +52,9 @@ pub(super) struct Speeds {
     pub weight_bytes: Option<f64>,
 }
 
-/// Model to measure, with the KV pages of each sequence. If it runs ahead, it samples its own
-/// tokens, and a step is submitted before the previous one is complete, as in the server.
+/// Model to measure, and number of KV pages that each sequence gets. A model that runs ahead
+/// samples its own tokens, and a step is submitted before the previous one is complete, as in the
+/// server.
 pub(super) struct Timed<'a> {
     model: &'a mut dyn Model,
     pages_each: usize,
@@ -162,14 +164,15 @@ impl<'a> Timed<'a> {
         batch
     }
 
-    /// Runs `batches` several times and returns their median rate in tokens per second; together
-    /// they compute `tokens` tokens.
+    /// Runs the steps `batches` several times, and returns the median rate of these runs in tokens
+    /// per second; one run computes `tokens` tokens.
     fn median_rate(&mut self, tokens: usize, batches: &[StepBatch]) -> Result<f64, DeviceError> {
         Ok(tokens as f64 / median_seconds(self.clock, || run(self.model, batches))?)
     }
 }
 
-/// Runs steps one after another, with as many in flight as the model allows.
+/// Submits steps in order, with as many in flight as the model allows, and waits until all are
+/// complete.
 fn run(model: &mut dyn Model, batches: &[StepBatch]) -> Result<(), DeviceError> {
     let ahead = model.run_ahead();
     for (step, batch) in batches.iter().enumerate() {

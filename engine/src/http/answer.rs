@@ -71,8 +71,8 @@ pub(super) struct Piece<'a> {
 }
 
 impl Writing {
-    /// Returns the name of a token in log-probabilities: its text, or `token_id:7` where the
-    /// request wants ids.
+    /// Returns the name by which log-probabilities show a token: its text, or `token_id:7` where
+    /// the request wants ids.
     pub(super) fn token_name(&self, token: u32) -> String {
         if self.options.tokens_as_ids {
             return format!("token_id:{token}");
@@ -80,7 +80,8 @@ impl Writing {
         self.token_text(token)
     }
 
-    /// Returns the text of a token in log-probabilities; bytes that are not UTF-8 become U+FFFD.
+    /// Returns the text by which log-probabilities show a token; bytes that are not UTF-8 become
+    /// U+FFFD.
     pub(super) fn token_text(&self, token: u32) -> String {
         String::from_utf8_lossy(&self.ready.text.token_bytes(token)).into_owned()
     }

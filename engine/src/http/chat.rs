@@ -43,8 +43,8 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
     answer::respond(Chat, writing, ticket).await
 }
 
-/// Parses a chat request as the route does and renders its prompt with `text`, without a server.
-/// Used by fuzzing.
+/// Parses a chat request as the route does and renders its prompt with the tokenizer `text`,
+/// without a server. Used by fuzzing.
 ///
 /// # Errors
 /// The body is not a JSON object, a field is missing or not supported or has an invalid value, or

@@ -81,7 +81,8 @@ impl ErrorKind {
     }
 }
 
-/// Result of reading or answering a request.
+/// `Result` with [`ApiError`] as the error, unless another is named: of reading or answering a
+/// request.
 pub(super) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 /// Error that a request is answered with. The client sees its message but never its `source`.

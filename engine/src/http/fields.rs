@@ -9,8 +9,9 @@ use super::error::{ApiError, ErrorKind, Result};
 #[derive(Debug)]
 pub(super) struct Fields(Map<String, Value>);
 
-/// Names of unsupported request fields that would change the output, by the value at which they
-/// have no effect and are accepted. Unknown fields that are not listed are ignored.
+/// Names of unsupported request fields that would change the output, grouped by the value with
+/// which they have no effect: with it they are accepted, with another they are refused. Unknown
+/// fields that are not listed are ignored.
 const UNSUPPORTED: &[(Neutral, &str)] = &[
     (
         Neutral::False,

@@ -31,7 +31,8 @@ use chat::ChatPrompt;
 use error::{Result, blocking};
 use fields::Fields;
 
-/// Largest request body in bytes. A prompt of a million token ids fits with room to spare.
+/// Limit on the size of a request body in bytes; a larger one is refused. A prompt of a million
+/// token ids fits with room to spare.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Serves HTTP on `listener` until the future `closed` completes, then until the answers in

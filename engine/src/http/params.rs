@@ -15,9 +15,10 @@ use crate::worker::Request;
 use engine_core::sample::Sampling;
 use engine_schedule::Limits;
 
-/// Largest number of choices per request: number of prompts times `n`.
+/// Limit on the number of choices of one request, which is its number of prompts times `n`; a
+/// request for more is refused.
 pub(super) const CHOICES_MAX: usize = 128;
-/// Largest number of strings in the request field `stop`.
+/// Limit on the number of strings in the request field `stop`; a request with more is refused.
 const STOPS_MAX: usize = 16;
 
 /// Parameters of a completion or chat request, without its prompt.
@@ -72,7 +73,8 @@ pub(super) struct SequenceOptions {
 impl Params {
     /// Builds the guide that keeps the answer within the structure that the request wants, on a
     /// blocking thread: the grammar of a large schema takes many milliseconds. `None` if the
-    /// request wants no structure. `chat` is the rendered prompt of a chat.
+    /// request wants no structure. `chat` is the rendered prompt of a chat; `None` for a
+    /// completion.
     pub(super) async fn guide(
         &mut self,
         ready: &Ready,

@@ -17,8 +17,8 @@ use crate::worker::Handle;
 use engine_core::clock::Clock;
 use engine_schedule::Limits;
 
-/// Length in bytes of the longest text that is tokenized on the event loop. A longer one would
-/// block it for milliseconds and goes to a blocking thread.
+/// Length in bytes up to which a text is tokenized on the event loop. A longer one would block it
+/// for milliseconds and goes to a blocking thread.
 const INLINE_BYTES_MAX: usize = 8 * 1024;
 
 /// Phase of the engine: loading, ready or failed.
@@ -92,7 +92,7 @@ pub struct KvFacts {
     pub pages: usize,
     /// Number of tokens per KV page.
     pub page_tokens: usize,
-    /// Size of all KV pages in bytes. On a CPU a page takes memory only once it is used.
+    /// Size in bytes of all KV pages together. On a CPU a page takes memory only once it is used.
     pub bytes: u64,
     /// Name of the data type of keys and values in the KV cache.
     pub dtype: &'static str,

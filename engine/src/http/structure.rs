@@ -7,8 +7,8 @@ use super::error::{ApiError, ErrorKind, Result};
 use super::fields::{Fields, wrong_type};
 use crate::guide::Structure;
 
-/// Structure (JSON schema or regular expression) that a request wants for its output, after the
-/// name of the request field that gave it.
+/// Name of the request field that asks for a structure of the output, and that structure (JSON
+/// schema or regular expression).
 pub(super) type Wanted = (&'static str, Structure);
 
 /// Function that reads the value of one request field for structured output; it returns `None` if

@@ -42,7 +42,8 @@ struct PreTokenizer {
     adds_bos: bool,
 }
 
-/// Names of the supported pre-tokenizers of GGUF files; aliases are left out.
+/// Names of the supported pre-tokenizers of GGUF files, as an error message lists them. Other names
+/// of the same pre-tokenizers (aliases) are supported, too, but not listed.
 const KNOWN: &str = "default, gpt-2, gpt-4o, llama-bpe, qwen2, qwen35, smollm";
 
 fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {

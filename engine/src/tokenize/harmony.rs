@@ -24,8 +24,8 @@ pub(super) const ANSWER_ENDS: [&str; 2] = [RETURN, CALL];
 /// Marks that end a message within a harmony answer. `<|start|>` of the next message is one of
 /// them, since a model may omit the end.
 pub(super) const MESSAGE_ENDS: [&str; 4] = [END, RETURN, CALL, START];
-/// Texts with which a harmony answer's first header may begin: the prompt ends with
-/// `<|start|>assistant`.
+/// Texts with which a message header in a harmony answer may begin. The first header continues the
+/// prompt, which ends with `<|start|>assistant`.
 pub(super) const HEADER_STARTS: [&str; 4] = [CHANNEL, START, "assistant", " to="];
 /// Marks in a harmony answer after which the answer proper begins: those that open the final
 /// channel.

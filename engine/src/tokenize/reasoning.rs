@@ -44,8 +44,8 @@ enum State {
     /// Start of the output, where the model may or may not open a `<think>` tag.
     ThinkOrNot,
     Think,
-    /// Part after the opening `<think>` tag: line ends there belong neither to the reasoning nor to
-    /// the answer.
+    /// Part between the opening `<think>` tag and the reasoning's first character: line ends, which
+    /// belong neither to the reasoning nor to the answer.
     BeforeThink,
     /// Part after the closing `</think>` tag, before the answer's first character; line ends are
     /// dropped.
@@ -100,8 +100,9 @@ impl Splitter {
         parts
     }
 
-    /// Moves the splitter to its next state if the held text leads there, and appends the text that
-    /// is final to `parts`. Returns false if more text is needed.
+    /// Appends to `parts` the held text that is final in the splitter's current state, and moves to
+    /// the next state if the held text shows where that begins. Returns false if the state remains,
+    /// since more text is needed.
     fn advance(&mut self, parts: &mut SplitText) -> bool {
         let next = match self.state {
             State::ThinkOrNot => self.think_or_not(),

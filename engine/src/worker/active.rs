@@ -85,8 +85,8 @@ impl Active {
         Ok((token, complete.map_err(|error| error.to_string())?.unwrap_or(false)))
     }
 
-    /// Returns the tokens that must not be sampled now, since they would end the output before
-    /// `min_tokens`.
+    /// Returns the tokens that must not be sampled next, since they would end the output before
+    /// `min_tokens`; empty once the output has that many.
     fn banned(&self, n_before: usize, end_tokens: &[u32]) -> Vec<u32> {
         let mut banned = Vec::new();
         if n_before < self.request.min_tokens {

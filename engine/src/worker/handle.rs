@@ -53,8 +53,8 @@ impl Routes {
 }
 
 impl Handle {
-    /// Creates a handle from the ends of the worker's queues, and the task that distributes
-    /// outputs. The caller must spawn the task.
+    /// Creates a handle, and a task that distributes outputs to the requests, from the front end's
+    /// ends of the worker's two queues. The caller must spawn the task.
     pub fn new(
         commands: mpsc::Sender<Command>,
         outputs: async_mpsc::UnboundedReceiver<Vec<Output>>,

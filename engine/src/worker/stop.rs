@@ -66,8 +66,8 @@ mod tests {
 
     use super::*;
 
-    /// Adds the pieces `input` to a detector of stop strings and returns the texts that it
-    /// releases, joined by `|`; a final `!` means that a stop string was found.
+    /// Test helper: adds the pieces `input` to a detector of stop strings and returns the texts
+    /// that it releases, joined by `|`; a final `!` means that a stop string was found.
     fn pieces(stops: &[&str], include: bool, input: &[&str]) -> String {
         let mut stop = StopText::new(stops.iter().map(ToString::to_string).collect(), include);
         let mut out = Vec::new();

@@ -158,7 +158,8 @@ impl Metadata {
     }
 
     /// Converts the metadata value of `key` by `read`; none if the key is missing. If `read`
-    /// returns none, the error says that the value is not `wanted`.
+    /// returns none, the result is an error with the text "the value is not" and then `wanted`,
+    /// such as `a float`.
     fn read<'a, T>(
         &'a self,
         key: &str,

@@ -94,7 +94,8 @@ impl Checkpoint {
         Ok(MxStack { n, k, form: Form::Blocks { values, scales } })
     }
 
-    /// Returns the bytes of the tensor `name` of type `U8` and shape `shape` in a checkpoint file.
+    /// Returns the bytes of the tensor `name` in a checkpoint file; an error if there is none,
+    /// weights are random, or its type is not `U8` or its shape not `shape`.
     fn bytes(&self, name: &str, shape: &[usize]) -> Result<&[u8], CheckpointError> {
         let WeightSource::Files(maps) = &self.weights else {
             return Err(self.missing(name));

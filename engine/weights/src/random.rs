@@ -66,8 +66,9 @@ impl Stream {
     }
 }
 
-/// Returns true if a random tensor of this type and shape can be allocated. Shapes come from a
-/// configuration that may be wrong or hostile.
+/// Returns true if the system grants the memory of a random tensor of this type and shape; it is
+/// reserved for the check and freed at once. Shapes come from a configuration that may be wrong or
+/// hostile.
 pub(super) fn has_room(weight_type: WeightType, shape: &[usize]) -> bool {
     let elements = shape.iter().try_fold(1usize, |n, size| n.checked_mul(*size));
     let bytes = elements.and_then(|n| n.checked_mul(weight_type.block_bytes()));
@@ -103,10 +104,11 @@ pub fn tensor(
     TensorData { weight_type, shape: shape.to_vec(), bytes: Cow::Owned(bytes) }
 }
 
-/// Returns the bytes of a random tensor of a float type, calling `number` for each element.
+/// Builds a random tensor of a float type with `elements` elements, calling `number` for each of
+/// them, and returns its bytes.
 ///
 /// # Panics
-/// Panics if the type is not a float type; norms always have one.
+/// Panics if the type is not a float type; the weights of norms always have a float type.
 fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> f32) -> Vec<u8> {
     let numbers = (0..elements).map(|_| number());
     match weight_type {

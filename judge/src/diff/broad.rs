@@ -12,9 +12,9 @@ use super::estimate::{log_of, paired};
 /// Smallest number of cells for which the shift of a metric over all cells is reported.
 const CELLS_MIN: usize = 3;
 
-/// Computes the shift of each release-blocking metric over the cells of an engine on a hardware
-/// that have pairs and no differing flag that a command sets. Metrics that fewer than 3 such cells
-/// have are left out. The shift is information, not a verdict.
+/// Computes, for each engine on each hardware, the shift of every release-blocking metric over the
+/// cells that have pairs and no differing flag that a command sets. A metric that fewer than 3 such
+/// cells have is left out. The shift is information, not a verdict.
 pub fn of(cells: &[CellDiff], policy: &PolicyFile) -> Vec<Broad> {
     let mut groups: BTreeMap<(&str, &str, usize), Vec<f64>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.changed.is_empty()) {

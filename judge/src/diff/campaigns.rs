@@ -27,7 +27,7 @@ pub struct Pairs<'a> {
 }
 
 /// Noise by campaign id and metric name: half the width, in log units, of the confidence interval
-/// that a release shows against itself.
+/// of the log ratio between runs of one and the same release.
 pub type Noise = BTreeMap<String, BTreeMap<&'static str, f64>>;
 
 /// Computes the noise of each campaign and metric: how much a release differs from itself between

@@ -230,8 +230,9 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// Returns the blocks with usable runs of both releases, by campaign id, which sorts the oldest
-/// campaign first.
+/// Returns the blocks in which both releases have usable runs, made on one machine, by campaign id,
+/// which sorts the oldest campaign first. Blocks whose runs were made on several machines are only
+/// counted.
 pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     let mut blocks: BTreeMap<(&str, u32), (Option<Stage>, Block<'a>)> = BTreeMap::new();
     for run in runs.baseline.usable() {

@@ -8,7 +8,8 @@ use schema::comparison::FlagChange;
 use schema::run::RunRecord;
 use serde_json::Value;
 
-/// Returns the flags that both releases report and that have no value in common, ordered by name.
+/// Returns the server flags that the runs of both releases report and for which no value occurs in
+/// both releases, ordered by name.
 pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagChange> {
     let (before, after) = (values(baseline), values(candidate));
     before
@@ -25,12 +26,14 @@ pub fn changed(baseline: &[&RunRecord], candidate: &[&RunRecord]) -> Vec<FlagCha
         .collect()
 }
 
-/// Flags that differ between two releases, divided by whether a command sets them.
+/// Server flags whose values differ between two releases, divided by whether a server command names
+/// them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Differing {
-    /// Differing flags that a server command of either release names.
+    /// Flags whose values differ and that a server command of either release names.
     pub asked: Vec<FlagChange>,
-    /// Differing flags that no server command names: defaults that moved between the releases.
+    /// Flags whose values differ although no server command names them: defaults that moved between
+    /// the releases.
     pub moved: Vec<FlagChange>,
 }
 

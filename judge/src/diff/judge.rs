@@ -18,11 +18,13 @@ pub struct Evidence {
     pub screen: Vec<f64>,
     /// Log ratios of the confirmation's pairs; empty where there was no confirmation.
     pub confirm: Vec<f64>,
-    /// Minimum effect of the metric, in log units: the screen suspects no smaller effect, and a
-    /// confirmation may measure half of it.
+    /// Minimum effect of the metric, in log units. The screen suspects only effects at least as
+    /// large as this and the noise; to be confirmed, an effect must reach half of the larger of the
+    /// two.
     pub floor: f64,
-    /// Noise of the machine for the metric, in log units: the screen suspects no smaller effect,
-    /// and a confirmation may measure half of it. 0 where it is unknown.
+    /// Noise of the machine for the metric, in log units; 0 where it is unknown. The screen
+    /// suspects only effects at least as large as this and the minimum effect; to be confirmed, an
+    /// effect must reach half of the larger of the two.
     pub noise: f64,
 }
 
@@ -65,12 +67,12 @@ impl Evidence {
     }
 
     /// Returns the smallest effect, in log units, that the screen suspects: the minimum effect or
-    /// the noise, whichever is larger. A confirmation may measure half of it.
+    /// the noise, whichever is larger. To be confirmed, an effect must reach half of it.
     fn threshold(&self) -> f64 {
         self.floor.max(self.noise)
     }
 
-    /// Returns the direction of the change that the screen suspects: the effect is as large as the
+    /// Returns the direction of the change that the screen suspects: the effect is at least the
     /// threshold, and its one-sided p-value is below alpha. `None` where the screen suspects no
     /// change.
     fn candidate(&self, policy: &PolicyFile) -> Option<Way> {

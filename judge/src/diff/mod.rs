@@ -37,10 +37,11 @@ use flags::Differing;
 use judge::Judgement;
 use policy::Standard;
 
-/// Remark on a cell in which both releases have figures that were not measured side by side.
+/// Text of the remark on a cell in which both releases have figures that were not measured side by
+/// side.
 pub const NOT_INTERLEAVED: &str = "not interleaved: shown, never judged";
 
-/// Metric of failed requests, which is judged by policy and not by statistics.
+/// Name of the metric of failed requests, which is judged by policy and not by statistics.
 const FAILURES: &str = "requests_failed";
 
 /// Filter of a comparison. Without any field set, all cells are compared.
@@ -207,8 +208,9 @@ impl<'a> Compared<'a> {
         Self { cell, runs, campaigns, pairs, torn, differing, same_workload }
     }
 
-    /// Returns the runs behind the figures of a stage, baseline first: the runs of its pairs where
-    /// the cell has pairs, so that another day's runs do not move a mean; else all usable runs.
+    /// Returns the baseline's and the candidate's runs behind the figures of a stage: the runs of
+    /// the stage's pairs where the cell has pairs, so that another day's runs do not move a mean;
+    /// else all usable runs.
     fn used(&self, stage: Stage) -> (Vec<&'a RunRecord>, Vec<&'a RunRecord>) {
         match &self.pairs {
             None => (self.runs.baseline.usable(), self.runs.candidate.usable()),

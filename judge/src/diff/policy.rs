@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use expect_test::expect;
 
-    /// Checks that the policy's numbers and the minimum effects are those of its revision, which
+    /// Tests that the policy's numbers and the minimum effects are those of its revision, which
     /// campaigns cite: a change of one needs a new revision.
     #[test]
     fn the_numbers_of_a_revision_never_change() {

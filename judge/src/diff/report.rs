@@ -74,8 +74,8 @@ pub fn markdown(diff: &Diff) -> String {
     text
 }
 
-/// Appends to `text` a table of the release-blocking metrics whose verdict is neither unchanged nor
-/// inconclusive or that the screen suspected; nothing where there are none.
+/// Appends to `text` a table of the release-blocking metrics that the screen suspected or whose
+/// verdict is neither unchanged nor inconclusive; appends nothing where there are none.
 fn notable(text: &mut String, diff: &Diff) {
     let is_notable = |row: &&Row| {
         let plain = [VerdictKind::Unchanged, VerdictKind::Inconclusive];

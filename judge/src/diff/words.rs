@@ -4,7 +4,7 @@ use schema::comparison::{Broad, CellDiff, Commits, Diff, FlagChange, Row, Summar
 use schema::metric::Unit;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
-/// Largest number of commits that a comparison lists.
+/// Largest number of commits that a comparison lists; where there are more, it lists the newest.
 pub const COMMITS_SHOWN: usize = 12;
 
 /// Returns the title of a cell: `ENGINE on HARDWARE: MODEL, CONFIGURATION, SCENARIO`.
@@ -116,8 +116,8 @@ pub fn broad(diff: &Diff) -> Vec<String> {
     diff.broad.iter().map(line).collect()
 }
 
-/// Returns the sentences that stand before a cell's table: number of pairs, remarks, flags that
-/// differ by command or by default.
+/// Returns the sentences that stand before a cell's table: number of pairs, remarks, and server
+/// flags whose values differ, because a command sets them or because a default moved.
 pub fn facts(cell: &CellDiff) -> Vec<String> {
     let most = |stage| {
         let rows = cell.rows.iter().filter(|row| (row.verdict.stage == Stage::Confirm) == stage);
@@ -165,7 +165,8 @@ pub fn missing(diff: &Diff) -> Vec<String> {
     lines
 }
 
-/// Formats the commits between the releases: a sentence, then id and subject of the newest ones.
+/// Formats the commits between the releases: a sentence with their number, then id and subject of
+/// the newest [`COMMITS_SHOWN`] at most.
 pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
     let short = |id: &str| id.chars().take(10).collect::<String>();
     let range = format!("{}..{}", short(&commits.baseline), short(&commits.candidate));

@@ -77,7 +77,8 @@ impl Outcomes {
 /// candidate is better.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Score {
-    /// Log ratios of candidate over reference: outer index is the profile, inner index the repeat.
+    /// Log ratios of candidate over reference, above zero where the candidate is better: outer
+    /// index is the profile, inner index the repeat.
     profiles: Vec<Vec<f64>>,
 }
 
@@ -160,7 +161,7 @@ pub enum Found {
     /// Undecided: the runs of the candidate differ too much, or are too few within the budget, for
     /// a decision.
     Undecided,
-    /// Failed: one of the candidate's runs has no figure.
+    /// Failed: one of the candidate's runs failed, so it has no figure that can be compared.
     Failed(Failure),
     /// Out of bounds: the median of a bounded metric breaks its bound under one profile.
     OutOfBounds {
@@ -187,10 +188,10 @@ pub struct Row {
     /// Candidate that the result is about.
     pub candidate: Candidate,
     /// Effect over all profiles, against the reference (the first candidate of the stage's rounds);
-    /// `None` where too few runs were measured.
+    /// `None` where fewer than two repeats were measured.
     pub effect: Option<Effect>,
     /// Effect under each profile, in the order of the lab's profiles; `None` for a profile in which
-    /// too few runs were measured.
+    /// fewer than two repeats were measured.
     pub profiles: Vec<Option<Effect>>,
     /// Finding of the stage about the candidate.
     #[serde(flatten)]

@@ -27,8 +27,8 @@ pub struct Conclusion {
     pub confirmed: Vec<Confirmed>,
     /// Results of every candidate in every stage before the confirmation.
     pub rows: Vec<Row>,
-    /// Number of runs in the lab's rounds, including those that were not made after a candidate
-    /// failed.
+    /// Number of runs that the lab's rounds asked for, including those that were not made because a
+    /// candidate had failed.
     pub runs: u32,
 }
 
@@ -129,24 +129,25 @@ struct Exploration<'a, M> {
     runs: u32,
     /// Number of the next block of runs; blocks are numbered over the whole lab.
     block: u32,
-    /// Evidence about the lab's first engine with its default flags, measured beside itself, which
-    /// shows whether that engine runs and whether it meets the bounds.
+    /// Evidence about the lab's first engine without options (with the flags that the lab file
+    /// gives it), measured beside itself, which shows whether that engine runs and meets the
+    /// bounds.
     baseline: Arm,
     rows: Vec<Row>,
     measure: M,
 }
 
 impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
-    /// Returns the index of the engine that is best with its own default flags; 0, the baseline's,
-    /// where no other engine gained over it.
+    /// Returns the index of the engine that is best without options, with the flags that the lab
+    /// file gives it; 0, the baseline's, where no other engine gained over it.
     fn engines(&mut self) -> Result<usize, E> {
         let others = (1..self.lab.engines.len()).map(LabFile::plain).collect();
         let arms = self.screen(LabStage::Engines, &LabFile::plain(0), others)?;
         Ok(best(&arms).map_or(0, |arm| arm.candidate.engine))
     }
 
-    /// Screens the options of `engine` against its default flags, and in a staged lab combinations
-    /// of those that helped. Returns each candidate with the finding about it.
+    /// Screens the options of `engine` against the engine without options, and in a staged lab
+    /// combinations of those that helped. Returns each candidate with the finding about it.
     fn options(&mut self, engine: usize) -> Result<Vec<Arm>, E> {
         let reference = LabFile::plain(engine);
         let candidates = first_candidates(self.lab, engine);
@@ -206,7 +207,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(arms)
     }
 
-    /// True when the runs of a round leave enough of the budget for the confirmation round.
+    /// True when, after the runs of a further round, enough of the budget would be left for the
+    /// confirmation round.
     fn may_launch(&self, candidates: usize, repeats: u32) -> bool {
         let finals = self.launches(FINALISTS, self.rules.policy.confirm_pairs);
         self.launches(candidates, repeats).saturating_add(finals) <= self.left

@@ -6,8 +6,8 @@ use schema::policy::{Policy, PolicyFile};
 use super::candidates::together;
 use super::explore::{FINALISTS, count, first_candidates, runs_min};
 
-/// Cost of one screen under one profile: its least and its largest number of runs, and its largest
-/// number of rounds.
+/// Cost of screening candidates beside one reference under one profile: the least and the largest
+/// number of runs, and the largest number of rounds.
 #[derive(Debug, Clone, Copy)]
 struct Screen {
     runs_least: u32,
@@ -15,8 +15,9 @@ struct Screen {
     rounds_most: u32,
 }
 
-/// Estimates how many runs and rounds a lab may take. `quoted` is the citation (id, revision,
-/// hash) of `policy` that campaigns record.
+/// Computes the least and the largest number of runs and rounds of a lab, and the smallest budget
+/// that leads to a conclusion. `quoted` is the citation (id, revision, hash) of `policy` that
+/// campaigns record.
 pub fn outline(lab: &LabFile, policy: &PolicyFile, quoted: &Policy) -> LabOutline {
     let options = (0..lab.engines.len()).map(|engine| first_candidates(lab, engine));
     let options = options.max_by_key(Vec::len).unwrap_or_default();

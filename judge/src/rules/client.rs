@@ -13,8 +13,9 @@ pub const CPU_SHARE_MAX: f64 = 0.8;
 /// first limit is always too long; one above the second is too long where it also exceeds
 /// [`LOOP_LAG_SHARE_OF_TPOT`] of the median TPOT.
 pub const LOOP_LAG_US: (u64, u64) = (5_000, 200);
-/// Share of the median TPOT above which a lag of the event loop is too long. It applies only where
-/// receive times are not stamped by the kernel, since stamps do not depend on the loop.
+/// Share of the median TPOT above which a lag of the event loop is too long, for lags above the
+/// second limit of [`LOOP_LAG_US`]. It applies only where receive times are not stamped by the
+/// kernel, since stamps do not depend on the loop.
 pub const LOOP_LAG_SHARE_OF_TPOT: f64 = 0.02;
 
 /// Limits on how long received bytes may wait for the client, 99th percentile, in microseconds. A
@@ -24,8 +25,8 @@ pub const KERNEL_GAP_US: (u64, u64) = (5_000, 1_000);
 /// Share of the median TPOT above which a wait of received bytes for the client is too long, for
 /// waits above the second limit of [`KERNEL_GAP_US`].
 pub const KERNEL_GAP_SHARE_OF_TPOT: f64 = 0.1;
-/// Largest share of reads that may come more than 1 ms late and bring several chunks, which then
-/// share one time stamp.
+/// Largest share, of all reads with chunks, of reads that may come more than 1 ms late and bring
+/// several chunks, which then share one time stamp.
 pub const LATE_READ_SHARE_MAX: f64 = 0.02;
 /// Share of reads that come late and bring several chunks, of all reads with chunks, above which
 /// the time stamps of a run are not usable.
@@ -33,8 +34,8 @@ pub const LATE_READ_SHARE_LOST: f64 = 0.5;
 /// Share of reads with more than one chunk, of all reads with chunks, above which the times of
 /// single gaps between chunks are not known, only bounds of them.
 pub const COALESCED_SHARE_MAX: f64 = 0.5;
-/// Largest delay of sends by the client (99th percentile, in microseconds) with which requests were
-/// sent on time.
+/// Limit on the delay of the client's sends, 99th percentile, in microseconds. A longer delay is
+/// too late where it also exceeds [`SCHEDULE_LAG_SHARE_OF_TTFT`] of the median TTFT.
 pub const SCHEDULE_LAG_US_MAX: u64 = 5_000;
 /// Share of the median TTFT that a send delay above [`SCHEDULE_LAG_US_MAX`] must also exceed to be
 /// too late.
@@ -43,10 +44,11 @@ pub const SCHEDULE_LAG_SHARE_OF_TTFT: f64 = 0.02;
 /// sets the throughput.
 pub const ARRIVAL_SHARE: f64 = 0.95;
 
-/// Shortest steady window of a full scenario with all requests at once, in microseconds.
+/// Shortest steady window, in microseconds, that rule E16 accepts in a scenario of the tier `full`
+/// that sends all requests at once.
 pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
-/// Shortest steady window of a scenario that is not a full one with all requests at once, in
-/// microseconds.
+/// Shortest steady window, in microseconds, that rule E16 accepts in a scenario of another tier, or
+/// with another arrival process than all requests at once.
 pub const WINDOW_US_MIN: u64 = 60_000_000;
 
 /// Quality rules over the load generator, ordered by id.

@@ -6,16 +6,17 @@ use schema::run::{Counts, Kind, RunRecord, Status, TokenSource};
 use super::{claim, float, within};
 use crate::rule::{Condition, Evidence, Family, Outcome, Rule, Scope};
 
-/// Smallest and largest ratio of output tokens counted again from the text to output tokens that
-/// the server reported.
+/// Limits of rule W01, smallest and largest, on the ratio of output tokens counted again from the
+/// text to output tokens that the server reported.
 pub const RETOKENIZED_RATIO: (f64, f64) = (0.98, 1.02);
 
 /// Largest share of the requested output tokens by which the reported output tokens may differ from
 /// them.
 pub const REQUESTED_SHARE: f64 = 0.001;
 
-/// Largest share of failed requests in a run whose other requests still represent the workload, and
-/// largest relative difference of their mean prompt length from that of all requests.
+/// Limit on the share of failed requests in a run, and on the relative difference between the mean
+/// prompt lengths of answered and of all requests; above either, the other requests do not
+/// represent the workload.
 pub const FAILED_SHARE_MAX: f64 = 0.05;
 
 /// Quality rules over numbers of requests and tokens, ordered by id.

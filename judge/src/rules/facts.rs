@@ -14,8 +14,8 @@ use crate::rule::{Condition, Outcome, Rule, Scope, on_cpu};
 /// Number of unexplained nulls that a finding lists before it says "and more".
 const NAMED: usize = 6;
 
-/// Largest difference, as a share of the prompt tokens, between prefix-cache hits and the hits that
-/// the workload's repeated prefixes and primed prompts predict.
+/// Tolerated difference, as a share of the prompt tokens, between prefix-cache hits and the hits
+/// that the workload's repeated prefixes and primed prompts predict.
 pub const HITS_SHARE: f64 = 0.01;
 
 const CACHE_MISMATCH: &str = "prefix hits exceed what the plan explains by 1 % of the prompt \

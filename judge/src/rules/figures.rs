@@ -9,10 +9,10 @@ use super::{claim, float, within};
 use crate::quantile::{Bins, Bounds, samples_needed};
 use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
-/// Largest relative difference between a measured or simulated rate and its count divided by the
+/// Tolerated relative difference between a measured or simulated rate and its count divided by the
 /// wall time.
 pub const RATE_SHARE: f64 = 0.001;
-/// Largest relative difference between an imported rate and its count divided by the wall time:
+/// Tolerated relative difference between an imported rate and its count divided by the wall time:
 /// figures published elsewhere are rounded more coarsely.
 pub const RATE_SHARE_IMPORTED: f64 = 0.02;
 
@@ -20,7 +20,7 @@ pub const RATE_SHARE_IMPORTED: f64 = 0.02;
 /// tolerated relative difference.
 const PRINTED_RATE: f64 = 0.005_001;
 
-/// Largest ratio of the best second's output rate to the mean output rate.
+/// Largest ratio of the best second's output rate to the mean output rate that rule E08 accepts.
 pub const PEAK_TIMES_MEAN: f64 = 20.0;
 
 /// Rounding error of a stored time, in microseconds, which is a whole number.

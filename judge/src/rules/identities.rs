@@ -11,7 +11,7 @@ use crate::facts::has_fixed_answers;
 use crate::quantile::Bins;
 use crate::rule::{Condition, Evidence, Family, Outcome, Rule, Scope};
 
-/// Largest relative difference between the two sides of an identity.
+/// Tolerated relative difference between the two sides of an identity between latencies.
 pub const IDENTITY_SHARE: f64 = 0.01;
 
 /// Rounding error, in microseconds, of a mean that is stored as an integer.

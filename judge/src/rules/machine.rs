@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::{claim, within};
 use crate::rule::{Condition, Outcome, Rule, Scope};
 
-/// Largest relative difference between a machine calibration after a block and the one before it.
+/// Relative difference that rule W07 tolerates between a machine calibration after a block and the
+/// one before it.
 pub const DRIFT_SHARE_MAX: f64 = 0.01;
 
 /// Machine calibrations around a block, as the stem of their record keys (`gflops_before` and

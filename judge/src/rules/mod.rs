@@ -40,7 +40,7 @@ pub static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
     rules
 });
 
-/// Returns the reasons by which the load generator judges its own run, in the order of [`RULES`],
+/// Returns every reason that the load generator can give a fresh run, in the order of [`RULES`],
 /// each once even where two conditions share it.
 pub fn reasons() -> Vec<Reason> {
     let mut reasons: Vec<Reason> = Vec::new();

@@ -8,23 +8,23 @@ use super::counts::credited_output;
 use super::{claim, float, within};
 use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
-/// Largest relative difference between a mean TPOT over tokens and (E2E - TTFT) / (tokens - 1).
+/// Tolerated relative difference between a mean TPOT over tokens and (E2E - TTFT) / (tokens - 1).
 pub const TOKEN_MEAN_SHARE: f64 = 0.01;
 
-/// Smallest ratio of a mean TPOT over requests to (E2E - TTFT) / (tokens - 1). A mean over
-/// requests weighs short answers as much as long ones, which raises it, up to 5.6 times in sound
-/// results; the lowest ratio in a sound result is 1.017.
+/// Smallest ratio of a mean TPOT over requests to (E2E - TTFT) / (tokens - 1) that rule E23
+/// accepts. A mean over requests weighs short answers as much as long ones, which raises it, up to
+/// 5.6 times in sound results; the lowest ratio in a sound result is 1.017.
 pub const REQUEST_MEAN_SHARE_MIN: f64 = 0.75;
 
-/// Smallest ratio of a mean ITL to (E2E - TTFT) / (tokens - 1). Gaps between chunks can be longer
-/// than the time per token, never shorter.
+/// Smallest ratio of a mean ITL to (E2E - TTFT) / (tokens - 1) that rule E24 accepts. Gaps between
+/// chunks can be longer than the time per token, never shorter.
 pub const GAP_SHARE_MIN: f64 = 0.9;
 
 /// Ratio of mean ITL to the time per token above which chunks are reported to hold more than one
 /// token.
 pub const TOKENS_PER_CHUNK_MAX: f64 = 1.02;
 
-/// Largest relative difference between two printed figures that are taken as equal.
+/// Relative difference up to which two printed figures are taken as equal.
 const SAME_SHARE: f64 = 0.001;
 /// Half of the last digit, in microseconds, of a time printed in milliseconds with two decimals.
 const PRINTED_US: f64 = 5.0;
@@ -145,7 +145,8 @@ fn mean_over_tokens(record: &RunRecord) -> bool {
         == Some("token")
 }
 
-/// Names the quantity that the figure printed as TPOT really is, where E2E and TTFT contradict it.
+/// Returns words for the quantity that the figure printed as TPOT really is, for a TPOT that E2E
+/// and TTFT contradict.
 fn diagnosis(metrics: &Metrics, times: &Times, tpot: f64) -> String {
     let median = |summary: &Option<schema::run::Summary>| summary.as_ref()?.p50.map(float);
     let first = |tpot: f64, ttft: f64| tpot > 0.0 && same(tpot, ttft / times.tokens);

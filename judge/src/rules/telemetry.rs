@@ -7,8 +7,8 @@ use schema::telemetry::{GpuTelemetry, ServerTelemetry, Spread, Telemetry, Thrott
 use super::{claim, float, within};
 use crate::rule::{Condition, Family, Outcome, Rule, Scope};
 
-/// Largest relative difference between the server's counter of output tokens and the tokens in its
-/// answers.
+/// Relative difference that rule E33 tolerates between the server's counter of output tokens and
+/// the tokens in its answers.
 pub const SERVER_COUNT_SHARE: f64 = 0.01;
 /// Number of output tokens by which the server's counter may differ from its answers in any run,
 /// even where that is more than [`SERVER_COUNT_SHARE`].
@@ -21,8 +21,8 @@ pub const STEAL_WALL_US_MIN: u64 = 1_000_000;
 /// Largest share of telemetry samples in which a GPU's clocks may be throttled.
 pub const THROTTLED_SHARE_MAX: f64 = 0.01;
 
-/// Largest relative difference between the energy per token, which is stored without rounding, and
-/// the energy of the GPUs divided by the tokens.
+/// Relative difference that rule E35 tolerates between the energy per token, which is stored
+/// without rounding, and the energy of the GPUs divided by the tokens.
 const ENERGY_SHARE: f64 = 1e-6;
 /// Rounding error of a sum of CPU shares, which are stored with four decimals.
 const SHARES_ROUNDING: f64 = 0.001;

@@ -26,7 +26,7 @@ use crate::cli::{
     TargetArguments, WaiveArguments,
 };
 
-/// Largest number of characters of an event's reason that the message of its commit contains.
+/// Number of characters after which an event's reason is cut in the message of its commit.
 const SUBJECT_CHARS: usize = 50;
 
 pub fn preflight(registry: &Path) -> anyhow::Result<Exit> {
@@ -55,8 +55,8 @@ pub fn record(world: &World, given: &RecordArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// New files laid out like `results/`, in a temporary folder, that are to be committed with the pages
-/// that show them.
+/// Temporary folder, laid out like `results/`, with new files that are to be committed together
+/// with the pages that show them.
 struct StagedResults(TempDir);
 
 impl StagedResults {
@@ -82,8 +82,9 @@ impl StagedResults {
     }
 }
 
-/// Returns the time of a new event, in milliseconds since 1970: now, or just after the latest event
-/// where that is later. An event can only name earlier ones, and the clocks of two machines differ.
+/// Returns the time of a new event, in milliseconds since 1970: now, or one millisecond after the
+/// latest event where that is later. An event can only name earlier events, and the clocks of two
+/// machines differ.
 fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
     let times = registry.events.iter().filter_map(|event| ulid_unix_ms(&event.record.id));
     times.max().map_or(unix_ms, |latest| unix_ms.max(latest + 1))
@@ -140,8 +141,8 @@ fn event(world: &World, given: &EventArguments, draft: Event) -> anyhow::Result<
 }
 
 /// Imports results published elsewhere from every given file, and commits all results in one
-/// commit; with `dry_run`, only prints them. Where there is no result, the exit code is that of
-/// unsound data.
+/// commit; with `dry_run`, only prints them. If no result can be imported, nothing is committed,
+/// and the exit code is that of unsound data.
 pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
     let claim = given.hardware.clone().zip(given.hardware_evidence.clone());
     let claim = claim.map(|(hardware, evidence)| Claim { hardware, evidence });

@@ -164,8 +164,8 @@ fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registr
 }
 
 /// Formats a comparison as a JUnit report: a suite per cell, a case per release-blocking metric. A
-/// verdict that would fail a release, and is not waived, is a failure; one that could not be
-/// reached is skipped.
+/// case fails if its verdict would fail a release and is not waived, is skipped if the comparison
+/// was inconclusive or the configuration changed, and else passes.
 fn junit(diff: &Diff) -> Result<String, quick_junit::SerializeError> {
     let mut report = Report::new(format!("{} to {}", diff.baseline, diff.candidate));
     for cell in &diff.cells {
@@ -245,7 +245,7 @@ pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
     answer(given.format, &Answer { next: &next, text: text.clone() }, || text)
 }
 
-/// Prints the result of a command as JSON, or else its text.
+/// Prints the result of a command: as JSON if `format` asks for it, else as text.
 fn answer(
     format: Format,
     result: &impl Serialize,

@@ -7,7 +7,7 @@ use schema::run::RunRecord;
 
 use judge::{Registry, Stored};
 
-/// Cell of the table of runs; `None` where the run's record has no such value.
+/// Cell of the table of runs, by type; the value is `None` where the run's record lacks it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Cell {
     /// Text cell of the table of runs, not quoted; `None` where the record has no such text.

@@ -118,7 +118,8 @@ impl Listing {
     }
 }
 
-/// Lists one folder, by paths below the root; also returns the folders in it.
+/// Lists the files of one folder without those of its subfolders, by paths below `root`; also
+/// returns the paths of the subfolders.
 fn entries_of(
     root: &Path,
     folder: &str,

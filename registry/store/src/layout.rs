@@ -59,7 +59,8 @@ impl FileKind {
     }
 }
 
-/// Returns true when `path`, below `results/`, lies in a folder of records.
+/// Returns true when `path`, below `results/`, lies in one of the folders that contain records,
+/// such as `runs/`; the file need not be a record.
 pub fn in_record_folder(path: &str) -> bool {
     path.split_once('/').is_some_and(|(folder, _)| RECORD_FOLDERS.contains(&folder))
 }

@@ -131,8 +131,8 @@ fn take(registry: &mut Registry, path: String, root: usize, parsed: Result<Parse
     }
 }
 
-/// Content at a path in the first of several roots, and a finding where another root contradicts
-/// it.
+/// Parsed file at a path, from the first of the folders that contain it, and a finding where a
+/// later folder has a different record there.
 type Read = (Result<Parsed, Finding>, Option<Finding>);
 
 fn read(

@@ -20,7 +20,8 @@ use judge::finding::{
     StorageRule,
 };
 
-/// Largest size of a record or page, in bytes; a run is expected to take about 25 KB.
+/// Limit on the size of a record or page, in bytes; a larger file is a breach and is not parsed. A
+/// run is expected to take about 25 KB.
 pub const RECORD_BYTES_MAX: usize = 4 << 20;
 
 /// A parsed file of the registry, by kind.
@@ -269,9 +270,9 @@ fn findings(path: &str, record: &RunRecord) -> Option<Finding> {
     Some(Finding::breach(FINDINGS, path, wrong))
 }
 
-/// Returns a sentence about the first difference between stored and recomputed findings of a run,
-/// or `None`. The wording of a detail may change between versions, so only rule, level and outcome
-/// are compared; the hash protects the words.
+/// Returns a sentence about the first difference between stored and recomputed findings of a run;
+/// `None` if they agree. The wording of a detail may change between versions, so only rule, level
+/// and outcome are compared; the hash protects the words.
 fn disagreement(stored: &[Check], due: &[Check]) -> Option<String> {
     let outcome = |check: &Check| (check.rule.clone(), check.level, check.ok);
     if stored.iter().map(outcome).eq(due.iter().map(outcome)) {

@@ -11,7 +11,8 @@ pub(super) const HEAD: usize = 40;
 /// Maximum length of the encoded sample count of one bin, in bytes.
 const COUNT_BYTES_MAX: usize = 9;
 
-/// Bin of a histogram: a range of values that it does not distinguish, and their samples.
+/// Bin of a histogram: a range of values that the histogram does not tell apart, and the number of
+/// samples in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bin {
     /// Smallest value that falls in the histogram bin.
@@ -51,12 +52,14 @@ impl Head {
     }
 }
 
-/// Layout of the bins: `1 << half_log2` bins for each power of two, twice as many for the lowest.
+/// Layout of a histogram's bins: `1 << half_log2` bins for each power of two, and twice as many for
+/// the range that begins at 0.
 struct Scale {
-    /// Base-2 logarithm of the unit; values within one unit are not distinguished.
+    /// Base-2 logarithm of the unit, the width of the narrowest bins; values within one unit are
+    /// not distinguished.
     unit_log2: u32,
     half_log2: u32,
-    /// Number of bins that cover the whole range.
+    /// Number of bins from the value 0 to at least the header's highest value.
     bins: u64,
 }
 

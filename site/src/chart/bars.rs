@@ -11,7 +11,8 @@ pub struct Bar {
     pub series: String,
     /// Length of the bar in the chart's unit; `None` draws no bar, and `text` gives the reason.
     pub value: Option<f64>,
-    /// Values of the smallest and the largest repeat, drawn as a whisker; `None` for a single run.
+    /// Smallest and largest value of the repeats, drawn as a whisker; `None` where there are fewer
+    /// than two repeats.
     pub range: Option<(f64, f64)>,
     /// Value as it is shown beside the bar, or the reason why there is no bar.
     pub text: String,

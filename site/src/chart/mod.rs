@@ -23,7 +23,7 @@ pub use pareto::{ParetoPoint, ParetoSeries, pareto};
 /// Width of every chart except sparklines, in SVG units.
 const WIDTH: f64 = 360.0;
 
-/// Evidence behind a figure, which decides how its mark is drawn.
+/// Evidence behind a drawn value, which decides how its mark is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// Color: repeated runs, or the variant that the chart is about; drawn in color.

@@ -7,7 +7,7 @@ use super::scale::{Scale, round_up};
 use super::svg::{Anchor, SERIES, Svg};
 use super::{Mark, WIDTH, coordinate_of, fitted, x_axis, y_axis};
 
-/// Point of a Pareto chart: one configuration under one load.
+/// Point of a Pareto chart: one configuration in one scenario.
 #[derive(Debug, Clone)]
 pub struct ParetoPoint {
     pub x: f64,

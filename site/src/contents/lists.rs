@@ -13,8 +13,8 @@ use crate::link::{Link, Target};
 use crate::view::lab::{self, Lab};
 use crate::view::{corrections, health, imports, subjects, trends};
 
-/// Largest number of rows on one page of a scenario, of failures, corrections, published results or
-/// trends; a row is about a kilobyte.
+/// Largest number of rows on one page of a list (of a scenario's figures, failures, corrections,
+/// published results or trends); further rows are on further pages. A row is about a kilobyte.
 const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
@@ -148,7 +148,7 @@ impl<'a> Contents<'a> {
 /// a single cell has more.
 const CELLS_POINTS: usize = 45;
 
-/// Largest number of cells on a trend page.
+/// Largest number of cells on a trend page; further cells are on further pages.
 const CELLS: usize = 6;
 
 /// Key of the trends that share a page: engine, hardware, model.
@@ -182,7 +182,7 @@ fn trend_parts(cells: Vec<CellTrends<'_>>) -> Vec<Part<CellTrends<'_>>> {
     split(&Target::Trend { engine, hardware, model }, cells, most)
 }
 
-/// Returns a line about the trends of each cell that has trends and passes `test`.
+/// Returns one line for each cell that has trends and passes `test`, with a link to them.
 pub(super) fn trend_lines(judged: &Judged, test: impl Fn(&Cell) -> bool) -> Vec<Value> {
     let mut lines = Vec::new();
     for Part { target, rows, .. } in trend_groups(judged).into_values().flat_map(trend_parts) {

@@ -12,8 +12,8 @@ use crate::catalog::Cell;
 use crate::chart::{Bar, BarGroup, Chart, Curve, DotRow, Mark, bars, cdf, dots};
 use crate::{format, outside};
 
-/// Latency distributions of a chart: name of the histogram in the record, label, style of the
-/// curve.
+/// Latency distributions that a chart draws as curves: name of the histogram in the record, label,
+/// style of the curve.
 const LATENCIES: [(&str, &str, char); 4] = [
     ("ttft_us", "TTFT", 'b'),
     ("tpot_us", "TPOT", 'a'),
@@ -25,7 +25,7 @@ const LATENCIES: [(&str, &str, char); 4] = [
 /// table.
 const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
 
-/// Legend for the color and shape of marks in charts.
+/// Text of the legend for the color and shape of marks in charts.
 const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: claimed by others.";
 
 /// Returns the charts of one model in one configuration: output throughput by scenario, repeats
@@ -85,8 +85,8 @@ const DRAWN: [(&str, &str); 3] = [
     ),
 ];
 
-/// Largest number of bars in a chart. A chart with more is unreadable; the tables contain all
-/// figures.
+/// Largest number of bars for which a chart is drawn. With more it would be unreadable; the tables
+/// contain all figures.
 const BARS_MAX: usize = 40;
 
 /// Returns a bar chart of engines for each metric of `DRAWN` that some of `rows` have, one group
@@ -136,7 +136,8 @@ fn of_engines(
     Some(Chart::new(&whole, &caption, bars(unit, &groups), heads, listed))
 }
 
-/// Builds the bar of a cell, with the range of its repeats as whisker.
+/// Builds the bar of a cell: the median of the column's metric, with the range of the repeats as
+/// whisker.
 fn bar(series: &str, column: &Column, cell: &Cell) -> Bar {
     let found = figure::summary(column.metric, cell);
     let drawn = |value: f64| value / column.scale.divisor;
@@ -185,8 +186,8 @@ fn pooled(cell: &Cell, name: &str) -> Option<Bins> {
     Bins::pooled(named.filter_map(|(_, histogram)| histogram))
 }
 
-/// Returns the shares of samples at which a curve has points: even steps, and closer ones in the
-/// tail.
+/// Returns the shares of samples at which the curve of a latency distribution has points: even
+/// steps, and closer ones in the tail.
 fn curve_shares() -> Vec<f64> {
     let body = (0_u32..=28).map(|step| f64::from(step) / 30.0);
     body.chain([0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0]).collect()

@@ -58,8 +58,8 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
     }
 }
 
-/// Formats a difference in a flag between two releases: the flag, and its values in baseline and
-/// candidate.
+/// Formats a server flag whose values differ between two releases: the flag, and its values in
+/// baseline and candidate.
 pub fn changed_flag(found: &FlagChange) -> Value {
     let values = |values: &[String]| outside::message(&values.join(", "));
     context! {
@@ -69,7 +69,7 @@ pub fn changed_flag(found: &FlagChange) -> Value {
     }
 }
 
-/// Returns the parts of a comparison, one for each model in one configuration.
+/// Builds the parts of a comparison's page, one for each model in one configuration.
 pub fn models(pair: &Pair, diff: &Diff) -> Vec<Value> {
     let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
     for cell in &diff.cells {
@@ -78,8 +78,8 @@ pub fn models(pair: &Pair, diff: &Diff) -> Vec<Value> {
     models.into_values().map(|cells| model(pair, cells)).collect()
 }
 
-/// Counts the verdicts of each kind, worst first, without kinds that do not occur and without
-/// metrics that inform and were not tested.
+/// Counts the verdicts of each kind, worst first. Kinds that do not occur are left out, and so are
+/// verdicts on metrics that are neither release-blocking nor tested.
 pub fn counts(diff: &Diff) -> Value {
     let count = |kind: &VerdictKind| {
         let of_kind = |row: &&Row| row.verdict.verdict == *kind && !is_untested(row);
@@ -264,16 +264,16 @@ mod tests {
     use super::*;
     use samples::registry as sample;
 
-    /// Flags of the candidate's server in the first scenario of a test comparison, and the words of
-    /// its command that set them.
+    /// Flags that a test sets on the candidate's server in the first scenario of a comparison, and
+    /// the words of the server's command that set them.
     #[derive(Default)]
     struct Changed {
         flags: BTreeMap<String, Json>,
         argv: Vec<String>,
     }
 
-    /// Returns the comparison of three pairs of runs in each of `scenarios`, in which the candidate
-    /// is slower by a tenth.
+    /// Builds, for tests, a comparison from three pairs of runs in each of `scenarios`; the
+    /// candidate is slower by a tenth in all of them.
     fn compared(scenarios: &[&str], changed: &Changed) -> Diff {
         let mut records: Vec<RunRecord> = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {

@@ -12,7 +12,8 @@ use crate::catalog::{self, Catalog, Run};
 use crate::format::Scale;
 use crate::outside;
 
-/// Names of the fields that distinguish runs, in the order of a line of the explorer's data.
+/// Names of the fields by which the explorer tells runs apart, in the order in which each run in
+/// its data has them.
 const NAMES: [&str; 6] = ["engine", "release", "hardware", "model", "scenario", "kind"];
 
 /// Builds the view of the explorer's page, without the explorer's data.

@@ -11,14 +11,16 @@ use super::words;
 use crate::catalog::{Run, distinct};
 use crate::{format, outside};
 
-/// Largest number of values that a fact lists. Where there are more, the last one says how many
-/// others there are; a flag's further values are left out.
+/// Largest number of entries in the list of a fact's values. Where a fact has more values, the last
+/// entry says how many others there are; of a server flag's values only the first are listed.
 const VALUES_MAX: usize = 4;
 
-/// Largest number of flags that a page lists; the record has all.
+/// Largest number of server flags that a page lists; a last line counts the others, and the record
+/// has all.
 const FLAGS_MAX: usize = 200;
 
-/// Largest length of all flags that a page lists, with their values, in bytes.
+/// Largest length, in bytes, of all server flags that a page lists, with their values; a last line
+/// counts the flags that do not fit.
 const FLAGS_TEXT_MAX: usize = 16_000;
 
 /// Fact that a page shows: a name and the distinct values over some runs.
@@ -391,7 +393,7 @@ mod tests {
     use samples::Sample;
     use schema::telemetry::{Telemetry, Throttled};
 
-    /// Returns the texts of the telemetry facts of a record with `telemetry`.
+    /// Builds, for tests, a record with `telemetry` and returns the texts of its telemetry facts.
     fn shown(telemetry: Option<Telemetry>) -> Option<Vec<String>> {
         let mut record = Sample::default().record();
         record.telemetry = telemetry;

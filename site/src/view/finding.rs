@@ -148,8 +148,8 @@ pub fn by_rule(runs: &[&Run]) -> Vec<RuleFindings> {
     found.into_iter().map(finding).collect()
 }
 
-/// Removes the findings that all `rows` share from them and returns those findings, so that a page
-/// shows them once. A single row keeps all of its findings.
+/// Removes from each of `rows` the findings that all rows have, and returns those findings, so that
+/// a page shows them once. A single row keeps all of its findings, and none is returned.
 pub fn take_common(rows: &mut [Vec<Finding>]) -> Vec<Finding> {
     let [first, rest @ ..] = &*rows else { return Vec::new() };
     if rest.is_empty() {

@@ -13,9 +13,9 @@ use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::link::Link;
 use crate::outside;
 
-/// Builds the view of the page about failures (success and validity of the runs that this suite
-/// made, by latest release), and separately the rows of every cell of any release in which runs
-/// failed or lost requests, newest release first, because they are split into pages.
+/// Builds the view of the page about failures, with success and validity of the runs of the latest
+/// releases, published ones left out. Returns separately, because they are split into pages, one
+/// row for each cell of any release in which runs failed or lost requests, newest release first.
 pub fn view(catalog: &Catalog) -> (Value, Vec<Value>) {
     // A published report does not show which of its runs failed.
     let runs = catalog.runs_where(|record| record.kind != Kind::Imported);
@@ -71,7 +71,8 @@ fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<Value> {
     reasons.into_iter().filter_map(row).collect()
 }
 
-/// Builds a row about each cell of a release in which runs failed or lost requests.
+/// Builds one row for each cell of a release that has runs whose status is not `ok`: runs that
+/// failed, were skipped or lost requests.
 pub fn failures_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<Value> {
     let went_wrong = |run: &&&Run| run.record.status != Status::Ok;
     let mut rows = Vec::new();

@@ -180,7 +180,7 @@ fn answered(record: &RunRecord) -> Option<(u64, u64)> {
     counts.requests_ok.zip(counts.requests_planned).filter(|(ok, planned)| ok < planned)
 }
 
-/// Name of the metric that the page of a report's options shows.
+/// Name of the metric whose figures the page of a report's options shows.
 const METRIC: &str = "total_tokens_per_s";
 
 /// Smallest number of options of one engine, for one model on one hardware under one scenario, for
@@ -199,7 +199,8 @@ fn subject(record: &RunRecord) -> (&str, &str) {
     (&record.model.id, &record.hardware.id)
 }
 
-/// Returns each model and hardware for which a published report tries options.
+/// Returns each pair of a model and a hardware for which a published report tries at least
+/// `OPTIONS_MIN` options of one engine under one scenario.
 fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> {
     let mut options: BTreeMap<_, BTreeSet<Vec<String>>> = BTreeMap::new();
     for run in &report.runs {
@@ -212,8 +213,8 @@ fn subjects<'a>(report: &'a Report) -> impl Iterator<Item = (&'a str, &'a str)> 
     subjects.into_iter()
 }
 
-/// Returns a link to the page of a report's options; `None` where the report tries fewer than
-/// `OPTIONS_MIN` options of an engine's server under one scenario.
+/// Returns a link to the page of a report's options; `None` where the report tries, for no model,
+/// hardware and scenario, at least `OPTIONS_MIN` options of one engine.
 pub fn options_link(report: &Report) -> Option<Link> {
     subjects(report).next()?;
     let (source, file) = (report.source.clone(), report.file.clone());

@@ -21,14 +21,14 @@ use crate::format::{self, or_dash};
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// Name of the engine that others are compared with.
+/// Name of Redline as an engine, with which the other engines are compared.
 const OWN: &str = "redline";
 
 /// Names of the metrics by which Redline and another engine are compared.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50", "rss_bytes_max"];
 
-/// Builds the view with one comparison per hardware, model and other engine, and one roofline per
-/// hardware with a kernel record.
+/// Builds the view of the measured part of a document: one comparison with Redline per hardware,
+/// model and other engine, and one roofline per hardware with a kernel record.
 pub fn view(catalog: &Catalog) -> Value {
     let records = kernels::newest(&catalog.registry.kernels, OWN).into_iter();
     let rooflines: Value = records.map(roofline).collect();
@@ -150,8 +150,8 @@ fn rows(found: &Shown) -> Vec<Value> {
     METRICS.iter().filter_map(row).collect()
 }
 
-/// Returns the commands of the campaigns that ran both engines interleaved, or, if there is none,
-/// the command that would.
+/// Returns the commands of the campaigns that ran both engines interleaved, or, if none is known,
+/// the command that runs them interleaved.
 fn commands(
     catalog: &Catalog,
     matches: &[Shown],

@@ -104,8 +104,8 @@ fn family(Family { prefix, title, definition }: &Family) -> Value {
     }
 }
 
-/// Returns the title of a metric that is release-blocking, with the condition; `None` for other
-/// metrics.
+/// Returns the title of a release-blocking metric, followed by the scenarios in which it blocks a
+/// release if it does not in all; `None` for other metrics.
 fn gate(metric: &Metric) -> Option<String> {
     match metric.gates {
         Gates::Never => None,

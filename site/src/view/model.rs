@@ -33,11 +33,12 @@ pub struct ModelView {
     pub configuration: Vec<Fact>,
     pub findings: Vec<RuleFindings>,
     pub runs: Vec<RunRow>,
-    /// Number of runs that the model's list leaves out; `data/runs.csv` has them.
+    /// Number of the model's runs beyond those that its page lists; `data/runs.csv` has all.
     pub more_runs: usize,
 }
 
-/// Largest number of runs that the page of a model lists; a longer list is for programs to read.
+/// Largest number of runs that the page of a model lists; where there are more, the page counts the
+/// others.
 const RUNS_MAX: usize = 80;
 
 /// Table of every metric of a model by scenario, with the numbers of runs and of failed requests.
@@ -132,8 +133,8 @@ impl Detail {
     }
 }
 
-/// Returns the commands that produced the figures of `runs`, which are those of `cells` (at most
-/// four server commands), and the commands that reproduce them.
+/// Returns the commands that started the servers of `runs` (at most four), the commands that send
+/// the requests of `cells`, to which the runs belong, and the command that measures them again.
 pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     let lines = runs.iter().filter_map(|run| serve_line(run.record.server.as_ref()?));
     let mut serve = distinct(lines);

@@ -53,14 +53,15 @@ pub fn view(key: &ReleaseKey, runs: &[&Run], related: Vec<Link>) -> Value {
     }
 }
 
-/// Largest number of cells for which a release's page shows its models itself; more make it too
-/// long for a phone.
+/// Largest number of cells with which a release's page shows its models itself; with more it would
+/// be too long for a phone, so each model has a page of its own.
 const CELLS_INLINE: usize = 8;
-/// Largest number of runs for which a release's page shows its models itself; more make it too long
-/// for a phone.
+/// Largest number of runs with which a release's page shows its models itself; with more it would
+/// be too long for a phone, so each model has a page of its own.
 const RUNS_INLINE: usize = 60;
 
-/// True where a page has room for the charts and lists of `cells`.
+/// True where the page of a release shows the charts and lists of `cells` itself, because neither
+/// the cells nor their runs are too many.
 pub fn is_inline(cells: &[Cell]) -> bool {
     cells.len() <= CELLS_INLINE
         && cells.iter().map(|cell| cell.runs.len()).sum::<usize>() <= RUNS_INLINE
@@ -157,7 +158,8 @@ pub fn notices(runs: &[&Run]) -> Vec<String> {
     notices
 }
 
-/// Largest number of failing cells that the page of a release on all hardware lists.
+/// Largest number of failing cells that the page of a release on all hardware lists; it counts the
+/// others, and the page about failures lists all.
 const FAILURES_MAX: usize = 60;
 /// Largest number of rows in each table of verdicts and of changed flags on a release's page; the
 /// comparison's own page has all.

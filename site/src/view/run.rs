@@ -148,9 +148,11 @@ fn checks(run: &Run) -> Value {
 /// Largest length of a record's text that a run's page shows, in bytes; a longer one is only in the
 /// file.
 const TEXT_MAX: usize = 400;
-/// Largest number of entries of a list that a run's page shows.
+/// Largest number of entries of a list in a record that a run's page shows; a longer list is
+/// replaced by its length.
 const LIST_MAX: usize = 64;
-/// Largest number of keys of a map that a run's page shows.
+/// Largest number of keys of a map in a record that a run's page shows; a larger map is replaced by
+/// its number of keys.
 const MAP_MAX: usize = 120;
 
 /// Formats the record of a run as JSON for reading. Long texts, such as histograms, long lists and
@@ -182,8 +184,8 @@ fn shorten(value: &mut Json) {
     }
 }
 
-/// Returns the citations of a run for a text and for a bibliography (BibTeX), by its id and the
-/// hash of its record, which stay the same wherever the record is kept.
+/// Returns two citations of a run, one for running text and one for a bibliography (BibTeX). They
+/// cite its id and the hash of its record, which stay the same wherever the record is kept.
 fn citation(run: &Run) -> (String, String) {
     let record = run.record;
     let id = outside::name(&record.id);

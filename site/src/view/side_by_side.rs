@@ -15,7 +15,7 @@ use crate::judged;
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// Names of the metrics that have a table of engines each.
+/// Names of the metrics for each of which the page has a table that compares engines.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
 /// Builds the view of the engines that served `model` on `hardware`, side by side.
@@ -62,8 +62,8 @@ fn reports(runs: &[&Run]) -> Vec<Link> {
     found.into_iter().map(Link::report).collect()
 }
 
-/// Returns the runs of each engine's latest release with `model` on `hardware`, without duplicates
-/// of published results and runs of labs.
+/// Returns the runs of each engine's latest release with `model` on `hardware`. Duplicates of
+/// published results, and runs of labs, are left out.
 fn latest<'a, 'b>(catalog: &'a Catalog<'b>, model: &str, hardware: &str) -> Vec<&'a Run<'b>> {
     let runs = catalog.runs_where(|record| {
         let here = record.model.id == model && record.hardware.id == hardware;

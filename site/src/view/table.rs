@@ -25,8 +25,9 @@ pub fn scenarios<'a>(cells: &'a [Cell]) -> Vec<&'a str> {
     scenarios
 }
 
-/// Groups `cells` into rows by `name`. Where two cells would share a place, as two published
-/// results with the same flags do, the second opens a row of its own, so that nothing is hidden.
+/// Groups `cells` into rows by `name`. Where two cells of one scenario would be in one row, as two
+/// published results with the same flags, the second opens a row of its own, so that nothing is
+/// hidden.
 pub fn rows<'a, 'b, N: PartialEq>(
     cells: &'a [Cell<'b>],
     scenarios: &[&str],

@@ -17,20 +17,20 @@ use suite::measure::summary::summarize;
 /// Bytes with which every event with a token begins; no other event of the answers to this client's
 /// requests begins with them.
 const EVENT: &[u8] = b"data: {\"id\"";
-/// Number of bytes carried over to the next read, so that an event whose beginning was cut in two
-/// is found.
+/// Number of bytes at the end of one read that are searched again with the next read, so that an
+/// event whose beginning was cut in two is found.
 const CARRY: usize = EVENT.len() - 1;
-/// Longest silence of the mock server, in milliseconds, after which the run ends with an error.
+/// Time without data from the mock server, in milliseconds, after which the run ends with an error.
 const SILENCE_MS: u16 = 20_000;
-/// Last part of the wait before a send, in nanoseconds, spent polling the clock: a sleep wakes too
-/// late.
+/// Time before a due send, in nanoseconds, during which the program polls the clock instead of
+/// sleeping: a sleep wakes too late.
 const AWAKE_NS: u64 = 60_000;
 
 /// Requests token streams from `redline-emitter --pace` and prints TTFT and ITL, as JSON.
 ///
 /// It opens all connections, sends all requests, and counts the events it reads. With
-/// `--requests-per-s` it sends at that rate, reads nothing, and prints instead how late each send
-/// was, which shows how punctual a client can be at best.
+/// `--requests-per-s` it sends at that rate, reads nothing, and prints instead the distribution of
+/// how late the sends were, which shows how punctual a client can be at best.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {

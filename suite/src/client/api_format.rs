@@ -31,7 +31,7 @@ pub(super) struct SoFar<'a> {
     pub tokens: u64,
 }
 
-/// Reader of the event data of one answer stream, in the API format of its variant.
+/// Parser of the event data of one answer stream; the enum's variant selects the API format.
 #[derive(Debug, Default)]
 pub(super) enum Reader {
     /// Reader for OpenAI's completions and chat completions, whose chunks differ only in their
@@ -90,7 +90,7 @@ struct GenerateMeta {
     prompt_tokens: u64,
     completion_tokens: Option<u64>,
     cached_tokens: Option<u64>,
-    /// Finish reason; `None` while the answer goes on.
+    /// Finish reason in an event of SGLang's `/generate`; `None` while the answer goes on.
     finish_reason: Option<GenerateFinish>,
 }
 

@@ -24,10 +24,11 @@ use super::stream::Stream;
 use super::tls::Tls;
 use crate::clock::{monotonic_ns, realtime_ns};
 
-/// Tolerance in nanoseconds by which a receive time stamp may lie outside its bounds: the error of
-/// relating the wall clock to the monotonic clock.
+/// Tolerance in nanoseconds by which a kernel receive time stamp may precede the time at which the
+/// socket last had no data, or follow the read, and still be credible: the error of relating the
+/// wall clock to the monotonic clock.
 const SLACK_NS: u64 = 200_000;
-/// Longest time between two clock readings that count as simultaneous, in nanoseconds.
+/// Maximum time between two clock readings that count as simultaneous, in nanoseconds.
 const ADJACENT_NS: u64 = 5_000;
 
 /// Outcome of one read from a socket: number of bytes and time stamps.
@@ -128,7 +129,8 @@ fn nanoseconds(time: TimeSpec) -> Option<u64> {
     Some(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec()).ok()?)
 }
 
-/// Longest decrypted TLS record in bytes: one read may complete a record that an earlier read began.
+/// Maximum length of a decrypted TLS record, in bytes, for which a read needs room: it may complete
+/// a record that an earlier read began.
 const RECORD_MAX: usize = 16 << 10;
 
 /// Reusable connection slot of the client: a socket and at most one request in flight.
@@ -318,8 +320,9 @@ impl Connection {
     /// is that of the read that completed a record.
     ///
     /// # Errors
-    /// The socket is not open, a system call on it fails (`EAGAIN` where no data, or with TLS no
-    /// complete record, has arrived yet), or TLS fails.
+    /// The socket is not open, a system call on it fails, or TLS fails. `EAGAIN` means that there is
+    /// nothing to read yet; with TLS also where a record is incomplete or holds no data of the
+    /// application.
     pub fn read(
         &mut self,
         stamper: &mut Stamper,

@@ -19,7 +19,8 @@ use super::http::{HttpError, ResponseDecoder};
 use super::tls::Tls;
 use crate::clock::monotonic_ns;
 
-/// Longest time for one control request. The slowest is the reset of a large prefix cache.
+/// Time after which a control request fails. The slowest request is the reset of a large prefix
+/// cache.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// Server under test: its address, TLS and API key.
@@ -180,8 +181,8 @@ impl Server {
         !matches!(asked, Err(ControlError::Unreachable { .. }))
     }
 
-    /// Requests `route` with `method` through `caller`, within `limit`, and returns the response
-    /// body as text.
+    /// Requests `route` with the HTTP method `method` over the HTTP client `caller`, within
+    /// `limit`, and returns the response body as text.
     ///
     /// # Errors
     /// No usable HTTP response in time, or a status other than success (2xx).
@@ -252,7 +253,8 @@ pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<S
 }
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Shortest read or write timeout of a socket, because the system refuses zero.
+/// Minimum value to which a socket's read and write timeouts are set, because the system refuses
+/// zero.
 const SHORTEST: Duration = Duration::from_millis(1);
 /// First bytes of the TLS alert that a server sends when it expected TLS.
 const ALERT: [u8; 2] = [0x15, 0x03];

@@ -23,14 +23,14 @@ use crate::clock::{monotonic_ns, sleep_until};
 /// Maximum number of connections that are being opened at one time ahead of the run, below the
 /// listen backlog of usual servers.
 const OPENING_MAX: usize = 128;
-/// Longest time without progress while opening connections ahead of the run, in nanoseconds; then
+/// Time without progress while opening connections ahead of the run, in nanoseconds, after which
 /// the run starts without the rest.
 const OPENING_LIMIT_NS: u64 = 10_000_000_000;
 /// Maximum number of requests sent in a burst before the loop polls for answers, so that the burst
 /// does not delay the time stamps of the first answers.
 const SENDS_PER_TURN: usize = 32;
-/// Longest time in nanoseconds that an answer's HTTP body may stay open after its last event; then
-/// its connection is closed.
+/// Time in nanoseconds for which an answer's HTTP body may stay open after its last event; then its
+/// connection is closed.
 const CLOSING_LIMIT_NS: u64 = 100_000_000;
 /// Interval at which the loop checks conditions that no event signals, in nanoseconds.
 const SWEEP_NS: u64 = 50_000_000;
@@ -40,7 +40,7 @@ const SLEPT_NS: u64 = 20_000;
 /// Time before a due request during which the loop polls instead of sleeping, in nanoseconds,
 /// because waking up takes about as long.
 const AWAKE_NS: u64 = 60_000;
-/// Longest wait of the loop for an event, in milliseconds.
+/// Timeout of the loop's wait for an event, in milliseconds, if nothing shortens it.
 const WAIT_MAX_MS: u8 = 50;
 
 /// Sends all requests of `orders`, waits until each is answered or has failed, and returns the
@@ -305,9 +305,9 @@ impl Driver<'_> {
         Sample { scheduled_ns, queue_ns, taken_ns, end_ns: scheduled_ns, ..Sample::default() }
     }
 
-    /// Starts to open connections ahead of need, until `AHEAD` more than are in use have been
-    /// opened, so that the front of `idle` is usually open. Does nothing for a fixed pool or cold
-    /// connections.
+    /// Starts to open connections ahead of need, until the number opened is `AHEAD` above the
+    /// number in use, so that the front of `idle` is usually open. Does nothing for a fixed pool or
+    /// cold connections.
     fn open_spare(&mut self) -> Result<(), DriveError> {
         if self.pool == Pool::Fixed || self.orders.connections == Connections::Cold {
             return Ok(());

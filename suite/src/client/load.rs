@@ -9,12 +9,14 @@ use crate::measure::summary::float;
 /// Minimum length of the time slices over which the CPU share is computed, except a run's last, in
 /// nanoseconds.
 const SLICE_NS: u64 = 100_000_000;
-/// Shortest time slice at the end of a run whose CPU share is computed, in nanoseconds.
+/// Minimum length of a run's last time slice for its CPU share to be computed, in nanoseconds; a
+/// shorter one is left out.
 const SLICE_MIN_NS: u64 = 10_000_000;
-/// Longest time that bytes may wait in the socket without making their read late, in nanoseconds.
+/// Time in nanoseconds for which bytes may wait in the socket before their read counts as late.
 /// Chunks of a late read may share a time stamp that is wrong by more than that.
 const LATE_NS: u64 = 1_000_000;
-/// Largest value in the histograms of the client's load: one hour, in nanoseconds.
+/// Largest value that the histograms of the client's load can hold, in nanoseconds: one hour. A
+/// longer time is recorded as this value.
 const LONGEST_NS: u64 = 3600 * 1_000_000_000;
 
 /// Counters of the load of the client's event loop.
@@ -30,7 +32,7 @@ pub struct ClientLoad {
     /// Number of reads of more than one chunk with tokens whose bytes waited, or may have waited,
     /// longer than [`LATE_NS`].
     reads_late: u64,
-    /// Share of one CPU core that the client's loop used, for each time slice.
+    /// Shares of one CPU core that the client's loop used, one value for each time slice in order.
     pub cpu_shares: Vec<f64>,
     slice_start_ns: u64,
     slice_cpu_ns: u64,
@@ -153,7 +155,8 @@ fn quantile_us(histogram: &Histogram<u64>) -> Option<u64> {
 /// Shortest interval between two polls while chunks arrive densely, in nanoseconds. Chunks of one
 /// stream within it may share a time stamp; chunks of different streams never do.
 const APART_NS: u64 = 100_000;
-/// Largest interval between two polls with events that counts as dense, in nanoseconds.
+/// Maximum interval between two polls with events at which chunks count as arriving densely, in
+/// nanoseconds.
 const THICK_NS: u64 = 2 * APART_NS;
 /// Minimum number of streams in flight for a pause of polling: with fewer there is little to
 /// gather, and each stream may be faster than the pause.
@@ -206,8 +209,8 @@ mod tests {
         assert_eq!(load.kernel_timestamps(), Some(false), "two of seven reads had no stamp");
     }
 
-    /// Returns the end of the pause after `polls`, pairs of time in nanoseconds and number of
-    /// events.
+    /// Test helper: records `polls`, pairs of time in nanoseconds and number of events, and returns
+    /// the time at which the loop's pause after them ends; `None` if it makes no pause.
     fn rests(polls: &[(u64, usize)], streams: usize) -> Option<u64> {
         let mut found = PollPacing::default();
         polls.iter().for_each(|(at_ns, events)| found.at(*at_ns, *events));

@@ -37,8 +37,8 @@ pub struct Orders<'a> {
     pub arrival: &'a Arrival,
     /// Handling of connections: kept open for further requests, or one for each request.
     pub connections: Connections,
-    /// Longest time without any event while requests are in flight, in nanoseconds, after which the
-    /// run is given up.
+    /// Time without any event while requests are in flight, in nanoseconds, after which the run is
+    /// given up.
     pub no_progress_ns: u64,
     /// Flag that stops the run once another thread or a signal handler has set it.
     pub stop: &'a AtomicBool,
@@ -125,8 +125,9 @@ impl Orders<'_> {
         allow_ports(self.address, self.ports_needed())
     }
 
-    /// Returns the minimum number of local ports that the run holds at one time. Where each request
-    /// opens a connection and only its send time delays it, recently closed connections count too.
+    /// Returns a lower bound of the number of local ports that the run will hold at the moment when
+    /// it holds the most. Where each request opens a connection and only its send time delays it,
+    /// recently closed connections count too.
     fn ports_needed(&self) -> u64 {
         let surely = self.connections_needed().1 as u64;
         if self.connections == Connections::Warm || self.pool() == Pool::Fixed {
@@ -152,8 +153,8 @@ impl Orders<'_> {
         most as u64
     }
 
-    /// Returns the largest number of connections that may be open at one time, and the number that
-    /// surely will be.
+    /// Returns an upper bound and a lower bound of the number of connections that the run will have
+    /// open at the moment when it has the most open.
     pub(super) fn connections_needed(&self) -> (usize, usize) {
         let cap = self.arrival.concurrency_max();
         let cap = cap.and_then(|cap| usize::try_from(cap).ok()).unwrap_or(usize::MAX);
@@ -189,7 +190,8 @@ pub enum DriveError {
     Interrupted,
 }
 
-/// Number of files that the client may have open besides its connections.
+/// Number of open files for which the check of the limit on open files leaves room besides the
+/// connections.
 pub(super) const FILES_SPARE: u64 = 64;
 /// Time for which a closed connection holds its local port: Linux's `TIME_WAIT`, not configurable.
 /// Microseconds.
@@ -198,14 +200,14 @@ const HELD_US: u64 = 60_000_000;
 /// `tcp_tw_reuse_delay`. Microseconds.
 const REUSED_AFTER_US: u64 = 1_000_000;
 
-/// Returns the error of a system that allows `limit` open files and not `needed`.
+/// Returns the error for a run that needs `needed` open files on a system that allows `limit`.
 pub(super) fn too_few_files(needed: u64, limit: u64) -> DriveError {
     DriveError::Limit(format!(
         "{needed} open files are needed and {limit} allowed\nhint: raise the limit (`ulimit -n`)"
     ))
 }
 
-/// Returns the error of a run during which no local port was left to connect to `address`.
+/// Returns the error for a run during which no local port was left to connect to `address`.
 pub(super) fn no_port(address: SocketAddr) -> DriveError {
     let held_s = port_held_us(address) / 1_000_000;
     DriveError::Limit(format!(

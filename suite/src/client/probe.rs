@@ -48,7 +48,8 @@ pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, C
     Ok(probed)
 }
 
-/// Returns the server's effective configuration and model, as far as it reports them.
+/// Requests the server's configuration route and returns the effective configuration and model that
+/// it reports; returns no facts if there is no such route or no response.
 fn configuration(server: &Server, info: &Info) -> Probed {
     let answer = info.route.as_ref().and_then(|route| server.get_json(route).ok());
     let Some(answer) = answer else { return Probed::default() };
@@ -59,15 +60,16 @@ fn configuration(server: &Server, info: &Info) -> Probed {
     }
 }
 
-/// Returns the server's version, without a leading `v`; `None` if it does not report one.
+/// Requests the server's version and returns it without a leading `v`; `None` if the server does
+/// not report one.
 fn version(server: &Server, told: &ReportedAt) -> Option<String> {
     let answer = server.get_json(&told.route).ok()?;
     let version = answer.pointer(&told.at)?.as_str()?;
     Some(version.trim_start_matches('v').to_owned())
 }
 
-/// Returns the name of the first model that the server lists at `/v1/models`; `None` if it lists
-/// none or does not respond.
+/// Requests `/v1/models` from the server and returns the name of the first model in the list;
+/// `None` if the list is empty or the server does not respond.
 pub fn served_model(server: &Server) -> Option<String> {
     let list = server.get_json("/v1/models").ok()?;
     Some(list["data"][0]["id"].as_str()?.to_owned())
@@ -89,7 +91,8 @@ pub fn metrics(
 const OF_THE_PLACE: [&str; 7] =
     ["api-key-file", "host", "model-name", "port", "profile", "server-name", "server-port"];
 
-/// Reads a server's response at `/server_info` in the format of Redline's server.
+/// Extracts facts about the server from `info`, the parsed response of Redline's server to a
+/// request of `/server_info`; a fact that the response lacks is left empty.
 fn read_info(info: &Value) -> Probed {
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let config: BTreeMap<String, Value> = info["config"]
@@ -148,8 +151,9 @@ fn flag_name(flag: &str) -> String {
     flag.trim_start_matches('-').replace('_', "-")
 }
 
-/// Reads the server's flags from its configuration response `answer`, at the JSON pointers in
-/// `info`, and the facts that `info` says they state.
+/// Extracts the values of the server's flags from its configuration response `answer`, at the JSON
+/// pointers in `info`, and from these values the facts (such as data types) to which `info` maps
+/// flags.
 pub(super) fn read_fields(info: &Info, answer: &Value) -> Probed {
     // vLLM before 0.11 reports its configuration as one text.
     let answer = spelled_out(answer);
@@ -263,7 +267,8 @@ fn scalar(text: &str) -> Value {
     }
 }
 
-/// Reads a response of llama.cpp's server at `/props`.
+/// Extracts facts about the server from `props`, the parsed response of llama.cpp's server to a
+/// request of `/props`; a fact that the response lacks is left empty.
 ///
 /// Source: `tools/server/README.md` of llama.cpp b11434.
 pub(super) fn read_props(props: &Value) -> Probed {
@@ -298,7 +303,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const LOADING: u16 = 503;
 
 /// Sends a one-token request on the route of `request` until it succeeds, for at most `limit`, and
-/// returns the time of the answer's first byte.
+/// returns the moment at which the answer's first byte arrived, on the monotonic clock.
 ///
 /// # Errors
 /// No answer in time, a status other than 200 (success) and 503 (still loading), or a response that

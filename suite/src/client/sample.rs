@@ -47,8 +47,8 @@ pub struct Sample {
     /// Time to open the request's connection with its TLS handshake, in nanoseconds, before or
     /// after the clock started; `None` if it got no open connection.
     pub connect_ns: Option<u64>,
-    /// Part of the request's own time that the TLS handshake took, in nanoseconds; `None` without
-    /// TLS.
+    /// Time that the TLS handshake took within the request's own time (zero on a connection opened
+    /// before), in nanoseconds; `None` without TLS.
     pub tls_ns: Option<u64>,
     /// Arrival time of the stream's first chunk, possibly without a token, in nanoseconds; `None`
     /// if none arrived.

@@ -49,8 +49,8 @@ struct Audited {
     unread: Vec<Unread>,
 }
 
-/// Benchmark result found in a checked file, with the numbers of its lines and the outcome of every
-/// rule that applies.
+/// Benchmark result found in a checked file, with the numbers of its first and last line in the
+/// file and the outcome of every rule that applies.
 #[derive(Serialize)]
 struct Judged {
     line_first: u64,

@@ -112,8 +112,8 @@ impl Saved {
     /// Returns the measurement as text in the tool format `format`.
     ///
     /// # Errors
-    /// The measurement has no figures, as when no request was answered, or the format needs samples
-    /// and there are none.
+    /// The measurement lacks metrics, counts or times, as when no request was answered, or the
+    /// format needs samples and there are none.
     pub fn export(&self, format: Format, asked: &ReportFacts) -> anyhow::Result<String> {
         export(format, &self.measurement, &self.samples, asked)
     }

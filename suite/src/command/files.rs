@@ -116,7 +116,7 @@ fn stem(path: &Path) -> String {
     path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Flags for the server that a command connects to.
+/// Command-line flags of `redline-bench` that describe the server to connect to.
 #[derive(Debug, Args)]
 pub struct ServerFlags {
     /// URL of the server that the command connects to.
@@ -129,7 +129,7 @@ pub struct ServerFlags {
     engine: PathBuf,
 }
 
-/// Flag for the API key of a server.
+/// Command-line flag of `redline-bench` that names the file with a server's API key.
 #[derive(Debug, Default, Args)]
 pub struct KeyFlag {
     /// File with the API key that the server requires. The key enters no record.

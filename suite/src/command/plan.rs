@@ -171,7 +171,8 @@ pub struct VerifyManifestFlags {
     /// `tokenizer.json` of a model for which token totals were published.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Other table of published token totals, as TOML in the format of `suite/published.toml`.
+    /// Table of published token totals to use instead of the built-in one, as TOML in the format of
+    /// `suite/published.toml`.
     #[arg(long, value_name = "FILE")]
     published: Option<PathBuf>,
 }

@@ -183,7 +183,8 @@ impl Bench {
         })
     }
 
-    /// Returns the run of the plan exactly as the scenario defines it.
+    /// Returns the inputs of a run that sends the plan exactly as the scenario defines it; sends
+    /// nothing.
     ///
     /// # Errors
     /// The plan cannot be hashed, which does not happen in practice.
@@ -193,8 +194,9 @@ impl Bench {
         Ok(Point { id: file.id.clone(), scenario: file.scenario.clone(), plan, facts })
     }
 
-    /// Returns the run of the plan's requests at the send times of `arrival`. It is another
-    /// workload than the scenario, so `name` is appended to the scenario's id.
+    /// Returns the inputs of a run that sends the plan's requests at the send times of `arrival`;
+    /// sends nothing. It is another workload than the scenario, so `name` is appended to the
+    /// scenario's id.
     ///
     /// # Errors
     /// The workload's seed is too large for the generator of the arrival process, or the plan

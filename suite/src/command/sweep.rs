@@ -82,7 +82,8 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     Ok(worst)
 }
 
-/// Returns the name and the arrival process of each point of the sweep.
+/// Returns the name and the arrival process of each run of the sweep, one for each rate and then
+/// one for each concurrency level.
 fn points(flags: &SweepFlags, arrival: &Arrival) -> Vec<(String, Arrival)> {
     let rates =
         flags.requests_per_s.iter().map(|rate| (format!("rate-{rate}"), at_rate(arrival, *rate)));
@@ -91,7 +92,7 @@ fn points(flags: &SweepFlags, arrival: &Arrival) -> Vec<(String, Arrival)> {
     rates.chain(closed).collect()
 }
 
-/// Column titles of the table of points.
+/// Column titles of the table that a sweep prints, which has one row for each run.
 const HEADING: [&str; 9] = [
     "point",
     "verdict",
@@ -127,7 +128,7 @@ fn line(name: &str, measurement: &Measurement) -> String {
     row(cells.each_ref().map(String::as_str))
 }
 
-/// Formats the cells of one row of the table of points.
+/// Formats one row of the table that a sweep prints, from its cells.
 fn row(cells: [&str; 9]) -> String {
     let [name, verdict, rest @ ..] = cells;
     rest.iter().fold(format!("{name:<14} {verdict:<9}"), |row, cell| format!("{row} {cell:>11}"))
@@ -137,8 +138,9 @@ fn row(cells: [&str; 9]) -> String {
 ///
 /// The rate is doubled until one does not pass, then the interval is divided (bisection). A rate
 /// passes if, at the given confidence, at least the `--attainment` share of all its runs' requests
-/// meets every limit and no single run falls short. A failed request meets no limit. Between the
-/// highest rate that passed and the lowest that did not, the runs leave the answer open.
+/// meets every limit, and no single run shows at that confidence that its share is smaller. A
+/// failed request meets no limit. Between the highest rate that passed and the lowest that did not,
+/// the runs leave the answer open.
 ///
 /// Exit codes: 0 a rate was found; 1 the lowest rate does not pass; 2 wrong use; 4 the environment.
 #[derive(Debug, Args)]
@@ -229,8 +231,9 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     Ok(if highest(&trials).is_some() { Exit::Well } else { Exit::Worse })
 }
 
-/// Performs run number `number` at `rate` requests per second and returns how many of its planned
-/// requests met all latency limits. A run that is INVALID although no request failed is an error.
+/// Performs run number `number` at `rate` requests per second and returns the number of its
+/// requests that met all latency limits and the number planned. A run that is INVALID although no
+/// request failed is an error.
 fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Result<Repeat> {
     let arrival = at_rate(&bench.file.scenario.arrival, rate);
     let point = bench.point_at(arrival, &format!("rate-{rate}"))?;

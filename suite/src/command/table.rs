@@ -165,8 +165,8 @@ fn row(name: &str, cells: &[String; 6]) -> String {
     cells.iter().fold(format!("{name:<16}"), |row, cell| format!("{row}{cell:>10}"))
 }
 
-/// Formats a time in microseconds as milliseconds, with two decimals if it is below 100 seconds;
-/// `None` gives a dash.
+/// Formats a time in microseconds as milliseconds, with two decimals below 100 seconds and without
+/// decimals from there on; `None` gives a dash.
 fn ms(us: Option<u64>) -> String {
     let Some(us) = us else { return "-".to_owned() };
     if us < 100_000_000 {

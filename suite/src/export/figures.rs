@@ -13,8 +13,8 @@ use super::{Format, ReportFacts};
 use crate::measure::summary::float;
 use crate::workload::arrival::requested_rate;
 
-/// Figures of a run with at least one answered request, from which the tools' result files are
-/// filled.
+/// Counts, metrics and times of a run with at least one answered request, from which the tools'
+/// result files are filled.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures<'a> {
     pub asked: &'a ReportFacts,
@@ -30,8 +30,8 @@ pub struct Figures<'a> {
 }
 
 impl<'a> Figures<'a> {
-    /// Collects the figures of a measurement for export in `format`; `None` if it has none, as when
-    /// no request was answered.
+    /// Collects the counts, metrics and times of a measurement for export in `format`; `None` if it
+    /// lacks them, as when no request was answered.
     pub fn of(
         measurement: &'a Measurement,
         asked: &'a ReportFacts,
@@ -176,7 +176,8 @@ impl<'a> Figures<'a> {
     }
 }
 
-/// Formats a float as Python does for values of usual size: with a decimal point, as in `1.0`.
+/// Formats a float with a decimal point, as in `1.0`. For zero and for magnitudes from 1e-4 up to
+/// 1e16 the text is Python's; others may have another exponent notation than in Python.
 pub fn python_float(value: f64) -> String {
     // `{:?}` prints `1.0` where `{}` prints `1`.
     format!("{value:?}")

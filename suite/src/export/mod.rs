@@ -56,8 +56,8 @@ pub fn name_of(value: impl ValueEnum) -> String {
 }
 
 impl Format {
-    /// True when the format cannot be written without the samples file, which alone has some of its
-    /// figures.
+    /// True when the format cannot be written without the samples file, because it has values that
+    /// the measurement does not contain.
     pub fn needs_samples(self) -> bool {
         let detailed = matches!(self, Self::SglangJsonlDetailed | Self::VllmJsonDetailed);
         detailed || matches!(self, Self::Guidellm | Self::Aiperf | Self::LlmD)
@@ -112,8 +112,8 @@ impl ReportFacts {
         workload.output_tokens.filter(|_| self.dataset_name() == Some("sharegpt"))
     }
 
-    /// Returns the workload, whose lengths are exported as those of `random`; `None` if it is
-    /// unknown or its prompts are those of ShareGPT.
+    /// Returns the workload if its prompt and output lengths are exported under the keys of the
+    /// dataset `random`; `None` if the workload is unknown or its prompts are those of ShareGPT.
     fn random(&self) -> Option<&Workload> {
         self.workload.as_ref().filter(|_| self.dataset_name() != Some("sharegpt"))
     }
@@ -123,8 +123,8 @@ impl ReportFacts {
 /// in the order of the plan, and empty if the samples file is missing.
 ///
 /// # Errors
-/// The measurement has no figures, as when no request was answered, or the format needs samples and
-/// none are given.
+/// The measurement lacks metrics, counts or times, as when no request was answered, or the format
+/// needs samples and none are given.
 pub fn export(
     format: Format,
     measurement: &Measurement,

@@ -62,8 +62,9 @@ fn second_token_ms(request: &Request<'_>) -> Option<f64> {
     request.gaps_s.first().map(|gap| gap * 1e3)
 }
 
-/// Returns the mean gap between the tokens after the first chunk of a request, in milliseconds;
-/// `None` without such tokens or if the number of its tokens is unknown.
+/// Returns the time from a request's first token to its last, divided by the number of tokens after
+/// its first chunk, in milliseconds. A first chunk of unknown size counts as one token. `None`
+/// without tokens after it, or if the number of the request's tokens is unknown.
 fn gap_ms(request: &Request<'_>) -> Option<f64> {
     let first = request.first_tokens.unwrap_or(1).max(1);
     let after = request.output_tokens?.checked_sub(first).filter(|after| *after > 0)?;

@@ -47,9 +47,9 @@ impl Default for Selection {
     }
 }
 
-/// Returns a percentile of a latency metric in milliseconds: from the measurement if that has
-/// percentiles 50, 90, 95 and 99 and it is one of these, else computed from the samples; `None` if
-/// unknown.
+/// Returns a percentile of a latency metric in milliseconds. Percentiles 50, 90, 95 and 99 are
+/// those of the measurement, others are computed from the samples; `None` if the measurement lacks
+/// the metric or no sample has a value.
 fn percentile_ms(
     quantity: Quantity,
     percentile: f64,

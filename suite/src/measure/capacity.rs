@@ -10,8 +10,8 @@ use statrs::distribution::{Beta, ContinuousCDF};
 
 use super::summary::{float, whole};
 
-/// Target that a request rate must reach to pass: share of requests, confidence, and number of
-/// runs.
+/// Target that a request rate must reach to pass: the share of requests that meet the latency
+/// limits, the confidence in that share, and the number of runs that test it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
     /// Share of the requests that must meet all latency limits, from 0 to 1.
@@ -28,8 +28,8 @@ pub struct Target {
 pub struct Range {
     pub from: f64,
     pub to: f64,
-    /// Precision at which the search ends: largest ratio, less one, between the lowest rate that
-    /// did not pass and the highest that did.
+    /// Precision at which the search ends: the ratio of the lowest rate that did not pass to the
+    /// highest that did, less one, is at most this number.
     pub precision: f64,
 }
 
@@ -68,15 +68,15 @@ impl Repeat {
         Self { met: sum(|repeat| repeat.met), planned: sum(|repeat| repeat.planned) }
     }
 
-    /// Returns the lower bound of the share of requests that meet the limits, at the one-sided
-    /// confidence `confidence`.
+    /// Returns the lower confidence bound (one-sided, Clopper-Pearson) of the share of requests
+    /// that meet the latency limits, at `confidence` from 0 to 1.
     pub fn share_min(&self, confidence: f64) -> f64 {
         let missed = self.planned.saturating_sub(self.met);
         beta(self.met, missed + 1, 1.0 - confidence).unwrap_or(0.0)
     }
 
-    /// Returns the upper bound of the share of requests that meet the limits, at the one-sided
-    /// confidence `confidence`.
+    /// Returns the upper confidence bound (one-sided, Clopper-Pearson) of the share of requests
+    /// that meet the latency limits, at `confidence` from 0 to 1.
     pub fn share_max(&self, confidence: f64) -> f64 {
         let missed = self.planned.saturating_sub(self.met);
         beta(self.met + 1, missed, confidence).unwrap_or(1.0)
@@ -90,8 +90,8 @@ fn beta(first: u64, second: u64, share: f64) -> Option<f64> {
 }
 
 impl Target {
-    /// Returns the smallest number of requests per rate with which the target can be reached, if
-    /// all of them meet the latency limits.
+    /// Returns the smallest number of requests, over all runs at one rate, that suffices to reach
+    /// the target if every one of them meets the latency limits.
     pub fn requests_min(&self) -> u64 {
         whole(((1.0 - self.confidence).ln() / self.attainment.ln()).ceil())
     }
@@ -163,13 +163,15 @@ pub fn lowest_lost(trials: &[Trial]) -> Option<&Trial> {
 }
 
 impl Trial {
-    /// Returns the counts of all runs of the trial, added up.
+    /// Returns the numbers of planned requests and of those that met all latency limits, each
+    /// summed over the trial's runs.
     pub fn pooled(&self) -> Repeat {
         Repeat::pooled(&self.repeats)
     }
 }
 
-/// Rounds a request rate to three decimals, so that the name that contains it is exact.
+/// Rounds a request rate to three decimals, so that file names and scenario ids that contain it are
+/// short and state it exactly.
 fn thousandths(rate: f64) -> f64 {
     (rate * 1000.0).round() / 1000.0
 }
@@ -202,8 +204,9 @@ mod tests {
         assert_eq!(TARGET.requests_min(), 299);
     }
 
-    /// Searches the highest rate of a simulated server that keeps its limits for all requests up to
-    /// the rate `capacity`, and for `share` percent of them above.
+    /// Test helper: searches the highest rate of a simulated server that meets its latency limits
+    /// for all requests up to the rate `capacity`, and for `share` percent of them above, and
+    /// returns all rates tried.
     fn searched(capacity: f64, share: u64, range: Range) -> Vec<Trial> {
         let mut run = |rate: f64, _: u32| {
             let met = if rate <= capacity { 200 } else { 2 * share };

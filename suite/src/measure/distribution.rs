@@ -93,7 +93,8 @@ impl Distributions {
         self.itl_chunk_ns.extend(gaps);
     }
 
-    /// Summarizes the parts of TTFT over the answered requests; `None` if there are none.
+    /// Summarizes each part of TTFT by its mean, percentiles and maximum over the answered
+    /// requests; `None` if no request was answered.
     pub fn parts(&self) -> Option<schema::run::TtftParts> {
         let part =
             |read: fn(&TtftParts) -> u64| summarize(self.ttft_parts.iter().map(read).collect());

@@ -13,10 +13,10 @@ use super::summary::{float, summarize, summarize_requests, whole};
 use super::tally::Answered;
 use super::to_us;
 
-/// Shortest steady part of a run for which a rate is computed, in nanoseconds.
+/// Minimum length of a run's steady part, in nanoseconds; a shorter one counts as absent.
 const STEADY_MIN_NS: u64 = 10_000_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Largest number of time slices into which a run is divided.
+/// Maximum number of time slices into which a run is divided.
 const SLICES_MAX: u64 = 60;
 
 /// Time window of a run, in nanoseconds of the monotonic clock.
@@ -292,8 +292,8 @@ pub fn metrics(
     }
 }
 
-/// Returns the lengths of the run, its steady part, ramp-up and drain, in microseconds; `None` for
-/// parts of a run without a steady part.
+/// Returns the lengths of the run, its steady part, ramp-up and drain, in microseconds. The lengths
+/// of the three parts are `None` if the run has no steady part.
 pub fn lengths(answered: &[Answered<'_>], wall: Wall) -> Time {
     let window = steady(answered);
     Time {
@@ -403,8 +403,8 @@ mod slo_tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns a sample that is scheduled at 0, sent at 100 ms, and has tokens at the times
-    /// `tokens_ms`.
+    /// Test helper: returns a sample that is scheduled at 0, sent at 100 ms, and has one token at
+    /// each of the times `tokens_ms`, in milliseconds.
     fn sample(tokens_ms: &[u64]) -> Sample {
         let stamp =
             |ms: &u64| ChunkStamp { at_ns: ms * MS, lag_ns: 0, tokens: Some(1), text_bytes: 1 };

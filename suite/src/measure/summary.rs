@@ -8,8 +8,9 @@ use statrs::distribution::{Binomial, DiscreteCDF};
 /// Confidence of the upper bounds on percentiles, from 0 to 1.
 pub const CONFIDENCE: f64 = 0.99;
 
-/// Summarizes `samples` in nanoseconds, one for each request, with upper bounds of the percentiles,
-/// for which samples of one request would not be independent enough. `None` without samples.
+/// Summarizes `samples` in nanoseconds, one for each request, as a summary in microseconds with
+/// upper confidence bounds of p90, p95 and p99. The bounds require independent samples, so there
+/// must not be several of one request. `None` without samples.
 pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
     samples.sort_unstable();
     let upper = |share| {
@@ -21,7 +22,7 @@ pub fn summarize_requests(mut samples: Vec<u64>) -> Option<Summary> {
     Some(Summary { p90_upper, p95_upper, p99_upper, ..summarize(samples)? })
 }
 
-/// Returns the number of `samples` that may lie above an upper bound of the `share` quantile with
+/// Returns how many of `samples` samples may lie above an upper bound of the `share` quantile with
 /// [`CONFIDENCE`]: the largest k with `P(at most k of n lie beyond the quantile) <= 1 -
 /// CONFIDENCE`. `None` if that is zero, because MLPerf Inference requires at least one
 /// (`loadgen/early_stopping.cc`).

@@ -142,8 +142,8 @@ pub fn answered<'a>(
     .collect()
 }
 
-/// Returns samples as answered requests of one prompt token and one requested token, which the
-/// suite's own tokenizer has not counted.
+/// Test helper: returns each sample as an answered request with one prompt token and one requested
+/// output token, whose output tokens the suite's own tokenizer has not counted.
 #[cfg(test)]
 pub fn untokenized(samples: &[Sample]) -> Vec<Answered<'_>> {
     let answered = |sample| Answered {

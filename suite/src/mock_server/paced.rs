@@ -30,7 +30,7 @@ const BACKLOG: i32 = 4096;
 /// Time before a due token during which the mock server's loop polls instead of sleeping, in
 /// nanoseconds.
 const AWAKE_NS: u64 = 2_000_000;
-/// Longest wait of the mock server's loop for an event, in milliseconds.
+/// Timeout of the mock server's wait for an event, in milliseconds, if no token is due earlier.
 const WAIT_MAX_MS: u8 = 50;
 const READ_BYTES: usize = 64 << 10;
 /// Route of the paced mock server that is answered with a stream of tokens.
@@ -473,7 +473,8 @@ mod tests {
 mod stream_tests {
     use super::*;
 
-    /// Simulated socket that accepts `room` bytes between two calls.
+    /// Simulated socket for tests: it accepts `room` bytes more and then refuses data until `room`
+    /// is raised.
     struct Narrow {
         room: usize,
         taken: Vec<u8>,

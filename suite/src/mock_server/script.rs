@@ -156,7 +156,7 @@ pub struct Steady {
     pub gap_us: u64,
     /// Number of tokens in each chunk of the answer; the last chunk has the remainder.
     pub tokens_per_chunk: u64,
-    /// Chunks of the answer that report the usage.
+    /// Selects which chunks of the answer report the usage.
     pub usage: UsageWhen,
     /// Number that is added to the reported number of output tokens, to simulate a server that
     /// counts wrong.

@@ -44,9 +44,9 @@ pub fn empty(server: &Server, engine: &EngineFile) -> Emptied {
     if left.unwrap_or(0) == 0 { Emptied::Yes } else { Emptied::NotAtOnce }
 }
 
-/// Returns the requests that prime the prefix cache with the first `cache.share` of each measured
-/// prompt, with one output token each. There is none for a prompt of which that is no token, and
-/// none at all if the scenario does not prime.
+/// Returns the requests that prime the prefix cache: for each measured prompt one with its
+/// beginning, the share `cache.share` of its tokens, and one output token. A prompt whose share is
+/// less than one token gets no request; without priming in the scenario, none does.
 pub fn priming(scenario: &Scenario, plan: &Plan) -> Vec<ManifestRequest> {
     let Some(share) = scenario.cache.share else { return Vec::new() };
     let begin = |request: &ManifestRequest| {

@@ -25,14 +25,15 @@ const PROMPTS: [&str; 4] = [
 ];
 /// Number of output tokens requested for each fixed prompt of the correctness check.
 const TOKENS: usize = 32;
-/// Number of requests in flight in the teacher-forced comparison with reference outputs. Each asks
-/// for one token, and is not timed.
+/// Maximum number of requests in flight at a time in the teacher-forced comparison with reference
+/// outputs. Each request asks for one token, and is not timed.
 const FORCED_CONCURRENCY: u64 = 8;
 
 /// Greedy outputs of a reference program for given prompts, to compare the server's outputs with.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Reference {
-    /// Name of the program that gave the reference outputs, its build and its weights.
+    /// Text that names the program that gave the reference outputs, the program's build and the
+    /// model's weights.
     pub reference: String,
     pub cases: Vec<ReferenceCase>,
 }
@@ -107,10 +108,10 @@ impl Assignment<'_> {
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
 
-    /// Measures the share of reference tokens, of a few cases, that the server also outputs when
-    /// the prompt contains all reference tokens before them (teacher forcing), so that one wrong
-    /// token does not make all later ones wrong. `None` without reference outputs, or if the engine
-    /// does not take and return token ids, or a request fails.
+    /// Measures the share of reference tokens, over the first few cases together, that the server
+    /// also outputs when the prompt contains all reference tokens before them (teacher forcing), so
+    /// that one wrong token does not make all later ones wrong. `None` without reference outputs,
+    /// or if the engine does not take and return token ids, or a request fails.
     fn agreement(&self) -> Result<Option<f64>, DriveError> {
         let Some(reference) = self.reference else {
             return Ok(None);

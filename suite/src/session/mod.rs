@@ -39,8 +39,8 @@ use crate::telemetry::{Ranks, Watch, joules_per_token};
 use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Number of requests in flight while the prefix cache is primed. Each asks for one token and is
-/// not timed.
+/// Maximum number of requests in flight at a time while the prefix cache is primed. Each request
+/// asks for one token and is not timed.
 const PRIMING_CONCURRENCY: u64 = 8;
 
 /// Inputs of one benchmark run: among others server, scenario, plan, tokenizer, latency limits and
@@ -75,8 +75,8 @@ pub struct Assignment<'a> {
 /// runs of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Conduct {
-    /// Longest time without any event from the server while requests are in flight, in nanoseconds;
-    /// then the run counts as hung.
+    /// Time without any event from the server while requests are in flight, in nanoseconds, after
+    /// which the run is given up as hung.
     pub no_progress_ns: u64,
     /// Time between two telemetry samples during the run, in nanoseconds; `None` takes samples only
     /// before and after the run.
@@ -87,7 +87,8 @@ pub struct Conduct {
     pub check_outputs: bool,
 }
 
-/// Observations of one run, from which its measurement is built.
+/// Observations of one run, from which its measurement is built: results of the load generation
+/// loop, prefix cache, telemetry and failure.
 struct Seen<'a> {
     driven: Driven,
     cache: cache::Observed,
@@ -321,8 +322,8 @@ pub fn unfinished(facts: &ScenarioFacts, samples: &str) -> Measurement {
     bare(facts, Status::Partial, failure, &format!("unfinished: {WHY}"))
 }
 
-/// Builds an INVALID measurement without figures, for a run with the given failure and the reason
-/// `validity`.
+/// Builds an INVALID measurement without counts, times and metrics, for a run with the given
+/// failure; `validity` is the reason why it is INVALID.
 fn bare(facts: &ScenarioFacts, status: Status, failure: Failure, validity: &str) -> Measurement {
     Measurement {
         schema: SCHEMA.to_owned(),

@@ -84,8 +84,8 @@ impl Watch<'_> {
         self.meter.as_ref().map(|_| facts(&self.polls))
     }
 
-    /// Builds one time series over the run, combined from all GPUs that worked; `None` if no GPU
-    /// worked, or there are fewer than three samples.
+    /// Builds one time series over the run, combined from all GPUs that ran a kernel according to a
+    /// sample of their utilization; `None` if no GPU did, or there are fewer than three samples.
     pub(super) fn gpu_series(&self, gpus: &[GpuTelemetry], start_ns: u64) -> Option<Series> {
         let all = by_gpu(&self.polls);
         let worked = all.into_iter().zip(gpus).filter(|(_, gpu)| gpu.worked);
@@ -282,8 +282,8 @@ mod tests {
     use super::*;
     use schema::telemetry::Spread;
 
-    /// Returns the samples of a GPU with the given readings, one a second, beside a second GPU that
-    /// is idle.
+    /// Test helper: returns telemetry samples, one a second, in which the first GPU has the given
+    /// readings and a second GPU is idle.
     fn polls(readings: &[GpuReading]) -> Vec<Poll> {
         let idle =
             GpuReading { power_mw: Some(60_000), util_percent: Some(0), ..Default::default() };

@@ -20,8 +20,8 @@ pub struct HostReading {
     pub memory_used_bytes: Option<u64>,
     /// Load average of the machine over one minute; `None` if the kernel does not report it.
     pub load_1m: Option<f64>,
-    /// Time since boot, in microseconds, that tasks were stalled for lack of CPU, memory or I/O;
-    /// `None` if the kernel does not account for it.
+    /// Times since boot, in microseconds, that tasks were stalled for lack of CPU, of memory and of
+    /// I/O, one value for each; `None` if the kernel does not account for them.
     pub pressure: Option<Pressure>,
 }
 

@@ -25,8 +25,7 @@ use crate::client::control::{Caller, LIMIT, Server, read_metrics};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::measure::summary::{float, whole};
 
-/// Longest time that the server may take to return its counters for a sample during or after the
-/// run.
+/// Timeout for the server's response with its counters, for a sample during or after the run.
 const POLL_LIMIT: Duration = Duration::from_secs(2);
 /// Maximum number of retries of the run's last sample. Some servers update their counters a moment
 /// after an answer has ended; `SETTLE_PAUSE` is the time between two retries.
@@ -210,9 +209,10 @@ pub struct Ranks<'a> {
     pub gpus: Option<u32>,
 }
 
-/// Returns the energy per output token in joules: the energy of all GPUs that worked, divided by
-/// `tokens`. `None` without tokens or energy readings, or where the server is on another machine,
-/// is not on GPUs, or uses another number of GPUs than worked.
+/// Returns the energy per output token in joules: the energy of all GPUs of the machine that ran
+/// kernels during the run, divided by `tokens`. `None` without tokens or such GPUs, if one of them
+/// reports no energy, or where the server is on another machine, is not on GPUs, or uses another
+/// number of GPUs than ran kernels.
 pub fn joules_per_token(telemetry: &Telemetry, ranks: Ranks<'_>, tokens: u64) -> Option<f64> {
     let gpus = telemetry.gpus.as_deref()?;
     let is_here = telemetry.host.as_ref().is_some_and(|host| host.has_server);
@@ -249,7 +249,8 @@ fn growth(before: f64, after: f64) -> Option<u64> {
     counted(after - before)
 }
 
-/// Rounds a counter's value, or a mean of values, to the nearest integer; `None` if it is negative.
+/// Rounds a counter's value, its growth, or a mean of values to the nearest integer; `None` for a
+/// negative value.
 fn counted(value: f64) -> Option<u64> {
     (value >= 0.0).then(|| whole(value))
 }
@@ -377,8 +378,8 @@ mod tests {
         }
     }
 
-    /// Returns the sample of `gpus` busy GPUs and a busy server, `second` seconds after the clock
-    /// started.
+    /// Test helper: returns a telemetry sample of `gpus` busy GPUs and a busy server, taken
+    /// `second` seconds after the clock started.
     fn poll(second: u64, names: &[&str], gpus: usize) -> Poll {
         let reading = GpuReading {
             power_mw: Some(650_000 + second % 1000),

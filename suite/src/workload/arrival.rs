@@ -138,8 +138,8 @@ mod tests {
         times.windows(2).map(|pair| float(pair[1] - pair[0]) / 1e6).collect()
     }
 
-    /// Returns the Kolmogorov-Smirnov statistic: the largest distance between the distribution of
-    /// the gaps and the expected one.
+    /// Test helper: returns the Kolmogorov-Smirnov statistic, the largest distance between the
+    /// distribution of `gaps` and the expected one, `cumulative`.
     fn distance(mut gaps: Vec<f64>, cumulative: impl Fn(f64) -> f64) -> f64 {
         gaps.sort_by(f64::total_cmp);
         let count = float(gaps.len() as u64);

@@ -47,7 +47,7 @@ impl Dataset {
         Ok(Self { path: path.to_owned(), sha256: sha256_hex(&bytes), bytes })
     }
 
-    /// Returns a dataset of conversations with the given prompts and answers.
+    /// Test helper: returns a dataset of conversations with the given pairs of prompt and answer.
     #[cfg(test)]
     pub(super) fn of_pairs(pairs: &[(&str, &str)]) -> Self {
         let turn = |text: &str| serde_json::json!({"value": text});
@@ -58,7 +58,7 @@ impl Dataset {
         Self::of_text(&serde_json::Value::from(rows).to_string())
     }
 
-    /// Returns a dataset whose file has the given text.
+    /// Test helper: returns a dataset as if read from a file with the given text.
     #[cfg(test)]
     pub(super) fn of_text(text: &str) -> Self {
         let bytes = text.as_bytes().to_vec();

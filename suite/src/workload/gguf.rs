@@ -139,7 +139,8 @@ impl<R: Read> Head<R> {
         self.array_head()
     }
 
-    /// Reads the type of an array's elements and the array's length.
+    /// Reads the beginning of an array in GGUF metadata and returns the type of its elements and
+    /// the number of elements.
     fn array_head(&mut self) -> anyhow::Result<(u32, u64)> {
         let (element, length) = (self.u32()?, self.u64()?);
         bounded("array", length, ARRAY_MAX)?;

@@ -20,8 +20,8 @@ use budget::{Budget, Code, Head, read_code};
 /// Folder of the CUDA kernels; every `.cu` file in it is compiled.
 const KERNELS: &str = "engine/cuda/kernels";
 
-/// Python script that compiles a kernel with NVRTC. NVRTC is a library, and this program loads
-/// none.
+/// Text of the Python script that compiles a kernel with NVRTC. NVRTC is a library, and this
+/// program loads none.
 const NVRTC: &str = include_str!("nvrtc.py");
 
 /// GPU generation that kernels are compiled for.
@@ -71,7 +71,8 @@ pub fn run(shell: &Shell) -> Result<u8> {
     Ok(u8::from(!findings.is_empty()))
 }
 
-/// Returns all kernel files, each for every GPU generation, in order of the files' names.
+/// Returns one unit for each pair of a kernel file and a GPU generation, also where the file is not
+/// for the generation, in order of the files' names.
 fn units(dir: &Path) -> Result<Vec<Unit>> {
     let entries = fs::read_dir(dir).with_context(|| format!("cannot read `{}`", dir.display()))?;
     let mut sources = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<PathBuf>>>()?;

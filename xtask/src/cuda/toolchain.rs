@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell::Shell;
 
-/// Python packages of the CUDA toolchain to download, in pip's requirements format with hashes.
+/// Text of the list of the CUDA toolchain's Python packages, in pip's requirements format with
+/// hashes.
 const PACKAGES: &str = include_str!("toolchain.txt");
 
 /// Folder in which pip installs the files of the toolchain's packages, below its target folder.

@@ -88,7 +88,8 @@ impl Loop {
 mod tests {
     use super::*;
 
-    /// Returns start address and number of instructions of every innermost loop in `code`.
+    /// Test helper: returns start address and number of instructions of every innermost loop in
+    /// `code`, whose address is 0x10.
     fn spans(code: &[u8]) -> Vec<(u64, usize)> {
         let found = innermost(code, 0x10);
         found.iter().map(|one| (one.start(), one.instructions.len())).collect()

@@ -15,11 +15,12 @@ use serde::Deserialize;
 use crate::shell::Shell;
 use find::Loop;
 
-/// Hint for a function of the server that is not found: symbol names then lack the type parameters.
+/// Hint in the message that a function of the server was not found: the likely cause is that the
+/// build's symbol names lack the type parameters.
 const OLD_SYMBOLS: &str = "\
 hint: RUSTFLAGS in the environment take the place of those in .cargo/config.toml, which name types";
 
-/// Table of the expected loops of the server, in TOML.
+/// Text of the TOML file that lists the expected loops of the server.
 const EXPECTED: &str = include_str!("expected.toml");
 
 #[derive(Debug, Deserialize)]

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use super::{File, Finding};
 
-/// Number of import cycles in the whole tree up to which none is reported. It may only shrink.
+/// Allowed number of import cycles in the whole tree: only with more of them are cycles reported,
+/// and then all. The number may only shrink.
 const CYCLES_MAX: usize = 5;
 
 /// Path of a module from the root of its crate: `["client", "http"]`.

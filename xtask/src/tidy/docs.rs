@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{File, Finding};
 
-/// Largest number of lines of the README.md in the root: two screens.
+/// Limit on the number of lines of the README.md in the root: two screens.
 const README_LINES_MAX: usize = 80;
 
 /// Markdown files and folders that do not describe today's tree, and are not checked: pages
@@ -114,7 +114,8 @@ fn back_ticked(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// Returns a finding for each test that a row of a table names and that no file defines.
+/// Returns a finding for each name of a test that a document's table of claims states and that no
+/// Rust file defines. A table's row is a claim if it also names the file of its tests.
 fn dead_tests(file: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let is_name = |word: &str| {
         let plain = word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');

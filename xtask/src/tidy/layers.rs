@@ -123,7 +123,8 @@ fn check_file(file: &File) -> Vec<Finding> {
     findings
 }
 
-/// Returns true if `word` stands in `code` as a whole word or path.
+/// Returns true if `word` occurs in `code` without being part of a longer name; a path prefix such
+/// as `axum::` may be followed by any name.
 fn has_word(code: &str, word: &str) -> bool {
     let part_of_name = |c: char| c.is_alphanumeric() || c == '_';
     code.match_indices(word).any(|(start, _)| {

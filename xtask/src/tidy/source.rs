@@ -3,24 +3,25 @@
 
 use super::{File, Finding};
 
-/// Largest number of lines of a source file. A longer file needs a line with its reason in
+/// Limit on the number of lines of a source file. A longer file needs a line with its reason in
 /// docs/STYLE.md.
 const LINES_MAX: usize = 600;
 
-/// Names of source files that say nothing about the contents.
+/// Names that source files must not have, because they say nothing about the contents.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "helpers", "misc", "manager", "base"];
 
-/// Words in a source file that mark unfinished code.
+/// Words that source files must not contain, because they mark unfinished code.
 const UNFINISHED: &[&str] = &["todo!(", "unimplemented!(", "FIXME", "XXX", "#[ignore"];
 
-/// Largest size in bytes of a file that is neither below `results` nor below `tests/fixtures`.
+/// Limit on the size, in bytes, of a file that is neither below `results` nor below
+/// `tests/fixtures`.
 const FILE_BYTES_MAX: u64 = 256 * 1024;
 
-/// Largest size in bytes of a file below `results` or `tests/fixtures`. A kernels record has an
-/// entry of 350 bytes for every op, shape and instruction set.
+/// Limit on the size, in bytes, of a file below `results` or `tests/fixtures`. A kernels record has
+/// an entry of 350 bytes for every op, shape and instruction set.
 const DATA_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Largest size of the whole tree in bytes, so that it stays quick to clone.
+/// Limit on the size of all files of the tree together, in bytes, so that it stays quick to clone.
 const TREE_BYTES_MAX: u64 = 40 * 1024 * 1024;
 
 pub fn check(files: &[File]) -> Vec<Finding> {

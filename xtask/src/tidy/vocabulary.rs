@@ -4,8 +4,8 @@
 use super::source::code_lines;
 use super::{File, Finding};
 
-/// Words by which no item and no source file is named: the folder in which the rule applies (empty
-/// for all), the words, and the field's word for them.
+/// Words that names of items and of source files must not contain: the folder to which the ban
+/// applies (empty for the whole tree), the banned words, and the word to use instead.
 ///
 /// The folder limits words that are wrong in one package only. Names that a record or a command line
 /// has are no items, and stay.

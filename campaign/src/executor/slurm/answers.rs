@@ -20,7 +20,7 @@ pub const ACCOUNT: [&str; 4] =
 /// Slurm's name of the state of a job that a user or Slurm itself cancelled.
 pub const CANCELLED: &str = "CANCELLED";
 
-/// Exit code of a job's process, and the signal that ended it, or 0.
+/// Exit code of a job's process, and number of the signal that ended it, 0 if it ended without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     pub code: i32,
@@ -111,8 +111,8 @@ pub fn accounted(stdout: &str) -> Result<Option<Report>, Stop> {
     Ok(Some(Report { state, reason: None, ended: ended("sacct", code)?, node }))
 }
 
-/// Returns the reason in the output of `sinfo --format=%T|%E` if it says that a node is out of
-/// service because its prolog, a check before a job, failed.
+/// Returns the first reason in the output of `sinfo --format=%T|%E` which says that a node is out
+/// of service because its prolog, a check before a job, failed; `None` if no reason does.
 pub fn failed_prolog(stdout: &str) -> Option<String> {
     let reasons = stdout.lines().filter_map(|line| line.trim().split_once('|'));
     reasons.map(|(_, reason)| reason).find(|r| r.to_lowercase().contains("prolog")).map(Into::into)
@@ -126,7 +126,7 @@ fn ended(tool: &str, text: &str) -> Result<Ended, Stop> {
     parsed.ok_or_else(|| unreadable(tool, text, "an exit code such as `7:0`"))
 }
 
-/// Returns a value of Slurm's output unless it is one of Slurm's words for "nothing".
+/// Returns a value of Slurm's output; `None` if it is one of Slurm's words for "nothing".
 fn stated(value: &str) -> Option<String> {
     let says_nothing = matches!(value, "" | "None" | "(null)" | "None assigned" | "Unknown");
     (!says_nothing).then(|| value.to_owned())
@@ -194,8 +194,8 @@ fn failure(ended: Ended, reason: Option<&str>) -> String {
 mod tests {
     use super::*;
 
-    /// Output of `scontrol --oneliner show job` of Slurm 22.05 for a job that ended with exit code
-    /// 7, truncated after the fields that are read.
+    /// Sample output, for tests, of `scontrol --oneliner show job` of Slurm 22.05 for a job that
+    /// ended with exit code 7, truncated after the fields that are read.
     const FAILED: &str = "JobId=2 JobName=odd|name UserId=root(0) GroupId=root(0) MCS_label=N/A \
         Priority=4294901758 Nice=0 Account=(null) QOS=(null) JobState=FAILED \
         Reason=NonZeroExitCode Dependency=(null) Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 \
@@ -203,12 +203,13 @@ mod tests {
         ReqNodeList=(null) ExcNodeList=node1 NodeList=node2 BatchHost=node2 NumNodes=1 \
         WorkDir=/jobs/JobState=X StdOut=/jobs/slurm-2.log Power= \n";
 
-    /// Output of `scontrol --oneliner show job` for a job that has just been submitted.
+    /// Sample output, for tests, of `scontrol --oneliner show job` for a job that has just been
+    /// submitted.
     const WAITING: &str = "JobId=12 JobName=redline-0123456789ab-1 UserId=root(0) JobState=PENDING \
         Reason=Resources Dependency=(null) Requeue=0 Restarts=0 ExitCode=0:0 ReqNodeList=(null) \
         ExcNodeList=(null) NodeList= NumNodes=1-1 \n";
 
-    /// Builds a report on a job from its fields; `ended` is exit code and signal.
+    /// Builds, for tests, Slurm's report on a job from its fields; `ended` is exit code and signal.
     fn report(state: &str, reason: Option<&str>, ended: (i32, i32), node: Option<&str>) -> Report {
         let ended = Ended { code: ended.0, signal: ended.1 };
         let owned = |text: &str| text.to_owned();

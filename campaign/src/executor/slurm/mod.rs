@@ -27,8 +27,8 @@ const SEEN: &str = "\
     HOME LOGNAME PATH SBATCH_ACCOUNT SBATCH_CONSTRAINT SBATCH_PARTITION SBATCH_QOS \
     SBATCH_RESERVATION SLURM_CONF SLURM_CONF_SERVER USER";
 
-/// Argument of `sacct` with the period in which it searches for a job by name; campaigns are
-/// resumed within days.
+/// Argument of `sacct` that limits its search for a job by name to jobs of the last 30 days;
+/// campaigns are resumed within days.
 const REMEMBERED: &str = "--starttime=now-30days";
 /// Error text of a Slurm tool whose controller knows no such job.
 const NO_JOB: &str = "Invalid job id specified";
@@ -63,7 +63,8 @@ impl Slurm {
         Ok(Self { options: Options::parse(options)?, env, interrupt })
     }
 
-    /// Runs a Slurm tool to its end and captures its output.
+    /// Runs a Slurm tool to its end and captures its output; a tool that is still running after
+    /// [`PATIENCE`] is ended, which is an error.
     fn run(&self, tool: &str, words: &[&str]) -> Result<Written, Stop> {
         let mut command = Command::new(tool);
         // An inherited `SQUEUE_FORMAT` or `SLURM_TIME_FORMAT` would change the output.
@@ -111,9 +112,9 @@ impl Slurm {
         }
     }
 
-    /// Returns the reason if a job was not started because a node's prolog failed. Slurm has no
-    /// state for that: it takes the node out of service and reports the job as cancelled, as if a
-    /// user had done it.
+    /// Returns the reason if a job was not started because the prolog of its node failed, else
+    /// `None`. Slurm has no state for that: it takes the node out of service and reports the job as
+    /// cancelled, as if a user had done it.
     fn was_turned_away(&self, node: &str) -> Result<Option<String>, Stop> {
         let node = format!("--nodes={node}");
         let nodes = self.ask("sinfo", &["--noheader", "--Node", &node, "--format=%T|%E"])?;

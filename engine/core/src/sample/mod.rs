@@ -78,8 +78,8 @@ impl Sampling {
     }
 }
 
-/// One row of logits to sample a token from, with the tokens that penalties need and the tokens
-/// that must not or may be sampled.
+/// One row of logits to sample a token from, with the sequence's tokens, to which penalties apply,
+/// and the ids of banned and of allowed tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct Row<'a> {
     /// Logits that the model computed for the next token of the sequence, `[vocab_size]`.

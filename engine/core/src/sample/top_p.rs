@@ -80,8 +80,9 @@ fn argmax(logits: &[f32]) -> Option<u32> {
 /// Fills `candidates` with pairs of token id and weight, for the tokens that min-p, top-k and top-p
 /// keep. Weights are relative to the most likely token, which has 1.
 ///
-/// Without top-k and top-p the candidates stay in the order of the vocabulary. With one of them
-/// they are sorted, the most likely first; for top-p only those that are kept, since they are few.
+/// The order of the result depends on the parameters: with neither top-k nor top-p the candidates
+/// are in the order of the vocabulary, otherwise sorted, the most likely first. For top-p only the
+/// kept candidates are sorted, not all, since they are few.
 pub(super) fn keep_candidates(
     candidates: &mut Vec<(u32, f32)>,
     logits: &[f32],

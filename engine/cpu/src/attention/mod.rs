@@ -31,15 +31,16 @@ use state::State;
 /// Number of key positions in a block of attention: the scores of a block are computed together,
 /// and the softmax accumulators are rescaled at most once per block.
 const BLOCK: usize = 64;
-/// Largest number of query rows (rows of the step times query heads that share a KV head) of an
-/// attention work item; an item has at least one row of the step, even if its query heads are more.
+/// Largest number of query rows of an attention work item, that is, rows of the step times query
+/// heads that share a KV head. Where more query heads than this share a KV head, an item is one row
+/// of the step, and so has more query rows.
 const ITEM_ROWS: usize = 24;
 
 /// Number of positions in a part of a long context: attention over a part is a partial softmax that
 /// is computed on its own and merged later.
 const PART: usize = 512;
-/// Number of attention work items per thread below which, with several threads, the parts of long
-/// contexts become tasks of their own.
+/// Number of attention work items per thread from which on a step's contexts are not split; with
+/// fewer items, and several threads, each part of a long context becomes a task of its own.
 const FEW_ITEMS: usize = 8;
 /// Number of 16-element vectors in a head of the largest supported size, 512 elements.
 const MAX_VALUE_GROUPS: usize = 512 / LANES;
@@ -149,8 +150,8 @@ impl Attention<'_> {
         }
     }
 
-    /// Returns the attention work items of the step: one for each KV head and each few rows of a
-    /// sequence.
+    /// Returns the attention work items of the step: the rows of each sequence are divided into
+    /// chunks of a few rows, and each chunk gives one work item for each KV head.
     fn items(&self) -> Vec<Item<'_>> {
         let shape = &self.layer.shape;
         let rows_max = (ITEM_ROWS / shape.group()).max(1);
@@ -192,8 +193,8 @@ impl Attention<'_> {
         });
     }
 
-    /// Computes attention tasks on the threads of the pool; `target` returns the output target of a
-    /// task by its index.
+    /// Computes attention tasks on the threads of the pool. `target(i)` returns the memory to which
+    /// task `i` writes its result: the output, or memory for a partial result.
     fn run_tasks<'b>(
         &self,
         pool: &mut Pool,
@@ -217,14 +218,14 @@ impl Attention<'_> {
         });
     }
 
-    /// Returns the number of query rows of an attention work item. They are ordered by row of the
-    /// step, and within a row by query head.
+    /// Returns the number of query rows of an attention work item. Query rows are ordered by row of
+    /// the step, and within a row of the step by query head.
     fn query_rows(&self, item: Item<'_>) -> usize {
         item.rows * self.layer.shape.group()
     }
 
-    /// Returns the row of the step, and the first column of the query head in it, for query row
-    /// `query` of a work item.
+    /// Returns, for query row `query` of a work item, the index of its row in the step and the
+    /// column at which its query head begins in that row.
     fn row_and_column(&self, item: Item<'_>, query: usize) -> (usize, usize) {
         let group = self.layer.shape.group();
         let row = item.sequence.row + item.first + query / group;

@@ -19,13 +19,14 @@ pub(super) struct Run<'a, 'b, E> {
     pub call: &'a Attention<'a>,
     pub pages: &'a [E],
     pub task: Task<'a>,
-    /// Attention task that this thread will probably run next, whose memory is prefetched.
+    /// Attention task that this thread will probably run next, whose memory is prefetched; `None`
+    /// if no task follows.
     pub then: Option<Task<'a>>,
     pub work: &'a mut Work,
     pub target: OutputTarget<'a, 'b>,
 }
 
-/// Output target of an attention task: the output, or a partial result.
+/// Memory to which an attention task writes its result: the output, or memory for a partial result.
 #[derive(Clone, Copy)]
 pub(super) enum OutputTarget<'a, 'b> {
     /// Output buffer of attention; the task covers its whole work item.
@@ -92,9 +93,10 @@ impl<'a, E: Element> Run<'a, '_, E> {
         }
     }
 
-    /// Returns the work item and the block of positions to prefetch: the block that begins at
-    /// `block`, or the first block of the next task. `None` if there is no next task, or for more
-    /// than [`TILE_ROWS`] query rows, where computation hides the memory's latency anyway.
+    /// Returns the work item and the first position of the block to prefetch: `block`, if this task
+    /// has a block there, else the start of the next task. `None` if a next task is needed and
+    /// there is none, or for more than [`TILE_ROWS`] query rows, where computation hides the
+    /// memory's latency anyway.
     fn ahead(&self, block: usize) -> Option<(Item<'a>, usize)> {
         if self.rows() > TILE_ROWS {
             return None;
@@ -105,9 +107,9 @@ impl<'a, E: Element> Run<'a, '_, E> {
         self.then.map(|task| (task.item, task.start))
     }
 
-    /// Returns pointers to the keys of a block of positions, one for each 16 positions. Entries
-    /// past the work item's last position repeat the last one, so that they can be prefetched
-    /// safely.
+    /// Returns pointers to the keys of a block of positions, one pointer for each 16 positions.
+    /// Pointers for positions past the end of the work item's context repeat the last one within
+    /// it, so that all can be prefetched safely.
     #[inline(always)]
     fn keys(&self, item: Item<'_>, block: usize) -> [*const E; BLOCK / LANES] {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
@@ -120,8 +122,9 @@ impl<'a, E: Element> Run<'a, '_, E> {
         })
     }
 
-    /// Returns pointers to the values of a block of positions, by KV page. Entries past the block's
-    /// last page repeat its first page.
+    /// Returns pointers to the values of a block of positions: for each KV page that the block
+    /// reaches, one pointer for each 16 columns. Entries for further pages repeat the pointers of
+    /// the block's first page.
     #[inline(always)]
     fn values(&self, item: Item<'_>, block: usize) -> Values<E> {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
@@ -249,7 +252,7 @@ impl<'a, E: Element> Run<'a, '_, E> {
     }
 }
 
-/// Pointers to the values of a block of positions, by KV page.
+/// Pointers to the values of a block of positions, for each KV page that the block reaches.
 struct Values<E> {
     pages: usize,
     /// Number of the block's positions in each KV page.

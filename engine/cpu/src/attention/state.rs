@@ -19,7 +19,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Resets the softmax state to `rows` query rows of `width` columns before any position.
+    /// Resets the softmax state to `rows` query rows of `width` columns that have not attended to
+    /// any position yet.
     pub(super) fn clear(&mut self, rows: usize, width: usize) {
         for (values, count, fill) in [
             (&mut self.sums, rows * width, 0.0),

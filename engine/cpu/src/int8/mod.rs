@@ -36,8 +36,9 @@ const TILE: usize = TILE_GROUPS * LANES;
 const ZERO: i32 = 128;
 /// Number of steps of k in a block of the int8 GEMM, whose widened weights stay in the L1 cache.
 const BLOCK_K: usize = 3 * QUANT_GROUP;
-/// Largest number of rows for which the int8 GEMM prefetches weights while it copies or widens
-/// them: the multiplication of so few rows leaves no time for it.
+/// Largest number of rows for which the int8 GEMM prefetches later weights while it copies or
+/// widens the current ones: multiplying so few rows takes too little time for a prefetch. With more
+/// rows, weights are prefetched during the multiplication.
 const FEW_ROWS: usize = 8;
 /// Prefetch distance of the int8 GEMM's weights in bytes.
 const AHEAD: usize = 8 << 10;
@@ -105,9 +106,9 @@ impl<D: Dots> Multiply<D> for Int8 {
     }
 }
 
-/// Returns a pointer to the packed weights `from` as bytes: 4-bit weights are widened to `scratch`,
-/// 8-bit weights are copied there if `ahead` is given, and else used where they are. If `ahead` is
-/// given, as many bytes are prefetched from `ahead` on meanwhile.
+/// Returns a pointer to the packed weights `from` as one byte per weight. 4-bit weights are widened
+/// to `scratch`; 8-bit weights are copied there if `ahead` is given, and else used where they are.
+/// If `ahead` is given, as many bytes as `from` has are meanwhile prefetched from `ahead` on.
 #[inline(always)]
 fn prepare<D: Dots>(
     dots: D,
@@ -131,8 +132,8 @@ fn prepare<D: Dots>(
     to.as_ptr()
 }
 
-/// Widens the packed blocks of 4-bit weights in `from` to bytes in `to`, and prefetches as many
-/// bytes from `ahead` on, if given.
+/// Widens the packed blocks of 4-bit weights in `from` to one byte per weight in `to`. If `ahead`
+/// is given, also prefetches as many bytes as `from` has from `ahead` on.
 #[inline(always)]
 fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>) {
     let blocks = from.chunks_exact(BLOCK_BYTES).enumerate();
@@ -151,7 +152,8 @@ fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>)
     }
 }
 
-/// Activations that a micro-kernel tile of the int8 GEMM multiplies: rows, from some index of k on.
+/// Activations that a micro-kernel tile of the int8 GEMM multiplies: the tile's rows, from the
+/// first step of the block of k on.
 #[derive(Clone, Copy)]
 struct Left<'a> {
     quantized: *const i8,

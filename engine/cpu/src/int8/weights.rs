@@ -127,8 +127,8 @@ fn byte_at(k: usize, column: usize) -> usize {
     (k / STEP * TILE_GROUPS + group) * STEP_BYTES + lane * STEP + k % STEP
 }
 
-/// Returns the index in a packed tile of 4-bit weights at which the block begins that holds step
-/// `k` of the column's group.
+/// Returns the index of the first byte, in a packed tile of 4-bit weights, of the block that has
+/// step `k` of column `column` and of the other columns in its group of 16.
 fn block_at(k: usize, column: usize) -> usize {
     (k / BLOCK * TILE_GROUPS + column / LANES) * BLOCK_BYTES
 }
@@ -244,8 +244,8 @@ impl Row {
     }
 }
 
-/// Returns the factor that turns weights into quantized weights, where the largest magnitude is
-/// `top`; zero if that is below 1e-30.
+/// Returns the factor by which weights are multiplied to quantize them, where `top` is their
+/// largest magnitude; zero if `top` is below 1e-30.
 fn inverse(top: f32) -> f32 {
     if top < 1e-30 { 0.0 } else { TOP / top }
 }
@@ -258,8 +258,8 @@ fn nearest(x: f32) -> i32 {
     (x + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()).cast_signed()
 }
 
-/// Stores the factor and the addend that widen a column's 4-bit weights in a block, modulo 2^16.
-/// Only their combined result matters, and it is below 2^16.
+/// Stores the factor and the addend that widen a column's 4-bit weights in a block, both modulo
+/// 2^16. Nothing is lost by that, since `factor * q + addend` is below 2^16 for each 4-bit value q.
 fn put_heads(block: &mut [u8], column: usize, factor: i32, addend: i32) {
     for (value, start) in [(factor, 0), (addend, LANES)] {
         let at = 2 * (start + column % LANES);

@@ -214,9 +214,9 @@ pub(super) struct Avx2Dots<const VNNI: bool>(Avx2);
 
 impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
     type Lanes = Avx2;
-    /// int8 weights of four steps of k for 16 columns, as stored. Without VNNI they are converted
-    /// to signed bytes: the product of two signed bytes is then computed from a magnitude and a
-    /// byte that takes over the sign.
+    /// int8 weights of four steps of k for 16 columns: with VNNI the unsigned bytes as stored,
+    /// without it converted to signed bytes. Without it, the product of two signed bytes is
+    /// computed from a magnitude and a byte that takes over the sign.
     type Weights = [__m256i; 2];
     /// int8 activations of four steps of k of one row: their magnitudes, which VNNI does not use,
     /// and the activations themselves.

@@ -113,9 +113,9 @@ impl Source {
         Some(names.split(' ').any(|name| name == generation))
     }
 
-    /// Returns the file's machine code for `generation`, such as `sm_90a`, from the prepared folder
-    /// or the cache, or compiles it with `compile` and stores it in the cache. `compiler` is the
-    /// compiler's version.
+    /// Returns the file's machine code for `generation`, such as `sm_90a`. With a prepared folder
+    /// it is read from there only; else it is read from the cache, or compiled with `compile` and
+    /// stored in the cache. `compiler` is the compiler's version.
     ///
     /// # Errors
     /// `compile` fails, or the prepared folder has no readable file for the kernel.

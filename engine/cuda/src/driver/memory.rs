@@ -91,7 +91,7 @@ impl Pinned {
     }
 
     /// Starts an asynchronous copy of the first `bytes` bytes of the pinned memory to the device.
-    /// They must not be changed until the stream has executed the copy.
+    /// These bytes of the pinned memory must not be changed until the stream has executed the copy.
     ///
     /// # Errors
     /// The device reports an error.
@@ -102,8 +102,9 @@ impl Pinned {
         unsafe { self.driver.upload(to, self.start.as_ptr(), bytes) }
     }
 
-    /// Starts an asynchronous copy of `bytes` bytes from the device to the offset `at`, in bytes,
-    /// in the pinned memory. They must not be read until the stream has executed the copy.
+    /// Starts an asynchronous copy of `bytes` bytes from the device address `from` to byte offset
+    /// `at` in the pinned memory. The copied bytes must not be read until the stream has executed
+    /// the copy.
     ///
     /// # Errors
     /// The device reports an error.

@@ -41,12 +41,12 @@ impl Address {
     }
 }
 
-/// Properties of a GPU that kernels and reports depend on.
+/// Properties of a GPU as its driver reports them: name, multiprocessors and compute capability.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// Name of the GPU as the driver reports it.
     pub name: String,
-    /// Multiprocessors of the GPU, from which grid sizes are computed.
+    /// Number and properties of the GPU's multiprocessors, from which grid sizes are computed.
     pub processors: Processors,
     /// Compute capability (major, minor) of the GPU: (9, 0) for Hopper.
     pub capability: (u32, u32),
@@ -100,8 +100,8 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// 256 bytes.
     fn allocate(&self, bytes: usize) -> Result<Address>;
 
-    /// Releases device memory that [`Driver::allocate`] returned, after all work that was started
-    /// has ended.
+    /// Releases device memory that [`Driver::allocate`] returned, after waiting until all work that
+    /// was started has ended.
     fn release(&self, address: Address);
 
     /// Allocates `bytes` bytes, at least one, of zeroed, pinned host memory for asynchronous
@@ -209,8 +209,8 @@ impl Operation {
 /// An operation fails if NCCL or the device reports an error, or if another rank has ended.
 /// Operations in progress when a rank ends are released, and their results are undefined.
 pub trait Communicator: Send + fmt::Debug {
-    /// Starts `operation` on `count` elements of each rank. The array has the device addresses of
-    /// the elements and of the result.
+    /// Starts `operation` on `count` elements of each rank. `addresses` has two device addresses:
+    /// that of this rank's elements, then that of the result.
     fn start(
         &self,
         operation: Operation,

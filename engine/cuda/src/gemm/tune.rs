@@ -22,18 +22,20 @@ const SAMPLES: usize = 3;
 /// Smallest number of rows that the calls of one timed run have together, unless [`CALLS_MAX`]
 /// calls have fewer: multiplications of few rows are called often enough to be timed.
 const ROWS_PER_RUN: usize = 1024;
-/// Largest number of calls of a GEMM implementation in one timed run, and of weights that the run
-/// cycles through.
+/// Largest number of calls of a GEMM implementation in one timed run, and largest number of weight
+/// matrices of one shape through which these calls cycle.
 const CALLS_MAX: usize = 16;
 /// Bytes of free device memory that tuning leaves: without enough memory a measurement can be
 /// skipped, but the server must start.
 const SPARE_BYTES: u64 = 64 << 20;
 
-/// Shapes of weights of the bf16 multiplications seen so far, which tuning will measure.
+/// Shapes of weights of the bf16 multiplications seen so far, for which tuning will measure the
+/// implementations.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Largest number of rows, and some of the weights, for each shape of weights. Timed runs cycle
-    /// through several weights so that these come from memory and not from the cache, as in a step.
+    /// For each shape of weights, the largest number of rows multiplied so far and at most
+    /// [`CALLS_MAX`] weight matrices of that shape. Timed runs cycle through several matrices, so
+    /// that the weights come from memory and not from the cache, as in a step.
     shapes: BTreeMap<Shape, (usize, Vec<Matrix>)>,
     /// True once tuning has begun: shapes are no longer registered.
     is_over: bool,
@@ -58,9 +60,10 @@ impl Seen {
 
 impl Gemm {
     /// Chooses the GEMM implementation of every shape of bf16 weights multiplied so far, for all
-    /// numbers of rows up to the largest seen: as an earlier start stored it, else by measurement,
-    /// if the operands fit into free memory. Results in f32 keep our own kernels where there are
-    /// several ranks. Afterwards nothing is measured any more.
+    /// numbers of rows up to the largest seen. Choices that an earlier start stored are taken over;
+    /// the others are measured, or left to our own kernels where the operands do not fit into free
+    /// memory. Results in f32 keep our own kernels where there are several ranks. Afterwards
+    /// nothing is measured any more.
     ///
     /// # Errors
     /// Memory cannot be allocated, or the device reports an error.
@@ -98,8 +101,9 @@ impl Gemm {
         Ok(())
     }
 
-    /// Measures all GEMM implementations of one shape for each bucket of rows whose operands fit
-    /// into free memory, and stores the fastest as the choice.
+    /// Measures all GEMM implementations of one shape and sets the fastest as the choice of each of
+    /// `buckets`. Buckets of so many rows that the operands do not fit into free memory are left
+    /// without a choice.
     fn measure(
         &mut self,
         stream: &mut Stream,
@@ -186,7 +190,8 @@ mod tests {
         Emulated::with(MEMORY, Script { algorithms: 4, ns })
     }
 
-    /// Emulated device with one weight matrix, tuned after steps of `rows` rows.
+    /// Test fixture: device on an emulated GPU with one weight matrix, tuned after multiplications
+    /// of `rows` rows.
     struct Tuned {
         cuda: Cuda,
         w: Matrix,
@@ -208,8 +213,8 @@ mod tests {
             tuned
         }
 
-        /// Multiplies `rows` made-up rows with the weights, with a result in bf16, or in f32 if
-        /// `is_score`, and returns the result.
+        /// Test helper: multiplies `rows` rows of made-up values by the weights and returns the
+        /// result, which the device writes in f32 if `is_score`, else in bf16.
         fn multiply(&mut self, rows: usize, is_score: bool) -> Vec<f32> {
             let Self { cuda, w } = self;
             let (mut x, mut out) = (Buffer::new(Self::K), Buffer::new(Self::N));
@@ -298,8 +303,8 @@ mod tests {
         assert_eq!(gpu.matmuls(4, 2 * THIRD), before);
     }
 
-    /// Compares the result of every algorithm that the GEMM library of `driver` proposes with that
-    /// of our own kernels.
+    /// Test helper: checks that every algorithm that the GEMM library of `driver` proposes gives
+    /// the result of our own kernels, but for rounding.
     fn check_library(driver: &Arc<dyn Driver>) {
         const N: usize = 136;
         const K: usize = 264;
@@ -343,7 +348,7 @@ mod tests {
         }
     }
 
-    /// Converts the bytes of one bf16 or f32 element to f32.
+    /// Test helper: returns the bf16 or f32 element that `bytes` has, converted to f32.
     fn widen(bytes: &[u8], number: DType) -> f32 {
         match number {
             DType::Bf16 => half::bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),

@@ -11,7 +11,8 @@ use bytemuck::{NoUninit, Zeroable};
 use super::{Launch, Processors};
 use engine_core::{AttentionShape, ScheduledSequence};
 
-/// Number of key positions of a tile, and of query lines of the largest work item.
+/// Number of key positions of a tile of attention, and largest number of query lines (a row's query
+/// of one head) of a work item.
 const TILE: usize = 64;
 /// Number of tiles of key positions up to which a work item is never split: each split loads its
 /// own queries and adds a merge, so splitting less costs more than it gains.
@@ -74,7 +75,7 @@ pub struct AttentionArguments {
     pub heads: u32,
     /// Number of KV heads of the layer.
     pub kv_heads: u32,
-    /// Base-2 logarithm of the number of tokens of a KV page.
+    /// Base-2 logarithm of the number of tokens that a KV page has space for.
     pub page_bits: u32,
     /// Distance from one KV page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,
@@ -201,13 +202,15 @@ impl AttentionPlan {
     }
 }
 
-/// Returns entries of the attention plan as the 32-bit words that the kernel reads.
+/// Returns `items`, which are work items or merges of the attention plan, as the 32-bit words that
+/// the kernel reads.
 fn words<T: NoUninit>(items: &[T]) -> &[u32] {
     bytemuck::cast_slice(items)
 }
 
-/// Returns the work items of a step before any is split. Their page tables are counted from the
-/// start of the first table.
+/// Returns the work items of a step, none of which is split yet. An item has the index of the first
+/// entry of its sequence's page table, counted from the first sequence's table: the tables follow
+/// one another.
 fn whole_items(
     sequences: &[ScheduledSequence],
     page_tokens: usize,
@@ -239,8 +242,9 @@ fn whole_items(
     items
 }
 
-/// Splits a work item of more than `tiles_max` tiles into items of about equal length, whose
-/// partial results of `lines` lines each begin at line `part`.
+/// Splits a work item of more than `tiles_max` tiles of key positions into items of about equal
+/// length. Their partial results have `lines` lines each and follow one another from line `part`
+/// on.
 fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
     let tiles = item.tiles();
     // Parts of equal length, since the slowest block decides how long the launch takes.
@@ -282,7 +286,7 @@ mod tests {
     const SHAPE: AttentionShape =
         AttentionShape { heads: 12, kv_heads: 2, head_dim: 64, scale: 1.0 };
 
-    /// Returns the words of an attention plan followed by the page tables of `sequences`.
+    /// Test helper: returns the 32-bit words of `plan`, followed by the page tables of `sequences`.
     fn written(plan: &AttentionPlan, sequences: &[ScheduledSequence]) -> Vec<u32> {
         let mut words = vec![7; plan.words()];
         plan.write(plan.words(), &mut words);
@@ -311,8 +315,8 @@ mod tests {
             .collect()
     }
 
-    /// Returns sequences of (first position, number of rows), decoding or prefill chunks, with
-    /// their pages numbered one after another.
+    /// Test helper: returns sequences that decode or prefill, each with the given first position
+    /// and number of rows, whose pages are numbered one after another.
     fn sequences(lengths: &[(usize, usize)]) -> Vec<ScheduledSequence> {
         let (mut row, mut page) = (0, 0);
         let mut one = |&(position, rows): &(usize, usize)| {

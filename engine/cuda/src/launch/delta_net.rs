@@ -6,10 +6,11 @@ use bytemuck::NoUninit;
 use super::{BLOCK, LANES, Launch};
 use engine_core::{DeltaNetLayer, DeltaNetShape};
 
-/// Number of key elements of one value column that a thread holds in registers.
+/// Number of key elements of one value column that a thread of the kernel `delta_net` holds in
+/// registers.
 const KEYS: usize = 32;
-/// Number of key elements of one value column that a thread holds in registers, for heads whose
-/// sizes are not multiples of a warp.
+/// Number of key elements of one value column that a thread of the kernel `delta_net_8`, for heads
+/// whose sizes are not multiples of a warp, holds in registers.
 const KEYS_OF_SMALL: usize = 8;
 /// Largest number of threads of a block of the gated-delta-net kernel that computes row by row.
 const THREADS_MAX: usize = 512;
@@ -71,20 +72,20 @@ pub struct SequenceArguments {
     pub rows: u32,
     /// Position of the sequence's first row in the step, counted from the start of the sequence.
     pub position: u32,
-    /// Number of the sequence's state slot: written after its last row in the step, and read before
-    /// the first unless that is at position 0, where the state is zeros, or `load` names another
-    /// slot.
+    /// Index of the sequence's own state slot. The slot is written after the sequence's last row in
+    /// the step. It is read before its first row, unless that row is at position 0, where the state
+    /// is zeros, or `load` names another slot.
     pub slot: u32,
-    /// Number of another state slot to read instead of the sequence's own, or
-    /// [`SequenceArguments::NOWHERE`].
+    /// Index of another state slot to read instead of the sequence's own, or
+    /// [`SequenceArguments::NOWHERE`] to read the own one.
     pub load: u32,
-    /// Number of another state slot to write besides the sequence's own, or
-    /// [`SequenceArguments::NOWHERE`].
+    /// Index of another state slot to write besides the sequence's own, or
+    /// [`SequenceArguments::NOWHERE`] to write only the own one.
     pub save: u32,
 }
 
 impl SequenceArguments {
-    /// Value in place of a slot number that means no state slot.
+    /// Value in place of a state slot's index that means no slot.
     pub const NOWHERE: u32 = u32::MAX;
 }
 

@@ -104,8 +104,9 @@ impl MatrixType {
         if self == Self::E4m3 { 1 } else { 2 }
     }
 
-    /// Returns the bytes of shared memory of a block of a tiled GEMM kernel: for each buffered step
-    /// the activations and the stored weights, and buffers for weights that are converted to bf16.
+    /// Returns the number of bytes of shared memory of a block of a tiled GEMM kernel: for each
+    /// buffered step the activations and the stored weights, and buffers for weights that are
+    /// converted to bf16.
     fn tile_shared_bytes(self) -> usize {
         let codes = TILE_STAGES * TILE * (TILE_STEP / self.piece() * 16);
         let widened = if self == Self::Bf16 { 0 } else { WIDENED * TILE_BYTES };
@@ -205,8 +206,8 @@ fn column_blocks(n: usize) -> usize {
     n.div_ceil(COLUMNS)
 }
 
-/// Returns the bytes of dynamic shared memory of a block of the GEMM kernels for few rows, for the
-/// buffered steps of all warps.
+/// Returns the number of bytes of dynamic shared memory of a block of the GEMM kernels for few
+/// rows, for the buffered steps of all warps.
 fn shared_bytes() -> usize {
     WARPS * STAGES * COLUMNS * STEP_BYTES
 }

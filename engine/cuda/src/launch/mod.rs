@@ -36,7 +36,7 @@ const SUM_BLOCK: usize = 512;
 /// other has not been measured.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Multiprocessors of a GPU, from which grid sizes are computed.
+/// Number and properties of a GPU's multiprocessors, from which grid sizes are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Processors {
     /// Number of multiprocessors of the GPU.
@@ -62,9 +62,9 @@ impl Processors {
 
 #[cfg(test)]
 impl Processors {
-    /// Multiprocessors of an A100 (sm_80).
+    /// Number and properties of the multiprocessors of an A100 (sm_80), for tests.
     pub const A100: Self = Self { count: 108, shared_bytes: 164 << 10, has_warpgroups: false };
-    /// Multiprocessors of an H200 (sm_90).
+    /// Number and properties of the multiprocessors of an H200 (sm_90), for tests.
     pub const H200: Self = Self { count: 132, shared_bytes: 228 << 10, has_warpgroups: true };
 }
 
@@ -180,7 +180,7 @@ pub struct RopeArguments {
     pub head_dim: u32,
     /// Number of pairs of elements of a head that are rotated.
     pub pairs: u32,
-    /// Number of tokens of a KV page.
+    /// Number of tokens that a KV page has space for.
     pub page_tokens: u32,
     /// Distance from one KV page of the layer to the next, in units of `[page tokens, D]`.
     pub page_stride: u32,

@@ -82,8 +82,8 @@ fn moe(settings: Settings<'_>) -> Result<MoeSpec, LoadError> {
 }
 
 /// Returns for each layer of gpt-oss the size of its sliding window in positions, none for full
-/// attention. Layers with a window are those that `layer_types` names, or every other layer from
-/// the first on.
+/// attention. Layers with a window are those for which `layer_types` of config.json states one;
+/// without that key, and in GGUF files, every other layer from the first on.
 fn windows(settings: Settings<'_>, layers: usize) -> Result<Vec<Option<usize>>, LoadError> {
     let window = settings.given_size("sliding_window", "attention.sliding_window")?;
     settings.windows(window.unwrap_or(WINDOW), layers, |layer| layer.is_multiple_of(2))

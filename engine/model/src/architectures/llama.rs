@@ -110,9 +110,10 @@ fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSp
     Ok(spec)
 }
 
-/// Sets for every attention block of `spec` whether its projections have biases: as
-/// `attention_bias` of config.json states (false if it is missing), or as a GGUF file lists bias
-/// tensors of the query and output projections in layer 0.
+/// Sets for every attention block of `spec` whether its query, key and value projections and its
+/// output projection have biases. With a config.json, `attention_bias` decides for all of them
+/// (false if it is missing); with a GGUF file, the bias tensor of layer 0's query projection
+/// decides for the first three, and that of its output projection for the last.
 ///
 /// # Errors
 /// Fails if `attention_bias` is neither true nor false.

@@ -27,9 +27,9 @@ fn describe(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderSp
 }
 
 /// Returns for each layer of Qwen2 or Qwen3 the size of its sliding window in positions, none for
-/// full attention. If config.json enables windows, they are in the layers that `layer_types` names,
-/// otherwise in those from `max_window_layers` (by default 28) on. For GGUF files all layers have
-/// full attention.
+/// full attention. If config.json enables windows, the layers for which `layer_types` states one
+/// have it or, without that key, those from index `max_window_layers` (by default 28) on. If it
+/// does not enable them, and for GGUF files, all layers have full attention.
 ///
 /// # Errors
 /// Fails if `sliding_window`, `use_sliding_window`, `max_window_layers` or `layer_types` has an

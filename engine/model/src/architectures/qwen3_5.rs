@@ -138,7 +138,7 @@ fn says_rotary_share(settings: Settings<'_>) -> bool {
     settings.json(key).is_some() || parameters.is_some_and(|values| values.get(key).is_some())
 }
 
-/// Reads the numbers and sizes of the heads of Qwen3.5's gated DeltaNet layers.
+/// Reads from `settings` the numbers and sizes of the heads of Qwen3.5's gated DeltaNet layers.
 fn shape(settings: Settings<'_>) -> Result<DeltaNetShape, LoadError> {
     let value_heads = settings.size("linear_num_value_heads", "ssm.time_step_rank")?;
     let shape = DeltaNetShape {

@@ -159,7 +159,7 @@ impl<'a> Lab<'a> {
     }
 }
 
-/// Name of a subject, with the target of its page if the site has one.
+/// Name of a model, hardware or scenario, with the target of its page if the site has one.
 #[derive(Debug, Clone, Serialize)]
 pub struct Place {
     pub text: String,

@@ -102,8 +102,8 @@ fn name(lab: &Lab, row: &Row) -> String {
     outside::name(&options.join(", "))
 }
 
-/// Largest number of chart lines on a page; each line is a candidate over all profiles or under
-/// one.
+/// Largest number of chart lines on one page of a lab, which is continued on further pages. Each
+/// line is a candidate over all profiles or under one.
 const LINES_MAX: usize = 50;
 
 /// Builds a section of a lab's page, or several where one page has no room for it.
@@ -145,7 +145,7 @@ pub fn paged(sections: Vec<Section>) -> Vec<Vec<Value>> {
     pages
 }
 
-/// True when a candidate's figures can be compared with those of other candidates.
+/// True when a candidate has figures that can be compared: it was explored and did not fail.
 fn has_figures(row: &Row) -> bool {
     !matches!(row.found, Found::Failed(_) | Found::NotExplored { .. })
 }

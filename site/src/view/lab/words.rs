@@ -62,7 +62,7 @@ pub fn found(row: &Row) -> (&'static str, Tone, String) {
     }
 }
 
-/// Returns the method of the lab, in a few sentences.
+/// Returns an explanation of the lab's method for readers of its page, in a few sentences.
 pub fn method(lab: &Lab) -> Vec<String> {
     let policy = policy::standard().file;
     let file = lab.file();

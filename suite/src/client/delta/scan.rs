@@ -12,7 +12,8 @@ use super::{Chunk, Usage};
 /// Number of bytes at the beginning of a string that are searched one by one for its end, before
 /// `memchr` is used.
 const SHORT: usize = 16;
-/// Deepest nesting of JSON values that the fast parser skips; `logprobs` has four levels.
+/// Maximum number of levels of nesting in a JSON value that the fast parser passes over; a chunk
+/// with a deeper one is left to the full parser. `logprobs` has four levels.
 const DEPTH_MAX: u32 = 16;
 
 /// Parses the chunk in `data`, or returns `None` where the full JSON parser is needed.
@@ -70,8 +71,8 @@ impl<'a> Cursor<'a> {
         Some(index)
     }
 
-    /// Parses a chunk's `delta` and returns its `content`; its reasoning text is stored in
-    /// `choice`.
+    /// Parses a chunk's `delta` and returns its `content`; the reasoning text of the delta is
+    /// stored in `choice`.
     fn delta(&mut self, choice: &mut Chunk<'a>) -> Option<Option<Cow<'a, str>>> {
         if self.null() {
             return Some(None);
@@ -152,7 +153,8 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Skips a JSON value of any kind with at most `depth` levels of nesting.
+    /// Passes over a JSON value of any kind with at most `depth` levels of nesting; returns `None`
+    /// for a deeper or malformed one.
     fn skip(&mut self, depth: u32) -> Option<()> {
         let depth = depth.checked_sub(1)?;
         self.white();

@@ -235,8 +235,8 @@ pub struct WorkloadFlags {
     /// Seed of the workload; by default 0 with vLLM's tool, else 1.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    /// Output tokens to request for each conversation, instead of the length of the answer in the
-    /// data.
+    /// Number of output tokens to request for each conversation, instead of the length of the
+    /// answer in the data.
     #[arg(long, value_name = "TOKENS")]
     pub sharegpt_output_len: Option<u64>,
     /// Bound or mean of the lengths of `random` prompts, as the tool defines it.
@@ -409,7 +409,7 @@ pub struct ResultFlags {
     /// Label of the run in the tool's result file.
     #[arg(long, value_name = "TEXT", visible_alias = "tag")]
     pub label: Option<String>,
-    /// Further entries for vLLM's result file.
+    /// Further entries for vLLM's result file, each as KEY=VALUE.
     #[arg(long, value_name = "KEY=VALUE", num_args = 0.., value_parser = pair)]
     pub metadata: Vec<(String, String)>,
     /// File for Redline's own measurement, with the samples beside it; by default

@@ -34,7 +34,8 @@ use scenario::{Wanted, wanted};
 /// Function that returns the value of an environment variable; `None` if it is not set.
 pub type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// Engine file for a server about which only the routes of its backend are known.
+/// Text of the built-in engine file, which is used where the user gives none: then only the routes
+/// of the server's backend are known.
 const PLAIN: &str = include_str!("openai.toml");
 /// Pause between two readiness checks of a server that does not answer yet.
 const POLL: Duration = Duration::from_millis(500);
@@ -43,9 +44,10 @@ const POLL: Duration = Duration::from_millis(500);
 /// `profile_restful_api.py`, with their flags, workload and report.
 ///
 /// Requests are drawn bit for bit as the tool draws them, and sent by this client. The tool's
-/// console block goes to standard output, and its result file gets the tool's name. Beside it are
-/// written Redline's own measurement with its verdict, the samples of all requests, and the
-/// scenario that the flags define, which `redline-bench run` accepts.
+/// console block goes to standard output, and the tool's result file gets the name that the tool
+/// would give it. Beside that file are written Redline's own measurement with its verdict, the
+/// samples of all requests, and the scenario that the flags define, which `redline-bench run`
+/// accepts.
 ///
 /// Flags may be shortened as long as they stay unambiguous. A flag that would change the
 /// measurement and is not supported is refused by name. Three things differ on purpose: warm-up

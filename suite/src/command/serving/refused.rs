@@ -26,7 +26,8 @@ fn refused() -> impl Iterator<Item = (&'static str, &'static str)> {
     groups.flat_map(|(names, hint)| names.split(' ').map(move |name| (name, hint)))
 }
 
-/// First flag on the command line that is not supported, and its hint; `None` if there is none.
+/// First flag on the command line that is not supported, and the hint about what to do instead;
+/// `None` if all flags are supported.
 #[derive(Clone, Copy, Debug)]
 pub struct Refused(Option<(&'static str, &'static str)>);
 

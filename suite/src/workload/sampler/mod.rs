@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use crate::workload::gguf::GgufTokenizer;
 
-    /// Returns a tokenizer with one token for each letter.
+    /// Test helper: returns a tokenizer whose vocabulary has one token for each letter from a to z.
     fn letters() -> Tokenizer {
         let tokens: Vec<String> = ('a'..='z').map(String::from).collect();
         Tokenizer::from_gguf(&GgufTokenizer {
