@@ -21,7 +21,8 @@ pub struct Measurement {
     /// Failure that left the run without figures or with only a part of them; null where nothing
     /// failed.
     pub failure: Option<Failure>,
-    /// Start, end and durations of the run; null where it ended before its clock started.
+    /// Start, end and durations of the run; null where it ended before its clock started, or where
+    /// the load generator was killed.
     pub time: Option<Time>,
     /// Scenario that was measured and the requests drawn from it.
     pub scenario: ScenarioFacts,

@@ -294,7 +294,8 @@ pub struct ScenarioFacts {
     pub cache: Option<CacheProtocol>,
 }
 
-/// Form of the prompts on the wire. Only runs with the same form of prompts are compared.
+/// Form of the prompts on the wire. Comparisons of two releases or engines pair only runs with the
+/// same form.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]

@@ -120,7 +120,8 @@ pub struct Cell<'a> {
 
 impl<'a> Cell<'a> {
     /// Returns the runs whose figures the cell's summaries are made from: those that answered all
-    /// requests, or, if no run did, those that lost some requests.
+    /// requests, or, if there are none, those that lost some requests. Retracted and INVALID runs
+    /// and runs without metrics are in neither.
     pub fn counted(&self) -> impl Iterator<Item = &'a Run<'a>> + '_ {
         counted(&self.runs, |run| run.figures)
     }

@@ -48,10 +48,11 @@ const PERPLEXITY_F32: &str = "perplexity-f32";
 /// Runs `peer-bench` and prints its report.
 ///
 /// # Errors
-/// The other engine, the model or the scenario is unknown; an engine's file is not valid or lacks a
-/// figure's tool; another process holds the clone's lock; a program is missing or does not build; a
-/// model or dataset cannot be obtained; a file cannot be read or written; an engine or tool fails;
-/// or the run is interrupted.
+/// The other engine, the model or the scenario is unknown or cannot be compared (its file is not
+/// valid, has no `[source]` or lacks a figure's tool; the model has random weights); another
+/// process holds the clone's lock; a program is missing or does not build; a model or dataset
+/// cannot be obtained; a file cannot be read or written; an engine or tool fails; or the run is
+/// interrupted.
 pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let (engine, distribution) = peer(world, &flags.engine)?;
     world.tools.check()?;

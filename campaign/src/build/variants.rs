@@ -205,7 +205,8 @@ pub fn running(engine: &Engine, probe: Probe, named: Option<&str>) -> Result<Wan
 ///
 /// # Errors
 /// The engine is not built from this clone, the manifest cannot be read or has no literal version
-/// or another one than the requested one, or git fails or is interrupted.
+/// or another one than the requested one, the clone's root is not the top folder of a git clone, or
+/// git fails or is interrupted.
 pub fn working_tree(world: &World, engine: &Engine, named: Option<&str>) -> Result<Wanted, Stop> {
     if engine.id != REDLINE {
         let id = &engine.id;

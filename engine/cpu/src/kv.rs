@@ -116,7 +116,8 @@ pub struct StepMetadata {
 pub(super) struct CosSin {
     /// Pairs of cosine and sine for the positions of a step, `[T][pairs]`.
     pub table: Vec<(f32, f32)>,
-    /// Number of rotated pairs of dimensions (RoPE), which is the number of entries per token.
+    /// Number of rotated pairs of dimensions (RoPE), which is the number of entries of the cos/sin
+    /// table per token.
     pub pairs: usize,
 }
 

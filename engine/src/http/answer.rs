@@ -227,7 +227,8 @@ async fn whole<S: Shape>(shape: &S, writing: &Writing, mut ticket: Ticket) -> Re
 }
 
 /// Separates the next text of a choice into reasoning and answer; without a splitter all of it is
-/// answer. With `ends`, text that was held back is released too.
+/// answer. With `ends`, text that was held back is released too, except an incomplete harmony
+/// header.
 fn split(splitter: &mut Option<Splitter>, text: &str, ends: bool) -> SplitText {
     let Some(splitter) = splitter else {
         return SplitText { content: text.to_owned(), ..SplitText::default() };

@@ -104,9 +104,9 @@ impl<'a> ServerStart<'a> {
     }
 }
 
-/// Assignment of runs to cells. Runs that started an engine in the same way share a cell even
-/// where a release moved a default, which renames its configuration; the newest release names the
-/// cell.
+/// Assignment of runs to cells. Runs of one scenario that started an engine in the same way share a
+/// cell even where a release moved a default, which renames its configuration; the newest release
+/// names the cell.
 #[derive(Debug, Default)]
 pub struct Cells<'a> {
     configs: BTreeMap<ServerStart<'a>, (ReleaseKey, String)>,

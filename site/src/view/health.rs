@@ -46,8 +46,8 @@ pub fn view(catalog: &Catalog) -> (Value, Vec<Value>) {
     (view, failures)
 }
 
-/// Collects the reasons for which a release's runs are DEGRADED or INVALID, by id. Reasons of
-/// VALID runs are only notes, and failed runs are among the failures.
+/// Collects the reasons for which a release's runs are DEGRADED or INVALID, one row for each id of
+/// a reason. Reasons of VALID runs are only notes, and failed runs are among the failures.
 fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<Value> {
     let mut reasons: BTreeMap<&str, Vec<(&Run, &str)>> = BTreeMap::new();
     let judged = runs.iter().filter(|run| run.record.status == Status::Ok);

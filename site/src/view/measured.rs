@@ -80,7 +80,8 @@ fn latest<'a>(catalog: &Catalog, ours: &[&'a Run<'a>], theirs: &[&'a Run<'a>]) -
     (!shown.is_empty()).then(|| comparison(catalog, &shown))
 }
 
-/// Returns the cell of those of `runs` whose records are `chosen`; `None` where there are none.
+/// Returns those of `runs` whose records are `chosen`, as a catalog cell (a group of repeats);
+/// `None` where there are none.
 fn cell<'a>(runs: &[&'a Run<'a>], chosen: &[&RunRecord]) -> Option<Cell<'a>> {
     let is_chosen = |run: &&&Run| chosen.iter().any(|record| std::ptr::eq(*record, run.record));
     catalog::cells(&runs.iter().filter(is_chosen).copied().collect::<Vec<_>>()).pop()

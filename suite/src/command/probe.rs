@@ -16,8 +16,8 @@ use crate::client::probe::{first_answer, probe};
 /// The output holds version, effective configuration, model and counters, as far as the engine
 /// reports them; a value that it does not report is null or left out.
 ///
-/// Exit codes: 0 printed; 2 wrong use; 4 the server is not ready, with the reason on standard
-/// error, or a file cannot be read.
+/// Exit codes: 0 printed; 2 wrong use, a host that is not found, or certificates that cannot be read;
+/// 4 the server is not ready, with the reason on standard error, or another file cannot be read.
 #[derive(Debug, Args)]
 #[command(after_long_help = PROBE_EXAMPLE)]
 pub struct ProbeFlags {

@@ -167,7 +167,8 @@ struct Row {
 }
 
 impl Row {
-    /// Quantizes a stored row of weights into `column` of the packed tile and returns its scale.
+    /// Packs a stored row of weights into `column` of the tile and returns its scale: as int8, or
+    /// for a tile of four bits the stored values as they are.
     fn put(&mut self, stored: WeightType, bytes: &[u8], column: usize, data: &mut [u8]) -> f32 {
         match self.width {
             Width::Eight => self.put_bytes(stored, bytes, column, data),
