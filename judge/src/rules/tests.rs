@@ -391,6 +391,6 @@ fn what_the_rules_say_reads_well() {
 fn a_sample_is_the_same_every_time() {
     let record = Sample::default().record();
     assert_eq!(record, Sample::default().record());
-    expect!["bbbd054becdfd18ccdd1bd21915c8b22cad54a26e45ca4d061f9ce1a6af136f3"]
+    expect!["c581389df485c8de93f788268be524eb554722e694b9f10ada8050b7624fbecc"]
         .assert_eq(&record.record_sha256);
 }
