@@ -37,9 +37,9 @@ pub(super) struct DeltaNet<'a> {
 }
 
 impl DeltaNet<'_> {
-    /// Computes the gated DeltaNet layer for all sequences of the step and writes `[T, value heads
-    /// * value dim]` to `out`. The caller must have checked, by [`State::check`], that every
-    /// sequence of the step has a state slot that exists.
+    /// Computes the gated DeltaNet layer for all sequences of the step and writes it to `out`, of
+    /// shape `[T, value heads * value dim]`. The caller must have checked, by [`State::check`],
+    /// that every sequence of the step has a state slot that exists.
     pub(super) fn run(&self, pool: &mut Pool, state: &mut State, out: &mut [f32]) {
         let shape = &self.layer.shape;
         assert_eq!(*shape, state.shape.net, "the states are of this shape");
