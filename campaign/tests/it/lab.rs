@@ -78,7 +78,8 @@ impl Lab {
     /// Starts the lab, and kills its controller once its journal has `lines` lines of `state`.
     fn kill_at(&self, state: &str, lines: usize) {
         let mut command = self.command(&[]);
-        command.env("BENCH_FAKE", "patient").stdout(Stdio::null()).stderr(Stdio::null());
+        command.envs([("BENCH_FAKE", "patient"), ("SITE_FAKE", "patient")]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child: Child = command.spawn().unwrap();
         let line = format!("{{\"state\":\"{state}\"");
         wait_for(state, || self.journal().matches(&line).count() >= lines);

@@ -29,7 +29,7 @@ impl Scratch {
     /// Starts the command and waits until its journal has a line of this state.
     fn start_until_state(&self, state: &str) -> Child {
         let mut command = self.command(TWO);
-        command.envs([PATIENT]).stdout(std::process::Stdio::null());
+        command.envs([PATIENT, ("SITE_FAKE", "patient")]).stdout(std::process::Stdio::null());
         let child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
         let line = format!("{{\"state\":\"{state}\"");
         wait_for(&format!("state `{state}`"), || self.journal_text().contains(&line));
