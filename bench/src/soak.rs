@@ -30,6 +30,10 @@ const LOADS_MIN: usize = 8;
 /// Growth of the server's memory in percent that is tolerated, since allocators return memory at
 /// their discretion.
 const GROWTH_PCT_MAX: f64 = 2.0;
+/// Time without load before descriptors and threads are counted for the last time. The server's
+/// async runtime keeps a blocking thread for 10 s after its last work; how many there are depends
+/// on how many requests arrived at the same moment. A thread that remains longer is a leak.
+const IDLE: Duration = Duration::from_secs(12);
 
 /// Resources that the server occupies between two loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +95,11 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
         world.console.step(world.clock.elapsed(), &line);
         held.push(now);
     }
+    world.interrupt.sleep(IDLE);
+    world.interrupt.check()?;
+    let idle = read(&server)?;
     server.stop();
-    let grown = grown(&held);
+    let grown = grown(&held, &idle);
     let count = held.len();
     world.console.answer(&match grown.is_empty() {
         true => format!("{count} loads: nothing grew after the first quarter of them"),
@@ -138,22 +145,24 @@ fn read(server: &Server) -> Result<Held, Stop> {
     })
 }
 
-/// Compares the resources in the last quarter of the loads with those in the second quarter;
-/// returns a phrase for each resource that grew. Medians are compared, because single loads leave
-/// slightly different amounts.
-fn grown(held: &[Held]) -> Vec<String> {
+/// Compares the resources after the loads with those in the second quarter of the loads; returns a
+/// phrase for each resource that grew. Medians are compared, because single loads leave slightly
+/// different amounts. Memory after the loads is that of the last quarter; descriptors and threads
+/// are those of the `idle` server.
+fn grown(held: &[Held], idle: &Held) -> Vec<String> {
     let quarter = held.len() / 4;
     let (early, late) = (&held[quarter..2 * quarter], &held[held.len() - quarter..]);
     let median = |of: &[Held], value: fn(&Held) -> u64| {
         let values: Vec<f64> = of.iter().map(|held| float(value(held))).collect();
         judge::quantile::median(&values).unwrap_or(0.0)
     };
-    let pair = |value: fn(&Held) -> u64| (median(early, value), median(late, value));
     let mut grown = Vec::new();
-    let (before, after) = pair(|held| held.bytes);
+    let bytes = |held: &Held| held.bytes;
+    let (before, after) = (median(early, bytes), median(late, bytes));
     if after > before * (1.0 + GROWTH_PCT_MAX / 100.0) {
         grown.push(format!("memory from {:.1} to {:.1} MB", before / 1e6, after / 1e6));
     }
+    let pair = |value: fn(&Held) -> u64| (median(early, value), float(value(idle)));
     for (what, (before, after)) in
         [("files", pair(|held| held.files)), ("threads", pair(|held| held.threads))]
     {
@@ -169,19 +178,30 @@ fn grown(held: &[Held]) -> Vec<String> {
 mod tests {
     use super::*;
 
+    /// Returns 40 loads, of which load `n` leaves `bytes(n)` and `files(n)`. After load 20 the
+    /// server has a fifth thread.
     fn loads(bytes: impl Fn(u64) -> u64, files: impl Fn(u64) -> u64) -> Vec<Held> {
-        let held = |load| Held { bytes: bytes(load), files: files(load), threads: 4 };
+        let threads = |load| if load < 20 { 4 } else { 5 };
+        let held = |load| Held { bytes: bytes(load), files: files(load), threads: threads(load) };
         (0..40).map(held).collect()
+    }
+
+    /// Returns what grew over these loads if the fifth thread ends when the server is idle.
+    fn grown_in(bytes: impl Fn(u64) -> u64, files: impl Fn(u64) -> u64) -> Vec<String> {
+        let loads = loads(bytes, files);
+        grown(&loads, &Held { threads: 4, ..loads[39] })
     }
 
     #[test]
     fn what_grows_after_the_first_quarter_is_reported() {
         let warm = |load: u64| 100_000_000 + load.min(8) * 10_000_000;
-        assert_eq!(grown(&loads(warm, |_| 20)), [] as [String; 0]);
+        assert_eq!(grown_in(warm, |_| 20), [] as [String; 0]);
         let uneven = |load: u64| warm(load) + load % 2 * 1_000_000;
-        assert_eq!(grown(&loads(uneven, |_| 20)), [] as [String; 0]);
+        assert_eq!(grown_in(uneven, |_| 20), [] as [String; 0]);
         let leak = |load: u64| warm(load) + load * 200_000;
-        assert_eq!(grown(&loads(leak, |_| 20)), ["memory from 182.9 to 186.9 MB"]);
-        assert_eq!(grown(&loads(warm, |load| 20 + load / 10)), ["files from 21 to 23"]);
+        assert_eq!(grown_in(leak, |_| 20), ["memory from 182.9 to 186.9 MB"]);
+        assert_eq!(grown_in(warm, |load| 20 + load / 10), ["files from 21 to 23"]);
+        let remains = loads(warm, |_| 20);
+        assert_eq!(grown(&remains, &remains[39]), ["threads from 4 to 5"]);
     }
 }
