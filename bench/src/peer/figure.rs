@@ -64,19 +64,31 @@ impl Figure {
         Self::PerplexityF32,
     ];
 
-    /// Returns the figure's id, whose unit is last, and its name in the comparison's table.
-    pub fn names(self) -> (&'static str, &'static str) {
+    /// Returns the figure's id in the JSON document; its unit is last.
+    pub fn id(self) -> &'static str {
         match self {
-            Self::Prefill => ("prefill_512_tokens_per_s", "prefill 512 tokens, tok/s"),
-            Self::Decode => ("decode_batch_1_tokens_per_s", "decode one stream, tok/s"),
-            Self::DecodeBatch => ("decode_batch_32_tokens_per_s", "decode batch 32, tok/s"),
-            Self::Served => {
-                ("sharegpt_lite_output_tokens_per_s", "sharegpt-lite over HTTP, output tok/s")
-            }
-            Self::FirstAnswer => ("first_answer_s", "start to first answer, s"),
-            Self::Memory => ("resident_beyond_kv_files", "resident beyond KV, x file"),
-            Self::Perplexity => ("perplexity", "perplexity"),
-            Self::PerplexityF32 => ("perplexity_f32", "perplexity, redline in f32"),
+            Self::Prefill => "prefill_512_tokens_per_s",
+            Self::Decode => "decode_batch_1_tokens_per_s",
+            Self::DecodeBatch => "decode_batch_32_tokens_per_s",
+            Self::Served => "sharegpt_lite_output_tokens_per_s",
+            Self::FirstAnswer => "first_answer_s",
+            Self::Memory => "resident_beyond_kv_files",
+            Self::Perplexity => "perplexity",
+            Self::PerplexityF32 => "perplexity_f32",
+        }
+    }
+
+    /// Returns the figure's title, with its unit, in the comparison's table.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill 512 tokens, tok/s",
+            Self::Decode => "decode one stream, tok/s",
+            Self::DecodeBatch => "decode batch 32, tok/s",
+            Self::Served => "sharegpt-lite over HTTP, output tok/s",
+            Self::FirstAnswer => "start to first answer, s",
+            Self::Memory => "resident beyond KV, x file",
+            Self::Perplexity => "perplexity",
+            Self::PerplexityF32 => "perplexity, redline in f32",
         }
     }
 
@@ -87,7 +99,7 @@ impl Figure {
 
 impl Serialize for Figure {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.names().0)
+        serializer.serialize_str(self.id())
     }
 }
 

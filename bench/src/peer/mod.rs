@@ -168,11 +168,7 @@ impl Comparison<'_> {
             let before = measured.samples.len();
             self.measure(work, slot, &mut measured)?;
             for sample in &measured.samples[before..] {
-                self.world.console.note(&format!(
-                    "{:.3} {}",
-                    sample.value,
-                    sample.figure.names().0
-                ));
+                self.world.console.note(&format!("{:.3} {}", sample.value, sample.figure.id()));
             }
         }
         Ok(measured)

@@ -241,7 +241,7 @@ pub fn render(rows: &[Row], peer: &str) -> String {
         let interval = interval.unwrap_or_else(|| "one pair".to_owned());
         text += &format!(
             "{:<38} {:>10} {:>10} {:>7.2}x   {interval}{better}\n",
-            row.figure.names().1,
+            row.figure.title(),
             shown(row.redline.summary.median),
             shown(row.peer.summary.median),
             row.ratio.mean,

@@ -89,8 +89,8 @@ pub enum JobEnd {
     Impossible { said: String },
 }
 
-/// Runner of jobs: this machine, or a scheduler that gives each job an allocation of its own. No
-/// call waits for a job to end, and none is retried.
+/// Runner of jobs: this machine, or a scheduler that gives each job an allocation of its own. Its
+/// methods do not wait for a job to end, and retry nothing.
 pub trait Executor {
     /// Returns the name of the executor in records and in `--executor`: `local` or `slurm`.
     fn name(&self) -> &'static str;

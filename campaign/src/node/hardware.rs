@@ -406,6 +406,7 @@ mod tests {
         assert_eq!((facts.id.as_str(), facts.cpu_model, facts.kernel), ("h200-141g", None, None));
         let gpu = facts.gpu.unwrap().remove(0);
         assert_eq!((gpu.clocks_locked, gpu.vbios, gpu.power_limit_mw), (None, None, Some(700_500)));
+        assert!(gpu.state.is_some(), "what the driver does tell is kept");
     }
 
     /// Detects, for tests, a machine with two cores whose `nvidia-smi` is a shell script with the

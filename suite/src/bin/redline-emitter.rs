@@ -33,8 +33,8 @@ struct Flags {
     script: Option<PathBuf>,
     /// Instead of playing a script, answer every completion with as many tokens as it requests: the
     /// first FIRST_US microseconds after the request, the others GAP_US apart. One thread serves
-    /// thousands of streams and polls without sleeping. When it is told to end, by SIGTERM, SIGINT
-    /// or the end of standard input, the server writes its log first.
+    /// thousands of streams and polls without sleeping. On SIGTERM, SIGINT or the end of standard
+    /// input the server writes its log and ends.
     #[arg(long, value_name = "FIRST_US:GAP_US", conflicts_with = "script")]
     pace: Option<Pace>,
     /// Write the true times of the server's reads and writes to FILE, as JSON lines: one per event,

@@ -22,12 +22,6 @@ use schema::run::TlsFacts;
 
 use super::channel::{Broken, Channel, Session, Trust};
 
-impl Channel for StreamOwned<ClientConnection, TcpStream> {
-    fn socket(&self) -> &TcpStream {
-        self.get_ref()
-    }
-}
-
 /// Size of the read buffer during a TLS handshake, in bytes.
 const HANDSHAKE_BYTES: usize = 8 << 10;
 /// Error message for a server that closed the connection during the TLS handshake.
@@ -36,6 +30,12 @@ const ENDED: &str = "the server ended the TLS handshake\nhint: try an address wi
 const UNASKED: &str = "the server sent data before it was asked";
 const NO_AUTHORITIES: &str = "this machine has no list of certificate authorities to trust\n\
     hint: name a file of them with `--ca-file`";
+
+impl Channel for StreamOwned<ClientConnection, TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref()
+    }
+}
 
 /// TLS configuration for connections to one server.
 #[derive(Debug)]
