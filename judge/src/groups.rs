@@ -162,10 +162,9 @@ pub fn copies(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
 /// First run of each configuration that a release was measured with, by configuration folder.
 type Configured<'a> = BTreeMap<&'a str, &'a Known<'a>>;
 
-/// Finds breaches of rule W08: one badge, at one of its runs, for each release of which a default
-/// of the configuration moved since the release before, in each engine, hardware, model and
-/// configuration slug. Records are read only where the two releases have no configuration hash in
-/// common.
+/// Finds breaches of rule W08 in each engine, hardware, model and configuration slug: where a
+/// release moved a default of the configuration, one of its runs gets a badge. Records are read
+/// only where the release and the one before it have no configuration hash in common.
 fn reconfigured(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
     let mut cells: BTreeMap<[&str; 4], BTreeMap<ReleaseKey, Configured<'_>>> = BTreeMap::new();
     for known in runs {

@@ -111,8 +111,8 @@ pub struct Settings {
     /// Setting for the longest sequence, in tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<Setting>,
-    /// Setting for the share of memory that the server may use, from 0 to 1; each engine itself
-    /// defines of which memory it is a share.
+    /// Setting for the share of memory that the server may use, from 0 to 1. The engine defines
+    /// whether that is free or all memory, of the GPU or of the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Setting>,
 }

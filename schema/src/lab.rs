@@ -24,8 +24,8 @@ pub struct LabFile {
     pub target: String,
     /// Id of the model that is served, one of the target's models.
     pub model: String,
-    /// Ids of the scenarios, here called profiles, with each of which every candidate is measured;
-    /// all have equal weight.
+    /// Ids of the scenarios that every candidate is measured with, here called profiles; all have
+    /// equal weight.
     pub profiles: Vec<String>,
     /// Objective of the lab: the metric to improve, and bounds that other metrics must keep.
     pub objective: Objective,

@@ -75,8 +75,8 @@ pub struct RunRecord {
     /// clock started, in an imported record and in older records.
     pub telemetry: Option<Telemetry>,
     /// Machine calibration: rates of fixed short measurements of the CPU before and after the run's
-    /// block, which show drift of the machine, by name such as `gflops_before`. Null where none was
-    /// made, as on a GPU.
+    /// block, which show drift of the machine, by name such as `gflops_before`. Null where the
+    /// machine was not calibrated, as on a GPU.
     pub calibration: Option<BTreeMap<String, Value>>,
     /// Check of the server's outputs: greedy tokens for fixed prompts; null where the check was
     /// switched off or could not be completed.

@@ -21,7 +21,7 @@ pub struct SearchResult {
     /// `requests_per_s_lost` exceeds `requests_per_s_kept` by at most this share of the latter.
     pub precision: f64,
     /// Highest tried request rate that was judged to meet the limits, in requests per second; null
-    /// where none was.
+    /// where no tried rate met them.
     pub requests_per_s_kept: Option<f64>,
     /// Lowest tried request rate that was judged to miss the limits or was undecided, in requests
     /// per second; null where every tried rate met them.

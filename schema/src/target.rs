@@ -52,8 +52,8 @@ pub struct TargetModel {
     /// Longest sequence that servers are started for, in tokens; left out for the engine's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
-    /// Percentage of memory that servers may use; each engine itself defines of which memory. Left
-    /// out for the engine's default.
+    /// Percentage of memory that servers may use. The engine defines whether that is free or all
+    /// memory, of the GPU or of the machine. Left out for the engine's default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_percent: Option<u32>,
 }

@@ -106,8 +106,8 @@ struct List {
     most: usize,
 }
 
-/// What all pages are made from: the catalog, the conclusions of `judge` about it, runs and kernel
-/// records by release, and the name of the policy.
+/// Contents of all pages: the catalog, the conclusions of `judge` about it, runs and kernel records
+/// by release, and the name of the policy.
 #[derive(Debug)]
 pub struct Contents<'a> {
     catalog: &'a Catalog<'a>,

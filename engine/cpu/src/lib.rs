@@ -90,9 +90,9 @@ impl Cpu {
         Self::over(isa, Pool::new(threads.max(1)), None)
     }
 
-    /// Creates a CPU device for one rank of a tensor-parallel group, which computes on `threads`
-    /// threads, of which the calling thread is one; 0 counts as 1. The ranks share the processor,
-    /// so no thread is pinned.
+    /// Creates a CPU device for one rank of a tensor-parallel group. It computes on `threads`
+    /// threads including the calling thread; 0 counts as 1. The ranks share the processor, so no
+    /// thread is pinned.
     pub fn in_group(isa: Isa, threads: usize, collective: Box<dyn Collective>) -> Self {
         Self::over(isa, Pool::unpinned(threads.max(1)), Some(collective))
     }

@@ -32,8 +32,8 @@ const HEAD: f64 = 32.0;
 /// Largest number of columns that a heat table draws side by side; further columns follow below.
 const COLUMNS: usize = 4;
 
-/// Sizes of a change, in percent, at each of which the shade of a heat table's cell gets one step
-/// deeper. The steps are large enough to be distinguished by eye.
+/// Sizes of a change, in percent, from which a heat table's cell has the next deeper shade. The
+/// steps are large enough to be distinguished by eye.
 const SHADES: [f64; 4] = [1.0, 3.0, 10.0, 30.0];
 
 /// Draws changes as a table of shaded cells. Labels are above their row, so that they may be long.

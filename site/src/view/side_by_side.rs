@@ -15,7 +15,7 @@ use crate::judged;
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// Names of the metrics for each of which the page has a table that compares engines.
+/// Names of the metrics by which the page compares engines, one table for each.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
 /// Builds the view of the engines that served `model` on `hardware`, side by side.
