@@ -30,6 +30,7 @@ pub mod plan;
 pub mod policy;
 pub mod probe;
 pub mod random;
+pub mod reference;
 pub mod run;
 pub mod samples;
 pub mod scenario;

@@ -21,8 +21,8 @@ pub struct Manifest {
     /// SHA-256 of the dataset file, lower-case hex; null where the sampler needs no dataset.
     pub dataset_sha256: Option<String>,
     /// SHA-256 of the tokenizer that prompts were made with, lower-case hex: of `tokenizer.json`,
-    /// or of the tokenizer metadata of a GGUF file.
-    pub tokenizer_sha256: String,
+    /// or of the tokenizer metadata of a GGUF file; null where prompts were made without one.
+    pub tokenizer_sha256: Option<String>,
     /// Measured requests in the order in which the sampler gives them; samples and later turns
     /// refer to them by their index, from 0.
     pub requests: Vec<ManifestRequest>,
@@ -38,7 +38,8 @@ pub struct ManifestRequest {
     /// turn of its conversation; left out where it waits for none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// Token ids of the prompt; for a text prompt, the ids from the suite's own tokenizer.
+    /// Token ids of the prompt; for a text prompt, the ids from the suite's own tokenizer, and none
+    /// where the prompt was made without a tokenizer.
     pub prompt: Vec<u32>,
     /// Text of the prompt; left out where prompts are sent as token ids.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,7 +57,8 @@ impl Manifest {
         sha256_of(self)
     }
 
-    /// Returns the total length of all prompts, in tokens.
+    /// Returns the total length of all prompts, in tokens; 0 for prompts that were made without a
+    /// tokenizer.
     pub fn input_tokens(&self) -> u64 {
         self.requests.iter().map(|request| request.prompt.len() as u64).sum()
     }

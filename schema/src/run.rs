@@ -411,8 +411,13 @@ pub struct Counts {
     /// Number of answers by finish reason, in the server's words; `none given` for answers without
     /// one.
     pub finish_reasons: Option<BTreeMap<String, u64>>,
-    /// Number of prompt tokens of the answered requests.
+    /// Number of prompt tokens of the answered requests; null where prompts were made without a
+    /// tokenizer and the server does not count those of each request.
     pub input_tokens: Option<u64>,
+    /// Source of the number of prompt tokens where prompts were made without a tokenizer; left out
+    /// where the manifest has their lengths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub input_token_source: Option<TokenSource>,
     /// Number of output tokens that the answered requests asked for with `max_tokens`.
     pub output_tokens_requested: Option<u64>,
     /// Number of output tokens credited to the answers; `token_source` says by which count.
@@ -430,7 +435,7 @@ pub struct Counts {
     pub chunk_token_source: Option<TokenSource>,
 }
 
-/// Source of a credited number of output tokens.
+/// Source of a number of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum TokenSource {

@@ -21,7 +21,8 @@ pub struct Workload {
     /// Seed with which requests and their send times are drawn.
     pub seed: u64,
     /// Length of a prompt in tokens, or its bound or mean, as the sampler uses it; a shared prefix
-    /// comes in addition. For `multi-turn`, longest prompt with all earlier turns.
+    /// comes in addition. For `multi-turn`, longest prompt with all earlier turns; for `words`,
+    /// number of words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub input_tokens: Option<u64>,
     /// Length of an answer in tokens, or its bound or mean, as the sampler uses it. For
@@ -97,6 +98,10 @@ pub enum Pack {
     /// Requests of the user's own file, one JSON document per line.
     #[serde(rename = "jsonl")]
     Jsonl,
+    /// Prompts of common English words, sent as text. It needs neither dataset nor tokenizer; the
+    /// server counts the tokens.
+    #[serde(rename = "words")]
+    Words,
 }
 
 /// Keys of a workload that a sampler needs, and those that it accepts in addition, besides `pack`,
@@ -109,6 +114,7 @@ struct Rule {
 
 const CONVERSATIONS: &[&str] = &["dataset"];
 const FIXED_ANSWERS: &[&str] = &["output_tokens"];
+const WORDS: &[&str] = &["input_tokens", "output_tokens"];
 const RANDOM: &[&str] = &["input_tokens", "output_tokens", "range_ratio"];
 const RANDOM_TEXT: &[&str] = &["dataset", "input_tokens", "output_tokens", "range_ratio"];
 const GROUPS: &[&str] = &["prefix_tokens", "groups", "input_tokens", "output_tokens"];
@@ -134,12 +140,18 @@ impl Pack {
             }
             Self::TraceMooncake => rule("trace@mooncake", CONVERSATIONS, &[]),
             Self::Jsonl => rule("jsonl", CONVERSATIONS, &["output_tokens"]),
+            Self::Words => rule("words", WORDS, &[]),
         }
     }
 
     /// Returns the sampler's name in scenario files.
     pub fn id(self) -> &'static str {
         self.rule().id
+    }
+
+    /// True when the sampler makes prompts without a tokenizer.
+    pub fn is_without_tokenizer(self) -> bool {
+        self == Self::Words
     }
 
     /// True when the sampler's requests may have recorded send times.
@@ -180,7 +192,8 @@ impl Workload {
     }
 
     /// Returns an upper bound of the length of a sequence (prompt and answer) that the workload can
-    /// draw, in tokens, or `None` where it leaves the length of prompts or answers to the dataset.
+    /// draw, in tokens, or `None` where the dataset or the server's tokenizer decides the length of
+    /// prompts or answers.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -188,6 +201,9 @@ impl Workload {
         reason = "lengths are far below 2^53, and a ratio is checked to be from 0 to 1"
     )]
     pub fn tokens_max(&self) -> Option<u64> {
+        if self.pack.is_without_tokenizer() {
+            return None;
+        }
         let tokens = self.input_tokens? + self.output_tokens?;
         // vLLM draws around a mean, so lengths may exceed it; for others it is the upper bound.
         let above = match self.pack {

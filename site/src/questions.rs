@@ -3,30 +3,8 @@
 
 use schema::scenario::Scenario;
 
-macro_rules! scenarios {
-    ($($id:literal)*) => {
-        /// Scenarios of the suite: id, and text of the scenario file.
-        const SCENARIOS: &[(&str, &str)] =
-            &[$(($id, include_str!(concat!("../../suite/scenarios/", $id, ".toml")))),*];
-    };
-}
-
-scenarios! {
-    "balanced" "balanced-lite" "balanced-quarter"
-    "lab-generation-heavy" "lab-generation-heavy-lite" "lab-long-context" "lab-long-context-lite"
-    "lab-sharegpt" "lab-sharegpt-lite" "lab-throughput" "lab-throughput-lite"
-    "ladder-c1" "ladder-c4" "ladder-c16" "ladder-c64" "ladder-c256"
-    "ladder-lite-c1" "ladder-lite-c4" "ladder-lite-c16"
-    "long-input" "long-input-lite" "long-input-quarter"
-    "sharegpt" "sharegpt-lite" "sharegpt-quarter"
-    "thinking" "thinking-lite" "thinking-quarter"
-}
-
-/// Labs of the suite: id, and text of the lab file.
-const LABS: &[(&str, &str)] = &[
-    ("cpu-smollm2", include_str!("../../suite/labs/cpu-smollm2.toml")),
-    ("h100-qwen3.5-9b", include_str!("../../suite/labs/h100-qwen3.5-9b.toml")),
-];
+// Tables `SCENARIOS` and `LABS` of id and text of each file, which the build script writes.
+include!(concat!(env!("OUT_DIR"), "/suite.rs"));
 
 /// Returns the id of the suite's lab that asks about `model` on `target`; `None` where there is
 /// none.
@@ -74,7 +52,7 @@ mod tests {
     #[test]
     fn every_lab_of_the_suite_is_known() {
         let known: BTreeSet<String> = LABS.iter().map(|(id, _)| (*id).to_owned()).collect();
-        assert_eq!(known, stems("labs"), "the table in questions.rs and suite/labs must agree");
+        assert_eq!(known, stems("labs"));
         assert_eq!(lab_of("qwen3.5-9b", "h100-80g"), Some("h100-qwen3.5-9b"));
         assert_eq!(lab_of("qwen3.5-9b", "cpu"), None);
     }
@@ -83,7 +61,7 @@ mod tests {
     fn every_scenario_of_the_suite_has_its_question() {
         let on_disk = stems("scenarios");
         let known: BTreeSet<String> = SCENARIOS.iter().map(|(id, _)| (*id).to_owned()).collect();
-        assert_eq!(known, on_disk, "the table in questions.rs and suite/scenarios must agree");
+        assert_eq!(known, on_disk);
         for id in on_disk {
             let asked = (1..=9).find_map(|rev| of(&id, rev));
             assert!(asked.is_some_and(|question| question.ends_with('?')), "`{id}`");

@@ -13,6 +13,7 @@ mod full_disk;
 mod gpu_validation;
 mod hand_edited;
 mod interrupted;
+mod quickstart;
 mod registry;
 mod scale_bench;
 mod serving;

@@ -68,14 +68,14 @@ pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     }
 }
 
-/// Writes the JSON Schemas, which are committed and generated from the Rust types, or with `check`
+/// Writes the JSON Schemas and the reference pages, which are committed and generated from the Rust types, or with `check`
 /// prints which of them are stale. Returns cargo's exit code, which is not 0 if one is stale or the
 /// generator does not build or fails.
 ///
 /// # Errors
 /// Cargo cannot be started, or is killed by a signal.
 pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
-    let line = "run --quiet --release --locked --bin redline-schema -- schema/json";
+    let line = "run --quiet --release --locked --bin redline-schema -- schema/json docs/reference";
     shell.cargo_code(&format!("{line}{}", if check { " --check" } else { "" }))
 }
 

@@ -106,6 +106,15 @@ pub enum ControlError {
         /// characters.
         body: String,
     },
+    /// The server has none of the routes on which OpenAI-compatible servers generate text.
+    #[error(
+        "`{url}` has neither `/v1/completions` nor `/v1/chat/completions`\nhint: give an engine \
+         file with `--engine`, which names the server's route"
+    )]
+    NoRoute {
+        /// URL of the server that has no known route.
+        url: String,
+    },
     /// The server's response to a control request is not JSON.
     #[error("`{route}` did not answer with JSON")]
     Json {
@@ -121,14 +130,16 @@ impl Server {
     /// For `https://`, `trust` decides which certificates are accepted.
     ///
     /// # Errors
-    /// The URL is not valid, has another scheme than `http` and `https`, no host, or a path; its
-    /// host does not resolve; or TLS cannot be set up.
+    /// The URL is not valid, has another scheme than `http` and `https`, no host, or a path other
+    /// than `/v1`; its host does not resolve; or TLS cannot be set up.
     pub fn at(url: &str, trust: &Trust) -> Result<Self, ControlError> {
         let wrong = || ControlError::Url(url.to_owned());
         let base = Url::parse(url).map_err(|_| wrong())?;
         let secured = base.scheme() == "https";
-        // A path in the URL would be ignored, because routes come from the engine file: refuse it.
-        let bare = (secured || base.scheme() == "http") && base.path() == "/";
+        // Clients of OpenAI's API are given the address with `/v1`, with which all its routes begin.
+        // Any other path would be ignored, because routes come from the engine file: refuse it.
+        let is_bare = ["/", "/v1", "/v1/"].contains(&base.path());
+        let bare = (secured || base.scheme() == "http") && is_bare;
         let host = base.host_str().filter(|_| bare).ok_or_else(wrong)?;
         let port = base.port_or_known_default().ok_or_else(wrong)?;
         let authority = format!("{host}:{port}");
@@ -193,11 +204,23 @@ impl Server {
         route: &str,
         limit: Duration,
     ) -> Result<String, ControlError> {
+        let head = self.head(method, route) + "Content-Length: 0\r\n\r\n";
+        self.exchange(caller, route, head.as_bytes(), limit)
+    }
+
+    /// Sends the bytes of `request` and returns the response body as text, if its status is success.
+    fn exchange(
+        &self,
+        caller: &mut Caller<'_>,
+        route: &str,
+        request: &[u8],
+        limit: Duration,
+    ) -> Result<String, ControlError> {
         let unreachable = |error: CallError| ControlError::Unreachable {
             url: self.url(route),
             message: error.to_string(),
         };
-        let reply = caller.ask(&self.question(method, route), limit).map_err(unreachable)?;
+        let reply = caller.ask(request, limit).map_err(unreachable)?;
         let body = String::from_utf8_lossy(&reply.body).into_owned();
         if !(200..300).contains(&reply.status) {
             // An error page may be long; its beginning suffices for a message.
@@ -211,16 +234,30 @@ impl Server {
         Ok(body)
     }
 
-    fn question(&self, method: &str, route: &str) -> Vec<u8> {
+    /// Sends `body` as JSON in a POST to the server's `route`.
+    ///
+    /// # Errors
+    /// No usable HTTP response within [`LIMIT`], or a status other than success (2xx).
+    pub(crate) fn post_json(&self, route: &str, body: &Value) -> Result<(), ControlError> {
+        let body = body.to_string();
+        let head = self.head("POST", route);
+        let length = body.len();
+        let request = format!(
+            "{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        self.exchange(&mut Caller::new(self), route, request.as_bytes(), LIMIT).map(drop)
+    }
+
+    /// Returns the first lines of a request: method, route, host and API key.
+    fn head(&self, method: &str, route: &str) -> String {
         let key = self.key.as_ref();
         let key = key.map(|key| format!("Authorization: {}\r\n", key.authorization()));
         let (authority, key) = (&self.authority, key.unwrap_or_default());
-        let head =
-            format!("{method} {route} HTTP/1.1\r\nHost: {authority}\r\nAccept: */*\r\n{key}");
-        (head + "Content-Length: 0\r\n\r\n").into_bytes()
+        format!("{method} {route} HTTP/1.1\r\nHost: {authority}\r\nAccept: */*\r\n{key}")
     }
 
-    fn url(&self, route: &str) -> String {
+    /// Returns the URL of `route` on the server.
+    pub(crate) fn url(&self, route: &str) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}{route}", self.authority)
     }
@@ -395,12 +432,14 @@ mod tests {
     fn only_bare_addresses_of_http_are_taken() {
         let at = |url: &str| Server::at(url, &Trust::default());
         for url in
-            ["", "127.0.0.1:80", "ftp://127.0.0.1:9", "http://", "https://", "http://127.0.0.1/v1"]
+            ["", "127.0.0.1:80", "ftp://127.0.0.1:9", "http://", "https://", "http://127.0.0.1/v2"]
         {
             assert!(matches!(at(url), Err(ControlError::Url(_))), "{url:?}");
         }
-        let server = at("http://127.0.0.1:8000/").unwrap();
-        assert_eq!(server.authority, "127.0.0.1:8000");
+        for url in ["http://127.0.0.1:8000/", "http://127.0.0.1:8000/v1"] {
+            assert_eq!(at(url).unwrap().authority, "127.0.0.1:8000");
+        }
+        let server = at("http://127.0.0.1:8000").unwrap();
         assert_eq!(server.url("/metrics"), "http://127.0.0.1:8000/metrics");
     }
 

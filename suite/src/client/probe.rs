@@ -75,6 +75,53 @@ pub fn served_model(server: &Server) -> Option<String> {
     Some(list["data"][0]["id"].as_str()?.to_owned())
 }
 
+/// Routes on which OpenAI-compatible servers generate text, in the order in which they are tried: the
+/// first one adds no chat template to a prompt.
+const ROUTES: [&str; 2] = ["/v1/completions", "/v1/chat/completions"];
+
+/// Finds out how a server that no engine file describes is asked: requests one token of `model` on
+/// each known route, with and without the field `ignore_eos`, until one succeeds. Writes the result
+/// into `request`.
+///
+/// # Errors
+/// The server does not respond, has no known route, or refuses every request for another reason,
+/// such as a wrong API key or model name.
+pub fn find_route(server: &Server, model: &str, request: &mut Request) -> Result<(), ControlError> {
+    let mut refused = None;
+    for route in ROUTES {
+        for ignore_eos in [true, false] {
+            let mut body = body(ApiFormat::of_route(route), json!("Hello"), 1);
+            body.insert("model".into(), json!(model));
+            if ignore_eos {
+                body.insert("ignore_eos".into(), json!(true));
+            }
+            match server.post_json(route, &Value::Object(body)) {
+                Ok(()) => {
+                    (request.route, request.ignore_eos) = (route.to_owned(), ignore_eos);
+                    return Ok(());
+                }
+                Err(error) if is_no_route(&error) => break,
+                Err(ControlError::Status { status, body, route }) => {
+                    // The first route's reason is the one that a reader can act on.
+                    refused.get_or_insert(ControlError::Status { status, body, route });
+                }
+                Err(other) => return Err(other),
+            }
+        }
+    }
+    Err(refused.unwrap_or_else(|| ControlError::NoRoute { url: server.url("") }))
+}
+
+/// True for the answer of a server that lacks the route. A server that lacks the model answers 404
+/// too, and names the model.
+fn is_no_route(error: &ControlError) -> bool {
+    match error {
+        ControlError::Status { status: 404, body, .. } => !body.contains("model"),
+        ControlError::Status { status: 405 | 501, .. } => true,
+        _ => false,
+    }
+}
+
 /// Requests the server's metrics and returns them by the suite's names.
 ///
 /// # Errors

@@ -94,6 +94,13 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Returns the built-in engine file, which knows only routes that OpenAI-compatible servers
+    /// share.
+    pub fn generic() -> anyhow::Result<Self> {
+        let file = parse(include_str!("openai.toml")).context("the built-in engine file")?;
+        Ok(Self { id: "openai".to_owned(), file })
+    }
+
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let text = read(path, "engine")?;
         let file = parse(&text)
@@ -119,14 +126,16 @@ fn stem(path: &Path) -> String {
 /// Command-line flags of `redline-bench` that describe the server to connect to.
 #[derive(Debug, Args)]
 pub struct ServerFlags {
-    /// URL of the server that the command connects to.
+    /// URL of the server that the command connects to; a path `/v1` is accepted and left out.
     #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
     #[command(flatten)]
     trust: Trust,
-    /// Engine file: the routes and features of this kind of server, as in `suite/engines`.
+    /// Engine file: the routes and features of this kind of server, as in `suite/engines`. Without
+    /// it the server is asked for `/v1/completions` and `/v1/chat/completions`, and neither its
+    /// version nor its configuration is read.
     #[arg(long, value_name = "FILE")]
-    engine: PathBuf,
+    engine: Option<PathBuf>,
 }
 
 /// Command-line flag of `redline-bench` that names the file with a server's API key.
@@ -138,8 +147,14 @@ pub struct KeyFlag {
 }
 
 impl ServerFlags {
+    /// Returns the engine file that the flag names, or `None` without the flag.
+    pub fn named_engine(&self) -> anyhow::Result<Option<Engine>> {
+        self.engine.as_deref().map(Engine::open).transpose()
+    }
+
+    /// Returns the engine file that the flag names, else the built-in one.
     pub fn engine(&self) -> anyhow::Result<Engine> {
-        Engine::open(&self.engine)
+        self.named_engine()?.map_or_else(Engine::generic, Ok)
     }
 
     pub fn server(&self, key: &KeyFlag) -> anyhow::Result<Server> {

@@ -36,9 +36,10 @@ pub struct PlanFlags {
     /// or a JSONL file with one request per line. Scenarios that generate their prompts need none.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
-    /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
+    /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer. Only the sampler `words`
+    /// needs none.
     #[arg(long, value_name = "FILE")]
-    tokenizer: PathBuf,
+    tokenizer: Option<PathBuf>,
     /// Form in which the planned prompts will be sent.
     #[arg(long, default_value = "token_ids")]
     #[arg(value_parser = PossibleValuesParser::new(["token_ids", "text"]).map(form))]
@@ -67,8 +68,8 @@ fn form(name: String) -> PromptForm {
 /// the plan cannot be written.
 pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     let file = ScenarioFile::open(&flags.scenario)?;
-    let tokenizer = Tokenizer::open(&flags.tokenizer)?;
-    let plan = drawn(&file, flags.dataset.as_deref(), &tokenizer, flags.prompt_form)?;
+    let tokenizer = flags.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
+    let plan = drawn(&file, flags.dataset.as_deref(), tokenizer.as_ref(), flags.prompt_form)?;
     let manifest = &plan.manifest;
     let sha256 = manifest.sha256()?;
     // A request that waits for another's answer has no send time of its own.
@@ -96,16 +97,19 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
 }
 
 /// Draws the plan of a scenario (requests, send times, warm-up) from dataset and tokenizer; `form`
-/// is the form of its prompts. A dataset that the scenario does not use is not opened.
+/// is the form of its prompts, if they have token ids. A dataset that the scenario does not use is not opened.
 pub fn drawn(
     file: &ScenarioFile,
     dataset: Option<&Path>,
-    tokenizer: &Tokenizer,
+    tokenizer: Option<&Tokenizer>,
     form: PromptForm,
 ) -> anyhow::Result<Plan> {
     // A dataset that the scenario does not sample from is ignored, else the record would name it.
     let dataset = dataset.filter(|_| file.scenario.workload.dataset.is_some());
     let dataset = dataset.map(Dataset::open).transpose()?;
+    // Prompts that are made without a tokenizer have no token ids.
+    let as_text = file.scenario.workload.pack.is_without_tokenizer();
+    let form = if as_text { PromptForm::Text } else { form };
     plan(&file.id, &file.scenario, dataset.as_ref(), tokenizer, form)
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
 }
@@ -114,7 +118,7 @@ pub fn drawn(
 /// an engine that takes prompts in `form`, and has no request that waits for a later one.
 pub fn replayed(
     path: &Path,
-    tokenizer: &Tokenizer,
+    tokenizer: Option<&Tokenizer>,
     form: PromptForm,
 ) -> anyhow::Result<(ScenarioFile, Plan)> {
     let shown = path.display();
@@ -126,12 +130,15 @@ pub fn replayed(
     if manifest.sha256()? != saved.manifest_sha256 {
         bail!("plan `{shown}` was changed: its requests do not have the hash that it states");
     }
-    ensure!(
-        // Another tokenizer would count the retokenized output differently.
-        manifest.tokenizer_sha256 == tokenizer.sha256,
-        "plan `{shown}` was drawn with another tokenizer\nhint: give the one whose SHA-256 is {}",
-        manifest.tokenizer_sha256
-    );
+    // Another tokenizer would count the retokenized output differently.
+    let given = tokenizer.map(|tokenizer| &tokenizer.sha256);
+    if let Some(wanted) = manifest.tokenizer_sha256.as_ref().filter(|sha256| given != Some(sha256))
+    {
+        bail!(
+            "plan `{shown}` was drawn with another tokenizer\nhint: give the one whose SHA-256 is \
+             {wanted} with `--tokenizer`"
+        );
+    }
     if manifest.prompt_form == PromptForm::TokenIds && form == PromptForm::Text {
         bail!(
             "plan `{shown}` has prompts as token ids, which this engine does not accept\nhint: draw \
@@ -232,7 +239,7 @@ impl Totals {
     fn drawn(&self, dataset: &Dataset, tokenizer: &Tokenizer) -> anyhow::Result<(u64, u64)> {
         let form = PromptForm::TokenIds;
         let scenario = Scenario::parse(&self.scenario()).context("a sample's scenario")?;
-        let drawn = plan("published", &scenario, Some(dataset), tokenizer, form)?.manifest;
+        let drawn = plan("published", &scenario, Some(dataset), Some(tokenizer), form)?.manifest;
         Ok((drawn.input_tokens(), drawn.output_tokens()))
     }
 

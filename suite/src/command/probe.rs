@@ -39,7 +39,8 @@ Example, the version that is running and the size of its KV cache:
 /// The engine file or key file cannot be used, the server's URL is not valid, or TLS cannot be set
 /// up. A server that does not answer is no error: only the exit code and standard error tell it.
 pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
-    let (engine, server) = (flags.server.engine()?, flags.server.server(&flags.key)?);
+    let engine = flags.server.engine()?;
+    let server = flags.server.server(&flags.key)?;
     answered(probe(&server, &engine.id, &engine.file), |probed| Ok(to_file_text(&probed.probe)?))
 }
 

@@ -16,13 +16,15 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::export::{ExportTo, export_all};
+use super::files;
 use super::files::{Engine, Keeper, KeyFlag, ScenarioFile, ServerFlags};
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
 use super::table::table;
 use crate::client::control::{ControlError, Server};
 use crate::client::drive::DriveError;
-use crate::client::probe::{Probed, probe, served_model};
+use crate::client::probe::{Probed, find_route, probe, served_model};
+use crate::clock::{realtime_ns, utc_now};
 use crate::export::ReportFacts;
 use crate::measure::rates::Slo;
 use crate::measure::summary::whole;
@@ -41,8 +43,8 @@ pub struct BenchFlags {
     #[command(flatten)]
     key: KeyFlag,
     /// Scenario file, as in `suite/scenarios`; the file name without extension is the scenario's
-    /// id.
-    #[arg(long, value_name = "FILE", required_unless_present = "plan")]
+    /// id. Without it, `run` sends 40 prompts of 128 common words, 4 at a time.
+    #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Dataset that the scenario samples from: conversations as a JSON array in ShareGPT's format,
     /// or a JSONL file with one request per line. Scenarios that generate their prompts need none.
@@ -51,9 +53,10 @@ pub struct BenchFlags {
     /// Plan saved by `redline-bench plan --out`, sent unchanged; replaces scenario and dataset.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "dataset"])]
     plan: Option<PathBuf>,
-    /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer.
+    /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer. Scenarios of the sampler
+    /// `words`, such as the one that is built in, need none.
     #[arg(long, value_name = "FILE")]
-    tokenizer: PathBuf,
+    tokenizer: Option<PathBuf>,
     /// Model name that requests carry; by default the first model that the server lists, else the
     /// one that its configuration states.
     #[arg(long, value_name = "NAME")]
@@ -81,6 +84,13 @@ pub struct BenchFlags {
     no_output_check: bool,
 }
 
+impl BenchFlags {
+    /// True when the flags name neither a scenario nor a plan.
+    fn is_scenario_built_in(&self) -> bool {
+        self.scenario.is_none() && self.plan.is_none()
+    }
+}
+
 /// Parses a rate per second or a duration in seconds given as a flag; it must be from 0.001 to 1e6.
 ///
 /// # Errors
@@ -101,6 +111,12 @@ fn interval(text: &str) -> Result<f64, String> {
 /// Default time between two samples of server, machine and GPUs, in nanoseconds.
 pub(super) const TELEMETRY_NS: u64 = 1_000_000_000;
 
+/// Function that makes the scenario of a command where no flag names one, for the given engine.
+pub(super) type DefaultScenario = fn(&Engine) -> anyhow::Result<ScenarioFile>;
+
+const NO_SCENARIO: &str = "neither scenario nor plan is given\nhint: give `--scenario FILE`, such as \
+                           one of `suite/scenarios`";
+
 /// Inputs of a measuring command that are opened before the first request is sent: server, engine,
 /// plan, tokenizer and settings.
 pub(super) struct Bench {
@@ -110,7 +126,8 @@ pub(super) struct Bench {
     pub meter: Meter,
     pub probed: Probed,
     pub reference: Option<Reference>,
-    pub tokenizer: Tokenizer,
+    /// Tokenizer, if one is given.
+    pub tokenizer: Option<Tokenizer>,
     pub file: ScenarioFile,
     pub plan: Plan,
     /// Model name that requests carry, if a flag gave one; `None` uses the server's.
@@ -130,36 +147,36 @@ pub(super) struct Point {
 
 impl Bench {
     /// Reads the files that the flags name, probes the server, and draws the plan of requests or
-    /// reads a saved one.
+    /// reads a saved one. `default` makes the scenario where the flags name neither scenario nor
+    /// plan.
     ///
     /// # Errors
-    /// A file that the flags name cannot be read or used, the server's URL is not valid, TLS cannot
-    /// be set up, the server does not answer or is not ready, the requests cannot be drawn or do
-    /// not suit the engine, or the system refuses signal handlers.
-    pub fn open(flags: &BenchFlags) -> anyhow::Result<Self> {
+    /// Neither scenario nor plan is given and there is no default; a file that the flags name cannot
+    /// be read or used, the server's URL is not valid, TLS cannot be set up, the server does not
+    /// answer or is not ready, the requests cannot be drawn or do not suit the engine, or the system
+    /// refuses signal handlers.
+    pub fn open(flags: &BenchFlags, default: Option<DefaultScenario>) -> anyhow::Result<Self> {
         // The handlers come first, so that an interruption while inputs load has the documented
         // exit code.
         let signals = Signals::caught()?;
-        let engine = flags.server.engine()?;
+        let engine = flags.server.named_engine()?;
         let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
         let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
-        let tokenizer = Tokenizer::open(&flags.tokenizer)?;
+        let tokenizer = flags.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
         let server = flags.server.server(&flags.key)?;
         // The server is probed before the requests are drawn, so that a wrong URL fails early.
-        let probed = probe(&server, &engine.id, &engine.file)?;
-        let (file, plan) = match (file, &flags.plan) {
-            (Some(file), _) => {
-                let form = engine.prompt_form();
-                let plan = drawn(&file, flags.dataset.as_deref(), &tokenizer, form)?;
+        let (engine, probed) = found(engine, &server, flags.model.as_deref())?;
+        let form = engine.prompt_form();
+        let (file, plan) = match (file, &flags.plan, default) {
+            (None, Some(path), _) => replayed(path, tokenizer.as_ref(), form)?,
+            (file, _, default) => {
+                let made = || default.context(NO_SCENARIO)?(&engine);
+                let file = file.map_or_else(made, Ok)?;
+                let plan = drawn(&file, flags.dataset.as_deref(), tokenizer.as_ref(), form)?;
                 (file, plan)
             }
-            (None, path) => {
-                // The command line parser makes sure that one of the two flags is given.
-                let path = path.as_deref().context("neither scenario nor plan is given")?;
-                replayed(path, &tokenizer, engine.prompt_form())?
-            }
         };
-        can_be_primed(&file.scenario, engine.prompt_form())?;
+        can_be_primed(&file.scenario, plan.manifest.prompt_form)?;
         let conduct = Conduct {
             no_progress_ns: nanoseconds(flags.timeout_s),
             telemetry_ns: Some(nanoseconds(flags.telemetry_s)).filter(|pause| *pause > 0),
@@ -237,7 +254,7 @@ impl Bench {
             scenario: &point.scenario,
             facts: point.facts.clone(),
             plan: &point.plan,
-            tokenizer: &self.tokenizer,
+            tokenizer: self.tokenizer.as_ref(),
             model: self.model_name(),
             probed: &self.probed,
             meter: &self.meter,
@@ -290,6 +307,26 @@ impl Bench {
         // model.
         self.model.clone().or_else(served).or_else(told).unwrap_or_default()
     }
+}
+
+/// Returns the engine and what its server reports about itself. A server that no engine file
+/// describes is asked which route answers.
+fn found(
+    engine: Option<Engine>,
+    server: &Server,
+    model: Option<&str>,
+) -> anyhow::Result<(Engine, Probed)> {
+    if let Some(engine) = engine {
+        let probed = probe(server, &engine.id, &engine.file)?;
+        return Ok((engine, probed));
+    }
+    let mut engine = Engine::generic()?;
+    let served = served_model(server);
+    let model = model.map(str::to_owned).or_else(|| served.clone()).unwrap_or_default();
+    find_route(server, &model, &mut engine.file.request)?;
+    let mut probed = Probed::default();
+    probed.probe.model.id = served.unwrap_or_default();
+    Ok((engine, probed))
 }
 
 /// Checks that a primed cache is possible: priming cuts prompts at token boundaries, so the engine
@@ -356,9 +393,10 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 pub struct RunFlags {
     #[command(flatten)]
     bench: BenchFlags,
-    /// File to write the run's measurement to, as JSON.
+    /// File to write the run's measurement to, as JSON; by default `measurement-TIME.json` in this
+    /// folder.
     #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    out: Option<PathBuf>,
     /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be given
     /// several times. TTFT and E2E count from the scheduled send.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
@@ -370,7 +408,11 @@ pub struct RunFlags {
 }
 
 const EXAMPLE: &str = "\
-Example:
+Examples: a server that is already running, and nothing else,
+
+  redline-bench run --url http://127.0.0.1:8000
+
+and a scenario with its dataset:
 
   redline-bench run --url http://127.0.0.1:8000 --engine redline.toml --scenario ladder-lite-c4.toml \\
     --dataset rows.json --tokenizer tokenizer.json --out m.json --export vllm-json=v.json
@@ -392,14 +434,40 @@ What the numbers mean:
 /// A file or other value that the flags give cannot be used, the server does not answer, the system
 /// refuses signal handlers, the run ends without a measurement, or a result cannot be written.
 pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
-    let bench = Bench::open(&flags.bench)?;
-    let measurement = match bench.measure(&bench.point()?, &flags.slo, &flags.out) {
+    let bench = Bench::open(&flags.bench, Some(words_scenario))?;
+    let out = flags.out.clone().map_or_else(default_out, Ok)?;
+    if flags.bench.is_scenario_built_in() {
+        // The scenario is saved so that it can be edited, and the same prompts sent again.
+        let path = out.with_file_name(format!("{}.toml", bench.file.id));
+        files::text(&path, &bench.file.scenario.to_toml().context("the built-in scenario")?)?;
+        eprintln!("scenario `{}`: {}", path.display(), bench.file.scenario.question);
+    }
+    let measurement = match bench.measure(&bench.point()?, &flags.slo, &out) {
         Ok(finished) => finished.measurement,
         Err(error) => return bench.unmeasured(error),
     };
     print!("{}", table(&measurement));
-    export_all(&flags.export, &flags.out, &bench.report_facts())?;
+    if flags.out.is_none() {
+        println!("measurement    {}", out.display());
+    }
+    export_all(&flags.export, &out, &bench.report_facts())?;
     Ok(exit_of(&measurement))
+}
+
+/// Makes the built-in scenario: 4 users, whose prompts are drawn with the current second as seed, so
+/// that no earlier run has left them in the server's prefix cache.
+fn words_scenario(engine: &Engine) -> anyhow::Result<ScenarioFile> {
+    let mut scenario = Scenario::parse(include_str!("words-c4.toml"))?;
+    scenario.workload.seed = realtime_ns() / 1_000_000_000;
+    // A server that refuses the field ends answers by itself.
+    scenario.output.ignore_eos = engine.file.request.ignore_eos;
+    Ok(ScenarioFile::made_up(scenario, "words-c4")?.file)
+}
+
+fn default_out() -> anyhow::Result<PathBuf> {
+    let now = utc_now().context("the system clock has no usable date")?;
+    let digits: String = now.chars().filter(char::is_ascii_alphanumeric).collect();
+    Ok(PathBuf::from(format!("measurement-{digits}.json")))
 }
 
 /// Returns the exit code for a measurement: success unless it is INVALID or its status is not `ok`,

@@ -65,7 +65,7 @@ Each row is a point: answered requests, requests and output tokens per second, T
 /// A file or other value that the flags give cannot be used, the server does not answer, the system
 /// refuses signal handlers, a run ends without a measurement, or a result cannot be written.
 pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
-    let bench = Bench::open(&flags.bench)?;
+    let bench = Bench::open(&flags.bench, None)?;
     files::make_folder(&flags.out)?;
     println!("{}", row(HEADING));
     let mut worst = Exit::Well;
@@ -206,7 +206,7 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     };
     let (from, to) = (flags.from_requests_per_s, flags.to_requests_per_s);
     ensure!(from <= to, "the search would begin at {from} requests/s and end at {to}");
-    let bench = Bench::open(&flags.bench)?;
+    let bench = Bench::open(&flags.bench, None)?;
     // With fewer requests even runs without any miss cannot reach the confidence.
     let (all, needed) = (bench.requests() * u64::from(flags.repeats), target.requests_min());
     if all < needed {

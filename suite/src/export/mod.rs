@@ -100,7 +100,7 @@ impl ReportFacts {
             Pack::PrefixGroupsSglang => "generated-shared-prefix",
             Pack::PrefixRepetitionVllm => "prefix_repetition",
             Pack::TraceMooncake => "mooncake",
-            Pack::Jsonl => "custom",
+            Pack::Jsonl | Pack::Words => "custom",
             Pack::MultiTurn => return None,
         })
     }

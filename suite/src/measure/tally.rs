@@ -113,8 +113,9 @@ pub struct Answered<'a> {
     pub sample: &'a Sample,
     /// Output tokens that the request is credited with.
     pub credit: Credit,
-    /// Number of the request's prompt tokens in the workload manifest.
-    pub prompt_tokens: u64,
+    /// Number of the request's prompt tokens: of the workload manifest, or, where the prompt was
+    /// made without a tokenizer, of the server's usage. `None` if neither is known.
+    pub prompt_tokens: Option<u64>,
     /// Number of output tokens that the request asked for.
     pub requested: u64,
     /// Number of tokens in the answer's text by the suite's own tokenizer; `None` if it cannot
@@ -126,20 +127,27 @@ pub struct Answered<'a> {
 pub fn answered<'a>(
     samples: &'a [Sample],
     manifest: &Manifest,
-    tokenizer: &Tokenizer,
+    tokenizer: Option<&Tokenizer>,
 ) -> Vec<Answered<'a>> {
     let ok = samples.iter().zip(&manifest.requests).filter(|(sample, _)| sample.is_ok());
     ok.map(|(sample, request)| {
-        let retokenized = retokenized(sample, tokenizer);
+        let retokenized = tokenizer.and_then(|tokenizer| retokenized(sample, tokenizer));
+        let planned = Some(request.prompt.len() as u64).filter(|_| is_planned(manifest));
         Answered {
             sample,
             credit: credit(sample, retokenized.as_ref()),
-            prompt_tokens: request.prompt.len() as u64,
+            prompt_tokens: planned.or(sample.usage.map(|usage| usage.prompt_tokens)),
             requested: request.output_tokens,
             retokenized: retokenized.map(|found| found.tokens),
         }
     })
     .collect()
+}
+
+/// True when the lengths of the manifest's prompts are known before they are sent, because they were
+/// made with a tokenizer.
+pub fn is_planned(manifest: &Manifest) -> bool {
+    manifest.tokenizer_sha256.is_some()
 }
 
 /// Test helper: returns each sample as an answered request with one prompt token and one requested
@@ -149,7 +157,7 @@ pub fn untokenized(samples: &[Sample]) -> Vec<Answered<'_>> {
     let answered = |sample| Answered {
         sample,
         credit: credit(sample, None),
-        prompt_tokens: 1,
+        prompt_tokens: Some(1),
         requested: 1,
         retokenized: None,
     };
@@ -170,7 +178,7 @@ fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
 
 /// Counts the requests, failures and tokens of a run. Token counts include only answered requests,
 /// so that they match the times; tokens of failed requests are not counted.
-pub fn counts(samples: &[Sample], answered: &[Answered<'_>]) -> Counts {
+pub fn counts(samples: &[Sample], answered: &[Answered<'_>], manifest: &Manifest) -> Counts {
     let mut failures = BTreeMap::new();
     let mut finish_reasons = BTreeMap::new();
     for sample in samples {
@@ -183,13 +191,16 @@ pub fn counts(samples: &[Sample], answered: &[Answered<'_>]) -> Counts {
     }
     let sum = |count: fn(&Answered<'_>) -> u64| Some(answered.iter().map(count).sum());
     let retokenized: Option<u64> = answered.iter().map(|request| request.retokenized).sum();
+    let input_tokens: Option<u64> = answered.iter().map(|request| request.prompt_tokens).sum();
+    let is_reported = !is_planned(manifest) && input_tokens.is_some();
     Counts {
         requests_planned: Some(samples.len() as u64),
         requests_ok: Some(answered.len() as u64),
         requests_failed: Some((samples.len() - answered.len()) as u64),
         failures: Some(failures),
         finish_reasons: Some(finish_reasons),
-        input_tokens: sum(|request| request.prompt_tokens),
+        input_tokens,
+        input_token_source: is_reported.then_some(TokenSource::Usage),
         output_tokens_requested: sum(|request| request.requested),
         output_tokens_reported: sum(|request| request.credit.tokens),
         output_tokens_retokenized: retokenized,

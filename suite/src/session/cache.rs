@@ -14,6 +14,7 @@ use serde_json::Value;
 use crate::client::control::Server;
 use crate::client::sample::Sample;
 use crate::measure::summary::{float, whole};
+use crate::measure::tally::is_planned;
 use crate::telemetry::Watch;
 use crate::workload::sampler::Plan;
 
@@ -81,7 +82,9 @@ impl Observed {
         // Without a counter of the server, the `usage` of the answers still states the hits.
         let hits = watch.grown("prefix_hit_tokens").or_else(|| cached_in_usage(samples));
         let pages = assignment.probed.page_tokens.and_then(|tokens| usize::try_from(tokens).ok());
-        let expected = pages.map(|pages| {
+        // Prompts that were made without a tokenizer have no token ids to compare.
+        let planned = is_planned(&assignment.plan.manifest);
+        let expected = pages.filter(|_| planned).map(|pages| {
             // Hits among the priming requests happen before the clock starts and do not count.
             let ahead = expected_hit_tokens(&self.priming, pages);
             let all = [&self.priming[..], &assignment.plan.manifest.requests].concat();

@@ -95,7 +95,9 @@ impl Assignment<'_> {
 
     fn fixed_requests(&self) -> anyhow::Result<Vec<ManifestRequest>> {
         let request = |text: &&str| {
-            let prompt = self.tokenizer.encode(text)?;
+            // Without a tokenizer the text is sent, and the server tokenizes it.
+            let encoded = self.tokenizer.map(|tokenizer| tokenizer.encode(text)).transpose()?;
+            let prompt = encoded.unwrap_or_default();
             Ok(self.request(prompt, TOKENS as u64, Some(*text)))
         };
         PROMPTS.iter().map(request).collect()
@@ -103,7 +105,7 @@ impl Assignment<'_> {
 
     fn request(&self, prompt: Vec<u32>, output_tokens: u64, text: Option<&str>) -> ManifestRequest {
         // An engine that takes no ids gets the text and tokenizes it itself.
-        let as_text = !self.engine.request.sends_ids();
+        let as_text = !self.engine.request.sends_ids() || prompt.is_empty();
         let text = text.filter(|_| as_text).map(str::to_owned);
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
@@ -140,13 +142,17 @@ impl Assignment<'_> {
 
 /// Returns the output token ids of every answer, and their source: the server's if it returns some
 /// for each answer, else those of the retokenized texts. `None` if a text has no tokens or cannot
-/// be tokenized.
-fn output_ids(samples: &[Sample], tokenizer: &Tokenizer) -> Option<(Vec<Vec<u32>>, IdsSource)> {
+/// be tokenized, also because there is no tokenizer.
+fn output_ids(
+    samples: &[Sample],
+    tokenizer: Option<&Tokenizer>,
+) -> Option<(Vec<Vec<u32>>, IdsSource)> {
     let whole = |ids: &Vec<Vec<u32>>| ids.iter().all(|ids| !ids.is_empty());
     let given: Vec<Vec<u32>> = samples.iter().map(|sample| sample.ids.clone()).collect();
     if whole(&given) {
         return Some((given, IdsSource::Given));
     }
+    let tokenizer = tokenizer?;
     let retokenized: anyhow::Result<Vec<Vec<u32>>> =
         samples.iter().map(|sample| tokenizer.encode_plain(&sample.text)).collect();
     Some((retokenized.ok().filter(whole)?, IdsSource::Retokenized))

@@ -33,7 +33,7 @@ use crate::clock::utc_now;
 use crate::measure::distribution::Distributions;
 use crate::measure::rates::{Slo, Wall, lengths, met, metrics};
 use crate::measure::summary::{float, whole};
-use crate::measure::tally::{Answered, answered, counts};
+use crate::measure::tally::{Answered, answered, counts, is_planned};
 use crate::telemetry::gpu::Meter;
 use crate::telemetry::{Ranks, Watch, joules_per_token};
 use crate::workload::sampler::Plan;
@@ -53,7 +53,9 @@ pub struct Assignment<'a> {
     /// Facts about the run's scenario as the record states them.
     pub facts: ScenarioFacts,
     pub plan: &'a Plan,
-    pub tokenizer: &'a Tokenizer,
+    /// Tokenizer with which prompts were made and answers are tokenized again; `None` where the
+    /// sampler needs none and none is given.
+    pub tokenizer: Option<&'a Tokenizer>,
     /// Model name that the run's requests carry: the one that a flag gives, else the one that the
     /// server reports; empty if there is neither.
     pub model: String,
@@ -234,7 +236,7 @@ impl Assignment<'_> {
         let driven = &seen.driven;
         let answered = answered(&driven.samples, &self.plan.manifest, self.tokenizer);
         let all = Distributions::of(&answered);
-        let counts = counts(&driven.samples, &answered);
+        let counts = counts(&driven.samples, &answered, &self.plan.manifest);
         let tls = self.server.tls.as_ref().and_then(Tls::facts);
         let client = ClientFacts { tls, ..client_facts(driven, &all) };
         let cache = seen.cache.facts(self, &driven.samples, &seen.watch);
@@ -289,7 +291,10 @@ impl Assignment<'_> {
     fn evidence(&self, answered: &[Answered<'_>], all: &Distributions) -> Evidence {
         let manifest = &self.plan.manifest;
         let mean = |sum: u64, count: usize| float(sum) / float(count.max(1) as u64);
-        let survivors: u64 = answered.iter().map(|request| request.prompt_tokens).sum();
+        // Without planned lengths there is nothing to compare the answered prompts with.
+        let is_planned = is_planned(manifest);
+        let prompts = answered.iter().filter_map(|request| request.prompt_tokens);
+        let survivors: u64 = if is_planned { prompts.sum() } else { 0 };
         // Only prompts sent as ids have an exact length; text is tokenized by the server.
         let as_ids = manifest.prompt_form == PromptForm::TokenIds;
         let prompts_miscounted = answered.iter().filter(|request| as_ids && miscounted(request));
@@ -340,7 +345,7 @@ fn bare(facts: &ScenarioFacts, status: Status, failure: Failure, validity: &str)
 
 fn miscounted(request: &Answered<'_>) -> bool {
     let usage = request.sample.usage;
-    usage.is_some_and(|usage| usage.prompt_tokens != request.prompt_tokens)
+    usage.is_some_and(|usage| Some(usage.prompt_tokens) != request.prompt_tokens)
 }
 
 /// Returns the facts about the load generator in a run, such as CPU share, loop lag, receive time

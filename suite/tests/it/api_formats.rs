@@ -91,8 +91,13 @@ fn times_counts_and_their_provenance_are_exact() {
         assert_eq!((credit.tokens, credit.source), (6, source), "{claim}");
         assert_eq!(credit.chunk_source, Some(chunk_source), "{claim}");
         let chunks = 6 / tokens_per_chunk;
-        let answered =
-            Answered { sample: &sample, credit, prompt_tokens: 3, requested: 6, retokenized: None };
+        let answered = Answered {
+            sample: &sample,
+            credit,
+            prompt_tokens: Some(3),
+            requested: 6,
+            retokenized: None,
+        };
         let all = Distributions::of(&[answered]);
         let gaps = chunks - 1;
         let decode_ns = gaps * 3 * MS;

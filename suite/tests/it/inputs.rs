@@ -47,7 +47,8 @@ fn the_standard_lite_scenarios_have_the_manifests_that_are_published() {
     for id in ["sharegpt-lite", "balanced-lite", "thinking-lite", "long-input-lite"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("scenarios/{id}.toml"));
         let scenario = Scenario::parse(&std::fs::read_to_string(file).unwrap()).unwrap();
-        let plan = plan(id, &scenario, Some(&dataset), &tokenizer, PromptForm::TokenIds).unwrap();
+        let plan =
+            plan(id, &scenario, Some(&dataset), Some(&tokenizer), PromptForm::TokenIds).unwrap();
         let manifest = &plan.manifest;
         found += &format!(
             "{id} requests {} input {} output {} {}\n",

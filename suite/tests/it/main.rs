@@ -16,5 +16,6 @@ mod samplers;
 mod serving;
 mod telemetry;
 mod tls;
+mod url;
 mod verdicts;
 mod workspace;

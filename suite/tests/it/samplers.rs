@@ -85,7 +85,7 @@ fn drawn(tokenizer: &Path, conversations: &Path, expected: &Expect) {
     let mut found = String::new();
     for (pack, workload) in CASES {
         let scenario = scenario(pack, workload, 0, AT_ONCE);
-        let plan = plan("x", &scenario, Some(&dataset), &tokenizer, PromptForm::TokenIds);
+        let plan = plan("x", &scenario, Some(&dataset), Some(&tokenizer), PromptForm::TokenIds);
         let plan = plan.unwrap_or_else(|error| panic!("{pack}: {error}"));
         write!(found, "{}", line(pack, &plan.manifest.requests)).expect("a string");
     }
@@ -158,7 +158,7 @@ fn planned(
     let tokenizer = Tokenizer::open(&tokenizer).expect("a tokenizer");
     let dataset = Dataset::open(&data).expect("a data set");
     let dataset = Some(&dataset).filter(|_| workload.contains("dataset"));
-    plan("x", &scenario(pack, workload, warmup, arrival), dataset, &tokenizer, form)
+    plan("x", &scenario(pack, workload, warmup, arrival), dataset, Some(&tokenizer), form)
 }
 
 const IDS: PromptForm = PromptForm::TokenIds;

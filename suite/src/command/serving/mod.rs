@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use schema::engine::parse;
 use schema::exit::Exit;
 
 use super::files;
@@ -34,9 +33,6 @@ use scenario::{Wanted, wanted};
 /// Function that returns the value of an environment variable; `None` if it is not set.
 pub type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
-/// Text of the built-in engine file, which is used where the user gives none: then only the routes
-/// of the server's backend are known.
-const PLAIN: &str = include_str!("openai.toml");
 /// Pause between two readiness checks of a server that does not answer yet.
 const POLL: Duration = Duration::from_millis(500);
 
@@ -114,7 +110,7 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
     let dataset = flags.workload.dataset_path.as_deref();
-    let plan = drawn(&file, dataset, &tokenizer, engine.prompt_form())?;
+    let plan = drawn(&file, dataset, Some(&tokenizer), engine.prompt_form())?;
     places.prepare()?;
     // The scenario is saved so that `redline-bench run` can repeat the measurement.
     files::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
@@ -133,7 +129,7 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
         meter: gpu::open(),
         probed,
         reference: None,
-        tokenizer,
+        tokenizer: Some(tokenizer),
         file,
         plan,
         model: Some(flags.server.served_model_name.clone().unwrap_or(model)),
@@ -181,7 +177,7 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
     let backend = wanted.backend;
     let mut engine = match &flags.server.engine {
         Some(path) => Engine::open(path)?,
-        None => Engine { id: name_of(backend), file: parse(PLAIN).context("built-in file")? },
+        None => Engine { id: name_of(backend), ..Engine::generic()? },
     };
     let request = &mut engine.file.request;
     request.route = flags.server.endpoint.clone().unwrap_or_else(|| backend.route().to_owned());

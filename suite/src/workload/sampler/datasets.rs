@@ -143,14 +143,16 @@ impl<'a> Rows<'a> {
 
     fn tokenized(&self, pair: &Pair<'_>) -> anyhow::Result<Row> {
         let answer_tokens = match self.lengths {
-            Lengths::Data { answer: None, .. } => self.draw.tokenizer.encode(&pair.answer)?.len(),
+            Lengths::Data { answer: None, .. } => {
+                self.draw.tokenizer()?.encode(&pair.answer)?.len()
+            }
             Lengths::Data { answer: Some(tokens), .. } => tokens,
             Lengths::Drawn(_) => 0,
         };
         let as_it_is = matches!(self.lengths, Lengths::Data { .. });
         let text =
             (as_it_is && self.draw.form == PromptForm::Text).then(|| pair.prompt.to_string());
-        Ok(Row { prompt: self.draw.tokenizer.encode(&pair.prompt)?, text, answer_tokens })
+        Ok(Row { prompt: self.draw.tokenizer()?.encode(&pair.prompt)?, text, answer_tokens })
     }
 
     /// Returns the request of a tokenized conversation, or `None` if its lengths are outside of the
@@ -185,7 +187,7 @@ impl<'a> Rows<'a> {
         let length = usize::try_from(input).unwrap_or(usize::MAX);
         let prompt: Vec<u32> = ids.iter().copied().cycle().take(length).collect();
         let text = match self.draw.form {
-            PromptForm::Text => Some(self.draw.tokenizer.decode(&prompt)?),
+            PromptForm::Text => Some(self.draw.tokenizer()?.decode(&prompt)?),
             PromptForm::TokenIds => None,
         };
         Ok(ManifestRequest { prompt, text, output_tokens: output, ..ManifestRequest::default() })
@@ -210,7 +212,7 @@ impl Lengths {
         let outputs = uniform(&mut random, output, ratio, count, least);
         if sglang && draw.form == PromptForm::Text {
             // The server adds its special tokens to a text.
-            let specials = draw.tokenizer.specials_added() as u64;
+            let specials = draw.tokenizer()?.specials_added() as u64;
             inputs.iter_mut().for_each(|length| *length = length.saturating_sub(specials));
         }
         Ok(Self::Drawn(inputs.into_iter().zip(outputs).collect()))
@@ -258,7 +260,7 @@ impl<'a> Conversations<'a> {
             let before = said.len();
             self.say(&mut said, &mut text, &exchange[1])?;
             // Counted without the separator, which a server does not generate.
-            let answer = self.draw.tokenizer.count(&exchange[1])?;
+            let answer = self.draw.tokenizer()?.count(&exchange[1])?;
             if before == 0 || before > self.input_tokens_max || answer == 0 {
                 break;
             }
@@ -282,10 +284,10 @@ impl<'a> Conversations<'a> {
         if said.is_empty() {
             *text = turn.to_owned();
             // Only the first turn gets special tokens such as beginning-of-sequence.
-            said.extend(self.draw.tokenizer.encode(turn)?);
+            said.extend(self.draw.tokenizer()?.encode(turn)?);
         } else {
             let turn = format!("{BREAK}{turn}");
-            said.extend(self.draw.tokenizer.encode_plain(&turn)?);
+            said.extend(self.draw.tokenizer()?.encode_plain(&turn)?);
             text.push_str(&turn);
         }
         Ok(())
@@ -319,7 +321,7 @@ pub fn traced(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     lines.sort_by(|left, right| left.1.timestamp.total_cmp(&right.1.timestamp));
     lines.truncate(usize::try_from(workload.requests).unwrap_or(usize::MAX));
     let start = lines.first().map_or(0.0, |line| line.1.timestamp);
-    let ids = draw.tokenizer.ordinary_ids();
+    let ids = draw.tokenizer()?.ordinary_ids();
     let mut requests = Vec::new();
     for (index, (number, line)) in lines.iter().enumerate() {
         // The last block may be used in part.

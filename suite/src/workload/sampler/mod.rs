@@ -10,6 +10,7 @@
 
 mod datasets;
 mod synthetic;
+mod words;
 
 use std::collections::BTreeSet;
 
@@ -48,7 +49,7 @@ pub fn plan(
     id: &str,
     scenario: &Scenario,
     dataset: Option<&Dataset>,
-    tokenizer: &Tokenizer,
+    tokenizer: Option<&Tokenizer>,
     form: PromptForm,
 ) -> anyhow::Result<Plan> {
     let workload = &scenario.workload;
@@ -61,7 +62,7 @@ pub fn plan(
         seed: workload.seed,
         prompt_form: form,
         dataset_sha256: dataset.map(|dataset| dataset.sha256.clone()),
-        tokenizer_sha256: tokenizer.sha256.clone(),
+        tokenizer_sha256: tokenizer.map(|tokenizer| tokenizer.sha256.clone()),
         requests,
     };
     Ok(Plan { manifest, warmup })
@@ -90,7 +91,7 @@ struct Draw<'a> {
     /// requests.
     workload: &'a Workload,
     dataset: Option<&'a Dataset>,
-    tokenizer: &'a Tokenizer,
+    tokenizer: Option<&'a Tokenizer>,
     form: PromptForm,
 }
 
@@ -118,6 +119,7 @@ impl<'a> Draw<'a> {
             Pack::PrefixGroupsSglang => self.made_up(synthetic::prefix_groups_sglang),
             Pack::PrefixRepetitionVllm => self.made_up(synthetic::prefix_repetition_vllm),
             Pack::TraceMooncake => self.made_up(datasets::traced),
+            Pack::Words => self.made_up(words::words),
             Pack::SharegptLmdeploy
             | Pack::SharegptVllm
             | Pack::SharegptSglang
@@ -214,10 +216,14 @@ impl<'a> Draw<'a> {
         mut next: impl FnMut() -> anyhow::Result<Option<ManifestRequest>>,
     ) -> anyhow::Result<Requests> {
         let Warmup { requests: wanted, output_tokens_max, .. } = self.scenario.warmup;
+        // Prompts that were made without a tokenizer are compared by their first characters, of
+        // which a token has at least one.
         let head = |request: &ManifestRequest| {
-            request.prompt[..request.prompt.len().min(SHARED_MAX)].to_vec()
+            let ids = request.prompt[..request.prompt.len().min(SHARED_MAX)].to_vec();
+            let text = request.text.as_deref().filter(|_| ids.is_empty()).unwrap_or_default();
+            (ids, text.chars().take(SHARED_MAX).collect())
         };
-        let taken: BTreeSet<Vec<u32>> = measured.iter().map(head).collect();
+        let taken: BTreeSet<(Vec<u32>, String)> = measured.iter().map(head).collect();
         let mut found: Requests = Vec::new();
         while (found.len() as u64) < wanted {
             let Some(request) = next()? else {
@@ -236,6 +242,16 @@ impl<'a> Draw<'a> {
                 request.output_tokens.min(output_tokens_max.unwrap_or(u64::MAX));
         }
         Ok(found)
+    }
+
+    fn tokenizer(&self) -> anyhow::Result<&'a Tokenizer> {
+        self.tokenizer.with_context(|| {
+            format!(
+                "`{}` makes prompts of tokens, and no tokenizer was given\nhint: give \
+                 `--tokenizer FILE`, a `tokenizer.json` or a GGUF file",
+                self.workload.pack.id()
+            )
+        })
     }
 
     fn dataset(&self) -> anyhow::Result<&'a Dataset> {
@@ -260,7 +276,7 @@ impl<'a> Draw<'a> {
         output_tokens: u64,
         index: usize,
     ) -> anyhow::Result<ManifestRequest> {
-        let prompt = self.tokenizer.encode(&text)?;
+        let prompt = self.tokenizer()?.encode(&text)?;
         filled(index, [("a prompt", prompt.len() as u64), ("an answer", output_tokens)])?;
         let text = (self.form == PromptForm::Text).then_some(text);
         Ok(ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() })
@@ -275,7 +291,9 @@ impl<'a> Draw<'a> {
         index: usize,
     ) -> anyhow::Result<ManifestRequest> {
         match self.form {
-            PromptForm::Text => self.of_text(self.tokenizer.decode(&prompt)?, output_tokens, index),
+            PromptForm::Text => {
+                self.of_text(self.tokenizer()?.decode(&prompt)?, output_tokens, index)
+            }
             PromptForm::TokenIds => {
                 Ok(ManifestRequest { prompt, output_tokens, ..ManifestRequest::default() })
             }
@@ -290,11 +308,12 @@ impl<'a> Draw<'a> {
         mut ids: Vec<u32>,
         mut extra: impl FnMut() -> u32,
     ) -> anyhow::Result<(String, Vec<u32>)> {
+        let tokenizer = self.tokenizer()?;
         let wanted = ids.len();
         let mut round = 0;
         loop {
-            let text = self.tokenizer.decode(&ids)?;
-            ids = self.tokenizer.encode_plain(&text)?;
+            let text = tokenizer.decode(&ids)?;
+            ids = tokenizer.encode_plain(&text)?;
             if round == ROUNDS || ids.len() == wanted {
                 return Ok((text, ids));
             }
@@ -357,7 +376,7 @@ mod tests {
 
     fn drawn(pack: &str, requests: u64, rows: &[(&str, &str)]) -> anyhow::Result<Plan> {
         let dataset = Dataset::of_pairs(rows);
-        plan("x", &scenario(pack, requests), Some(&dataset), &letters(), PromptForm::TokenIds)
+        plan("x", &scenario(pack, requests), Some(&dataset), Some(&letters()), PromptForm::TokenIds)
     }
 
     fn text(request: &ManifestRequest) -> String {

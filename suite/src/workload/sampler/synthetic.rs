@@ -8,7 +8,7 @@ use crate::workload::generators::{Pcg64, PythonRandom};
 
 /// Draws requests as the dataset `random` of vLLM's benchmark tool does.
 pub fn random_vllm(draw: &Draw<'_>) -> anyhow::Result<Requests> {
-    let Draw { workload, tokenizer, .. } = *draw;
+    let (workload, tokenizer) = (draw.workload, draw.tokenizer()?);
     let mut random = Pcg64::seed(workload.seed);
     let size = tokenizer.vocabulary_size() as u64;
     let ratio = workload.range_ratio.unwrap_or(0.0);
@@ -36,7 +36,7 @@ pub fn random_vllm(draw: &Draw<'_>) -> anyhow::Result<Requests> {
 
 /// Draws requests as the dataset `random` of InferenceX's benchmark tool does.
 pub fn random_inferencex(draw: &Draw<'_>) -> anyhow::Result<Requests> {
-    let Draw { workload, tokenizer, .. } = *draw;
+    let (workload, tokenizer) = (draw.workload, draw.tokenizer()?);
     let mut random = draw.numpy()?;
     let size = tokenizer.vocabulary_size() as u64;
     let ratio = workload.range_ratio.unwrap_or(1.0);
@@ -98,7 +98,7 @@ fn narrow(id: u64) -> u32 {
 /// SGLang uses the vocabulary in the order of a hash map, which differs between processes; here the
 /// ids are ascending.
 pub fn prefix_groups_sglang(draw: &Draw<'_>) -> anyhow::Result<Requests> {
-    let Draw { workload, tokenizer, .. } = *draw;
+    let (workload, tokenizer) = (draw.workload, draw.tokenizer()?);
     let groups = workload.groups.unwrap_or(1);
     let ratio = workload.range_ratio.unwrap_or(1.0);
     let mut numbers = draw.numpy()?;
@@ -136,7 +136,7 @@ pub fn prefix_groups_sglang(draw: &Draw<'_>) -> anyhow::Result<Requests> {
 /// As ids, prefix and suffix are sent as drawn, so that lengths and shared prefixes are exact; as
 /// text, tokens may merge where the two meet.
 pub fn prefix_repetition_vllm(draw: &Draw<'_>) -> anyhow::Result<Requests> {
-    let Draw { workload, tokenizer, .. } = *draw;
+    let (workload, tokenizer) = (draw.workload, draw.tokenizer()?);
     let groups = workload.groups.unwrap_or(1);
     let size = tokenizer.vocabulary_size() as u64;
     let mut numbers = draw.numpy()?;

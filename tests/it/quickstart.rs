@@ -1,0 +1,180 @@
+//! The quickstarts (`docs/quickstart`): each command that they show is run as it stands there, with
+//! the reader's own file, address or id in place of the example's.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use fixtures::{CONVERSATIONS, MODEL, cached, files_under};
+use serde_json::Value;
+use tests::clone::{Clone, repository};
+use tests::program::{Ended, built, command, run};
+use tests::server::Server;
+
+/// Address that the quickstarts give for a server that is already running.
+const RUNNING: &str = "http://127.0.0.1:8000";
+
+/// A quickstart: its commands, and the files that it shows.
+struct Quickstart {
+    /// Indented commands, each with its continued lines.
+    commands: Vec<String>,
+    /// Fenced TOML texts, in order.
+    files: Vec<String>,
+}
+
+impl Quickstart {
+    fn read(name: &str) -> Self {
+        let path = repository().join("docs/quickstart").join(name);
+        let text = std::fs::read_to_string(path).expect("a quickstart");
+        let mut commands: Vec<String> = Vec::new();
+        let mut continues = false;
+        for line in text.lines().filter_map(|line| line.strip_prefix("    ")) {
+            match commands.last_mut().filter(|_| continues) {
+                Some(command) => command.push_str(&format!("\n{line}")),
+                None => commands.push(line.to_owned()),
+            }
+            continues = line.ends_with('\\');
+        }
+        let fences = text.split("```toml\n").skip(1);
+        let files = fences.filter_map(|rest| Some(rest.split_once("```")?.0.to_owned()));
+        // Installation compiles everything once more; other tests build the same programs.
+        commands.retain(|command| !command.starts_with("cargo install"));
+        assert!(!commands.is_empty(), "{name} shows no command");
+        Self { commands, files: files.collect() }
+    }
+
+    /// The command that contains `words`.
+    fn command(&self, words: &str) -> String {
+        let found = self.commands.iter().find(|command| command.contains(words));
+        found.unwrap_or_else(|| panic!("no command contains `{words}`")).clone()
+    }
+}
+
+/// Runs a shell command in `folder`, with the built programs on its path. `cargo xtask` only builds
+/// the program of a command and starts it, so it is replaced by that program.
+fn shell(folder: &Path, line: &str) -> Ended {
+    let results = ["list", "show", "retract", "check"];
+    let is_of = |verb: &&&str| line.starts_with(&format!("cargo xtask {verb}"));
+    let program = match results.iter().find(is_of) {
+        Some(_) => "redline-results",
+        None => "redline-campaign",
+    };
+    let line = line.replacen("cargo xtask", program, 1);
+    let mut shell = command(Path::new("sh"), folder, &["-e", "-c", &line]);
+    let bench = built("redline-bench");
+    let programs = bench.parent().expect("a folder").display();
+    shell.env("PATH", format!("{programs}:{}", std::env::var("PATH").unwrap_or_default()));
+    run(&mut shell)
+}
+
+/// Serves the default model with the command of the first quickstart.
+fn served(quickstart: &Quickstart) -> Option<Server> {
+    let model = cached(MODEL)?;
+    let words = quickstart.command("redline serve");
+    let words: Vec<&str> = words.split_whitespace().skip(1).collect();
+    let words = words.iter().map(|word| match *word {
+        "model.gguf" => model.to_str().expect("UTF-8"),
+        "23333" => "0",
+        other => other,
+    });
+    let words: Vec<&str> = words.collect();
+    assert!(words.contains(&"0"), "the port is replaced by a free one");
+    Some(Server::start(&mut command(&built("redline"), &repository(), &words)))
+}
+
+#[test]
+fn every_quickstart_is_tried_here() {
+    let folder = repository().join("docs/quickstart");
+    let names: BTreeSet<String> = files_under(&folder)
+        .iter()
+        .filter_map(|path| Some(path.file_name()?.to_str()?.to_owned()))
+        .collect();
+    let tried = [
+        "add-to-the-suite.md",
+        "compare-two-engines.md",
+        "measure-a-url.md",
+        "retract-a-record.md",
+        "serve-a-gguf.md",
+    ];
+    assert_eq!(names, tried.map(str::to_owned).into());
+}
+
+#[test]
+fn a_gguf_is_served_and_asked_and_its_address_measured() {
+    let quickstart = Quickstart::read("serve-a-gguf.md");
+    let Some(server) = served(&quickstart) else { return };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let ask = quickstart.command("curl").replace("http://127.0.0.1:23333", &server.url);
+    let answer: Value =
+        serde_json::from_str(&shell(folder.path(), &ask).expect_code(0).stdout).expect("JSON");
+    let text = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
+    assert!(!text.is_empty(), "{answer}");
+
+    let measure = Quickstart::read("measure-a-url.md").commands;
+    let [first, again] = &measure[..] else { panic!("two commands: {measure:?}") };
+    let said = shell(folder.path(), &first.replace(RUNNING, &server.url)).expect_code(0).stdout;
+    assert!(said.contains("TTFT") && said.contains("measurement-"), "{said}");
+    let files = files_under(folder.path());
+    let scenario = files.iter().find(|path| path.extension().is_some_and(|e| e == "toml"));
+    let scenario = scenario.and_then(|path| path.file_name()?.to_str()).expect("the scenario");
+    let again = again.replace(RUNNING, &server.url).replace("words-c4-HASH.toml", scenario);
+    shell(folder.path(), &again).expect_code(0);
+
+    let compare = Quickstart::read("compare-two-engines.md");
+    for port in ["8000", "8001"] {
+        let words = compare.command(&format!("--url http://127.0.0.1:{port}"));
+        let words = words.replace(&format!("http://127.0.0.1:{port}"), &server.url);
+        shell(folder.path(), &words.replace("words-c4-HASH.toml", scenario)).expect_code(0);
+    }
+    assert!(["a.json", "b.json"].iter().all(|name| folder.path().join(name).is_file()));
+}
+
+#[test]
+fn the_comparison_of_two_engines_prints_its_plan() {
+    let quickstart = Quickstart::read("compare-two-engines.md");
+    let plan = quickstart.command("--dry-run");
+    let real = plan.replace(" --dry-run", "");
+    assert!(quickstart.commands.contains(&real), "the second command runs the printed plan");
+    let clone = Clone::as_built();
+    let said = shell(&clone.root(), &plan).expect_code(0).stdout;
+    assert!(said.contains("llama.cpp") && said.contains("v0.10.0"), "{said}");
+}
+
+#[test]
+fn a_record_is_found_retracted_and_checked() {
+    let clone = Clone::of_this_repository(&[]);
+    let mut id = String::new();
+    for line in Quickstart::read("retract-a-record.md").commands {
+        let said = shell(&clone.root(), &line.replace("RUN", &id)).expect_code(0).stdout;
+        if line.contains("list") {
+            let words = said.lines().nth(1).into_iter().flat_map(str::split_whitespace);
+            // An id is a ULID, or its beginning.
+            id = words.map(str::to_owned).find(|word| word.starts_with("01")).unwrap_or_default();
+            assert!(!id.is_empty(), "no id in\n{said}");
+        }
+    }
+    let said = shell(&clone.root(), "cargo xtask list --runs --release v0.10.0").stdout;
+    let line = said.lines().find(|line| line.contains(&id)).expect("the run is still listed");
+    assert!(line.contains("retracted"), "{line}");
+}
+
+#[test]
+fn a_model_a_scenario_and_a_target_are_files() {
+    let quickstart = Quickstart::read("add-to-the-suite.md");
+    let (Some(model), Some(rows)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::as_built();
+    let places = [
+        "suite/models/my-model.toml",
+        "suite/scenarios/short-answers.toml",
+        "suite/targets/my-machine.toml",
+    ];
+    for (place, text) in places.iter().zip(&quickstart.files) {
+        std::fs::write(clone.root().join(place), text).expect("writable");
+    }
+    let plan = quickstart.command("redline-bench plan");
+    let plan = plan.replace("rows.json", rows.to_str().expect("UTF-8"));
+    let plan = plan.replace("model.gguf", model.to_str().expect("UTF-8"));
+    let said = shell(&clone.root(), &plan).expect_code(0).stdout;
+    assert!(said.contains("short-answers@1"), "{said}");
+    let said = shell(&clone.root(), &quickstart.command("--target")).expect_code(0).stdout;
+    assert!(said.contains("short-answers"), "{said}");
+}
