@@ -419,7 +419,7 @@ mod tests {
             let kept = (1..=3).rev().find_map(|requests| {
                 scenario.workload.requests = requests;
                 let form = PromptForm::TokenIds;
-                plan("x", &scenario, Some(&dataset), &letters(), form).ok()
+                plan("x", &scenario, Some(&dataset), Some(&letters()), form).ok()
             });
             let requests = kept.map(|plan| plan.manifest.requests).unwrap_or_default();
             assert!(requests.iter().all(|request| request.output_tokens == output_tokens));
