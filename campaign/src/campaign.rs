@@ -329,21 +329,39 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
         let id = unfinished(world, flags)?;
         return resume(world, (&id, &format!("campaign {id}")), flags.max_gpu_hours);
     }
-    let executor = |campaign: &str| {
-        let execution = &flags.execution;
-        executor::named(world, (&execution.executor, &execution.slurm_options), campaign)
-    };
     // Before anything is resolved: an executor that is not known is wrong use of the command.
-    executor("")?;
+    executor_of(world, flags, "")?;
     let decided = decide(world, flags)?;
+    Ok(measure(world, flags, decided)?.unwrap_or(Exit::Well))
+}
+
+/// Prints a decided plan, asks for consent where the plan is long, and carries it out; returns
+/// `None` for a dry run, which ends after the plan.
+///
+/// # Errors
+/// The user does not consent, jobs cannot be submitted now, or the campaign fails as in [`begin`].
+pub fn measure(
+    world: &World,
+    flags: &ReleaseBench,
+    decided: Decided,
+) -> Result<Option<Exit>, Stop> {
     world.console.answer(decided.brief.render().trim_end());
     if flags.dry_run {
-        return Ok(Exit::Well);
+        return Ok(None);
     }
-    let executor = executor(&decided.plan.campaign)?;
+    let executor = executor_of(world, flags, &decided.plan.campaign)?;
     executor.preflight()?;
     confirm(&decided.brief, flags, &world.interrupt)?;
-    begin(world, flags, (decided, None), &*executor)
+    begin(world, flags, (decided, None), &*executor).map(Some)
+}
+
+fn executor_of(
+    world: &World,
+    flags: &ReleaseBench,
+    campaign: &str,
+) -> Result<Box<dyn Executor>, Stop> {
+    let execution = &flags.execution;
+    executor::named(world, (&execution.executor, &execution.slurm_options), campaign)
 }
 
 /// Returns the id of the campaign that `--resume` continues: the latest unfinished one, not of a

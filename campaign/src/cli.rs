@@ -41,6 +41,7 @@ impl Cli {
             Verb::ReleaseBench(flags) => flags.inputs.by_id(),
             Verb::Fetch(flags) => flags.inputs.by_id(),
             Verb::Lab(flags) => flags.inputs.by_id(),
+            Verb::Reproduce(flags) => flags.inputs.by_id(),
             Verb::Serve(flags) => flags.inputs.by_id(),
             Verb::Kernels(_) | Verb::Node(_) | Verb::Ingest(_) => BTreeMap::new(),
         }
@@ -58,6 +59,16 @@ pub enum Verb {
     Lab(Lab),
     /// Download models and datasets into the cache.
     Fetch(Fetch),
+    /// Measure a committed run again on this machine, and say whether its figures come out again.
+    ///
+    /// Equal by hash must be: the engine's binary, its arguments, the requests, and the outputs of
+    /// the fixed prompts. The release-blocking figures must fall into the intervals that the runs
+    /// of the record's campaign predict. Another kind of machine is no success. Nothing is
+    /// committed.
+    ///
+    /// Exit codes: 0 reproduced; 1 not reproduced; 2 wrong use; 3 another kind of machine, or a
+    /// campaign with a single run; 4 the environment.
+    Reproduce(Reproduce),
     /// Build a release and serve a model with it in the foreground.
     Serve(Serve),
     /// Run the engine's kernel benchmarks, compare a model's speed with the machine's limits, and
@@ -168,6 +179,9 @@ pub struct ReleaseBench {
     /// unknown number of GPU-hours.
     #[arg(long)]
     pub yes: bool,
+    /// True to leave the records under `target/` whatever is measured; `reproduce` sets it.
+    #[arg(skip)]
+    pub uncommitted: bool,
     #[command(flatten)]
     pub inputs: Inputs,
 }
@@ -197,6 +211,35 @@ pub struct Lab {
     pub yes: bool,
     #[command(flatten)]
     pub inputs: Inputs,
+}
+
+#[derive(Debug, Args)]
+pub struct Reproduce {
+    /// Run to measure again: its id, or the beginning of the id.
+    #[arg(value_name = "RUN")]
+    pub run: String,
+    /// Number of new runs, each on a fresh server.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub repeats: u32,
+    /// Repository whose `results/` has the record; default: this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+    /// Print the plan and stop.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Start without asking for confirmation, even if the plan takes more than two hours.
+    #[arg(long)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
+impl Reproduce {
+    /// Returns the execution of the new runs: on this machine.
+    pub fn execution(&self) -> Execution {
+        Execution { executor: LOCAL.to_owned(), ..Execution::default() }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -23,6 +23,7 @@ mod campaign;
 mod cli;
 pub mod kernels;
 mod lab;
+mod reproduce;
 mod serve;
 
 // Parts that every command uses.
@@ -56,6 +57,7 @@ pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
         Verb::ReleaseBench(flags) => campaign::run(world, flags),
         Verb::Ingest(flags) => publish::ingest::run(world, flags),
         Verb::Lab(flags) => lab::run(world, flags),
+        Verb::Reproduce(flags) => reproduce::run(world, flags),
         Verb::Fetch(flags) => serve::fetch(world, flags),
         Verb::Serve(flags) => serve::serve(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),

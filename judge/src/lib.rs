@@ -22,6 +22,7 @@ pub mod order;
 pub mod pareto;
 pub mod quantile;
 pub mod records;
+pub mod reproduction;
 pub mod rule;
 pub mod rules;
 pub mod side_by_side;

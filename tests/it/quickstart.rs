@@ -92,6 +92,7 @@ fn every_quickstart_is_tried_here() {
         "add-to-the-suite.md",
         "compare-two-engines.md",
         "measure-a-url.md",
+        "reproduce-a-record.md",
         "retract-a-record.md",
         "serve-a-gguf.md",
     ];
@@ -146,15 +147,32 @@ fn a_record_is_found_retracted_and_checked() {
     for line in Quickstart::read("retract-a-record.md").commands {
         let said = shell(&clone.root(), &line.replace("RUN", &id)).expect_code(0).stdout;
         if line.contains("list") {
-            let words = said.lines().nth(1).into_iter().flat_map(str::split_whitespace);
-            // An id is a ULID, or its beginning.
-            id = words.map(str::to_owned).find(|word| word.starts_with("01")).unwrap_or_default();
-            assert!(!id.is_empty(), "no id in\n{said}");
+            id = first_id(&said);
         }
     }
     let said = shell(&clone.root(), "cargo xtask list --runs --release v0.10.0").stdout;
     let line = said.lines().find(|line| line.contains(&id)).expect("the run is still listed");
     assert!(line.contains("retracted"), "{line}");
+}
+
+#[test]
+fn a_run_is_found_and_its_reproduction_planned() {
+    let clone = Clone::as_built();
+    let quickstart = Quickstart::read("reproduce-a-record.md");
+    let id = first_id(&shell(&clone.root(), &quickstart.command("list")).expect_code(0).stdout);
+    let plan = quickstart.command("--dry-run");
+    // A dry run plans for this machine, whatever kind the record's is.
+    let said = shell(&clone.root(), &plan.replace("RUN", &id)).expect_code(0).stdout;
+    assert!(said.contains("v0.10.0") && said.contains("never committed"), "{said}");
+    assert!(quickstart.commands.contains(&plan.replace(" --dry-run", "")));
+}
+
+/// Id of the first run in the list that `cargo xtask list --runs` prints.
+fn first_id(said: &str) -> String {
+    let words = said.lines().flat_map(str::split_whitespace);
+    // An id is a ULID, or its beginning.
+    let id = words.map(str::to_owned).find(|word| word.len() > 8 && word.starts_with("01"));
+    id.unwrap_or_else(|| panic!("no id in\n{said}"))
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 mod build;
 mod ci;
+mod cli_reference;
 mod counts;
 mod cuda;
 mod loops;
@@ -61,6 +62,7 @@ Measure
   lab NAME                find which server options are worth setting, and under which load
                           (--dry-run prints the plan, --resume continues one)
   ingest DIR              finish a campaign with nothing but the folders of its jobs
+  reproduce RUN           measure a committed run again, and say whether its figures come out
   diff A B                compare two releases from their records
   kernels                 benchmark the kernels, and a model against the machine's limits, and
                           write a kernels record
@@ -110,7 +112,7 @@ Exit codes: 0 success, 1 worse, 2 wrong use or unsound data, 3 inconclusive, 4 e
 
 /// Programs that carry out commands of `cargo xtask`, each with the commands that it carries out.
 const PROGRAMS: &[(&str, &[&str])] = &[
-    ("redline-campaign", &["release-bench", "lab", "ingest", "kernels", "serve", "fetch"]),
+    ("redline-campaign", &["release-bench", "lab", "ingest", "kernels", "reproduce", "serve", "fetch"]),
     ("redline-peers", &["peer-bench", "client-bench", "scale-bench", "soak", "gpu-validation"]),
     (
         "redline-results",

@@ -100,7 +100,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let variants = wanted.iter().map(|wanted| wanted.variant.clone()).collect();
     let plan = Plan { campaign, variants, cells, runs };
 
-    let commits = wanted.iter().all(|wanted| wanted.origin.commits());
+    let commits = !flags.uncommitted && wanted.iter().all(|wanted| wanted.origin.commits());
     let registry = flags.execution.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let results = registry.join("results");
     let mut inputs = Vec::new();

@@ -11,6 +11,7 @@ mod journey;
 mod kernels;
 mod lab;
 mod refusals;
+mod reproduce;
 mod resume;
 mod scratch;
 mod slurm;
