@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::launched::{Launched, tiny_model};
 use crate::real_tokenizers::qwen3;
 
+const QUICKSTART: &str = include_str!("../../../docs/quickstart/serve-a-gguf.md");
 const OPENAI: &str = "openai==3.54.0";
 const SGLANG: &str = "sglang==0.5.23";
 /// Version of AIPerf: 139 packages of 1.2 GB, which take about two minutes to install once on two
@@ -126,6 +127,12 @@ fn extra_the_openai_package_works_unchanged() {
     let model = tiny_model();
     let server = Launched::serve(model.path().to_str().unwrap(), &["--model-name", "tiny"]);
     assert_eq!(says(&python, OPENAI_SCRIPT, &[&server.url]), "served\n");
+    // The script of the quickstart, with the test's address.
+    let (_, script) = QUICKSTART.split_once("```python\n").expect("a script in Python");
+    let (script, _) = script.split_once("```").expect("the script ends");
+    let script = script.replace("http://127.0.0.1:23333", &server.url);
+    assert!(script.contains(&server.url), "the script names the server's address");
+    assert!(!says(&python, &script, &[]).is_empty(), "a streamed answer");
 }
 
 /// Runs SGLang's benchmark client from an unpacked wheel. Installing the wheel would need many
