@@ -98,11 +98,7 @@ fn render(record: &RunRecord, found: &Reproduction) -> String {
         let _ = writeln!(text, "{:<14} {}", fact.name, compared(fact));
     }
     // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
-        "\n{:<24} {:>24} {:>8} {:>12}",
-        "Prediction", "interval", "±", "found"
-    );
+    let _ = writeln!(text, "\n{:<24} {:>24} {:>8} {:>12}", "Prediction", "interval", "±", "found");
     for figure in &found.figures {
         let _ = writeln!(text, "{}", row(figure));
     }

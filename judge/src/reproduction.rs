@@ -106,11 +106,7 @@ impl fmt::Display for Verdict {
 pub fn judge(record: &RunRecord, all: &[&RunRecord], new: &[RunRecord]) -> Reproduction {
     let facts: Vec<Fact> = FACTS
         .iter()
-        .map(|(name, of)| Fact {
-            name,
-            recorded: of(record),
-            found: new.iter().map(of).collect(),
-        })
+        .map(|(name, of)| Fact { name, recorded: of(record), found: new.iter().map(of).collect() })
         .collect();
     let siblings: Vec<&RunRecord> =
         all.iter().copied().filter(|other| is_sibling(record, other)).collect();

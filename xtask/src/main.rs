@@ -112,7 +112,10 @@ Exit codes: 0 success, 1 worse, 2 wrong use or unsound data, 3 inconclusive, 4 e
 
 /// Programs that carry out commands of `cargo xtask`, each with the commands that it carries out.
 const PROGRAMS: &[(&str, &[&str])] = &[
-    ("redline-campaign", &["release-bench", "lab", "ingest", "kernels", "reproduce", "serve", "fetch"]),
+    (
+        "redline-campaign",
+        &["release-bench", "lab", "ingest", "kernels", "reproduce", "serve", "fetch"],
+    ),
     ("redline-peers", &["peer-bench", "client-bench", "scale-bench", "soak", "gpu-validation"]),
     (
         "redline-results",

@@ -22,7 +22,10 @@ fn a_run_is_measured_again_and_nothing_is_committed() {
     assert!(line("Output tokens/s").ends_with("100.00  within"), "{said}");
     assert!(line("binary").contains("equal "), "{said}");
     assert!(line("arguments").contains("equal "), "{said}");
-    assert!(said.contains("Intervals come from 3 runs") && said.contains("never committed"), "{said}");
+    assert!(
+        said.contains("Intervals come from 3 runs") && said.contains("never committed"),
+        "{said}"
+    );
     assert_eq!(files_below(&scratch.root().join("results")), before);
     assert_eq!(scratch.git(&["rev-list", "--count", "HEAD"]), commits);
     assert!(said.lines().all(|line| line.chars().count() <= 100), "{said}");

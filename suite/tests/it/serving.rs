@@ -358,7 +358,7 @@ fn what_cannot_be_had_is_said() {
     let (code, said) = run(&[&sglang[..], &["rows.json"]].concat(), &gone);
     assert_eq!(code, Some(4), "{said}");
     assert!(said.contains("no server answers at"), "{said}");
-    let (code, said) = run(&sglang[..2], &format!("{here}/v1"));
+    let (code, said) = run(&sglang[..2], &format!("{here}/v2"));
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("hint: give it as `http://HOST:PORT`"), "{said}");
 }

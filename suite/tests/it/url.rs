@@ -42,7 +42,8 @@ fn measured(exchange: &Exchange) -> (Workspace, Measurement) {
 #[test]
 fn an_address_is_enough() {
     let workspace = Workspace::new();
-    let output = run(&workspace, &format!("{}/v1", url(&server(Vec::new()))), &[]);
+    let exchange = server(Vec::new());
+    let output = run(&workspace, &format!("{}/v1", url(&exchange)), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let left = workspace.left_over();
     let ending = |end: &str| left.iter().filter(|name| name.ends_with(end)).count();
@@ -107,7 +108,8 @@ fn a_server_that_cannot_be_asked_is_told_with_its_reason() {
     ];
     for (first, said) in cases {
         let workspace = Workspace::new();
-        let output = run(&workspace, &url(&server(first)), &["--model", "x"]);
+        let exchange = server(first);
+        let output = run(&workspace, &url(&exchange), &["--model", "x"]);
         assert_eq!(output.status.code(), Some(4), "{said}");
         assert!(stderr(&output).contains(said), "{said}: {}", stderr(&output));
         assert_eq!(workspace.left_over(), [""; 0]);
@@ -121,7 +123,8 @@ fn a_server_that_cannot_be_asked_is_told_with_its_reason() {
 fn a_scenario_of_tokens_asks_for_a_tokenizer() {
     let workspace = Workspace::new();
     let flags = ["--scenario", "short.toml", "--dataset", "rows.json"];
-    let output = run(&workspace, &url(&server(Vec::new())), &flags);
+    let exchange = server(Vec::new());
+    let output = run(&workspace, &url(&exchange), &flags);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
     assert!(said.contains("`sharegpt@lmdeploy`") && said.contains("--tokenizer FILE"), "{said}");
@@ -130,8 +133,9 @@ fn a_scenario_of_tokens_asks_for_a_tokenizer() {
 #[test]
 fn a_sweep_asks_for_a_scenario() {
     // Its points would send the same prompts, which the server's prefix cache then holds.
-    let mut command = Workspace::new().bench();
-    command.args(["sweep", "--url", &url(&server(Vec::new())), "--concurrency", "1", "--out", "s"]);
+    let (workspace, exchange) = (Workspace::new(), server(Vec::new()));
+    let mut command = workspace.bench();
+    command.args(["sweep", "--url", &url(&exchange), "--concurrency", "1", "--out", "s"]);
     let output = command.output().expect("runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("give `--scenario FILE`"), "{}", stderr(&output));
