@@ -15,7 +15,7 @@ use crate::diff::cells::cell_of;
 pub const CONFIDENCE_PCT: f64 = 95.0;
 
 /// Comparison of a committed run with new runs of the same release, model and scenario.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Reproduction {
     /// Facts that are compared by hash, in the order binary, arguments, plan, outputs.
     pub facts: Vec<Fact>,
@@ -44,7 +44,7 @@ impl Fact {
 }
 
 /// Prediction of a metric from the runs of a campaign, and the value of the new runs.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Prediction {
     /// Metric that is predicted.
     pub metric: &'static Metric,
