@@ -96,6 +96,12 @@ impl CampaignPlaces {
         self.dir.join("measurements").join(format!("{run}.json"))
     }
 
+    /// Returns the path of the file with the outputs of a job's first run, with which those of its
+    /// later runs are compared.
+    pub fn reference(&self) -> PathBuf {
+        self.dir.join("reference.json")
+    }
+
     /// Returns the path of the workload manifest of a scenario: its requests, sampled once and sent
     /// in all of its runs.
     pub fn plan(&self, scenario: &str) -> PathBuf {

@@ -364,6 +364,10 @@ pub struct Request {
     /// `stream_options.continuous_usage_stats`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub usage_per_chunk: bool,
+    /// True when `/v1/completions` returns the log-probabilities of a prompt's tokens for `echo` and
+    /// `logprobs`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub prompt_logprobs: bool,
 }
 
 impl Request {

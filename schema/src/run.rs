@@ -481,6 +481,44 @@ pub struct Correctness {
     /// Share of the reference's output tokens that the server also chooses after the same tokens
     /// before them (teacher forcing), from 0 to 1; null where nothing was compared.
     pub agreement: Option<f64>,
+    /// Prompts and output token ids of the check, in order; left out where the engine does not
+    /// report them, and in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<FixedOutput>,
+    /// Perplexity of a fixed English text, `exp` of the mean negative log-probability of its tokens
+    /// after the first. It compares only with that of the same tokenizer. Left out where the engine
+    /// does not offer the log-probabilities of prompts, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perplexity: Option<f64>,
+}
+
+/// Token ids of a fixed prompt, and those of the greedy output for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct FixedOutput {
+    /// Token ids of the fixed prompt.
+    pub prompt: Vec<u32>,
+    /// Token ids that greedy decoding gives after the fixed prompt.
+    pub output: Vec<u32>,
+}
+
+/// Greedy outputs to compare a server's outputs with: those of a reference program, or of an earlier
+/// run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReferenceOutputs {
+    /// Text that names the origin of the reference outputs, such as engine and release, or a
+    /// program with its build and the model's weights.
+    pub reference: String,
+    /// Prompts with the outputs to expect.
+    pub cases: Vec<ReferenceCase>,
+}
+
+/// Token ids of one prompt, and the token ids that greedy decoding gives for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReferenceCase {
+    /// Token ids of the reference's prompt.
+    pub prompt: Vec<u32>,
+    /// Token ids that the reference gives after the prompt.
+    pub greedy: Vec<u32>,
 }
 
 /// Source of the output token ids behind a digest. Digests from different sources are not

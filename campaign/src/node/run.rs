@@ -8,10 +8,14 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
-use schema::run::{CampaignSlot, Failure, HardwareFacts, ModelFacts, RunRecord, ServerFacts};
+use schema::run::{
+    CampaignSlot, Correctness, Failure, FixedOutput, HardwareFacts, ModelFacts, ReferenceCase,
+    ReferenceOutputs, RunRecord, ServerFacts,
+};
 use schema::scenario::Tier;
 
 use crate::files;
@@ -305,6 +309,10 @@ impl Run<'_> {
         if let Some(seconds) = timeout_s {
             command.args(["--timeout-s", &seconds.to_string()]);
         }
+        let reference = places.reference();
+        if reference.exists() {
+            command.arg("--reference").arg(&reference);
+        }
         // The load generator's summary is also in its file; standard output belongs to the
         // campaign's own result.
         command.stdout(Stdio::null());
@@ -350,7 +358,30 @@ impl Run<'_> {
             (None, Some(_)) => None,
         };
         let measurement = read_measurement(&out, ended, happening.is_some())?;
+        if let Some(correctness) = measurement.as_ref().and_then(|one| one.correctness.as_ref())
+            && !reference.exists()
+        {
+            self.keep_outputs(correctness, &reference)?;
+        }
         Ok((measurement, happening))
+    }
+
+    /// Writes the outputs of a run to the file `reference`, so that the outputs of later runs of the
+    /// job, also of other releases, are compared with them. A run without token ids writes none.
+    fn keep_outputs(&self, correctness: &Correctness, reference: &Path) -> Result<(), Stop> {
+        if correctness.outputs.is_empty() {
+            return Ok(());
+        }
+        let variant = &self.spec.built.variant;
+        let case = |one: &FixedOutput| ReferenceCase {
+            prompt: one.prompt.clone(),
+            greedy: one.output.clone(),
+        };
+        let outputs = ReferenceOutputs {
+            reference: format!("{} {}", variant.engine, variant.title()),
+            cases: correctness.outputs.iter().map(case).collect(),
+        };
+        Ok(files::write_whole(reference, to_file_text(&outputs)?.as_bytes())?)
     }
 
     /// Probes the server after the load generator has ended with an environment error; returns a

@@ -234,18 +234,20 @@ impl Server {
         Ok(body)
     }
 
-    /// Sends `body` as JSON in a POST to the server's `route`.
+    /// Sends `body` as JSON in a POST to the server's `route` and returns the response as JSON, or
+    /// `null` where it is not JSON.
     ///
     /// # Errors
     /// No usable HTTP response within [`LIMIT`], or a status other than success (2xx).
-    pub(crate) fn post_json(&self, route: &str, body: &Value) -> Result<(), ControlError> {
+    pub(crate) fn post_json(&self, route: &str, body: &Value) -> Result<Value, ControlError> {
         let body = body.to_string();
         let head = self.head("POST", route);
         let length = body.len();
         let request = format!(
             "{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        self.exchange(&mut Caller::new(self), route, request.as_bytes(), LIMIT).map(drop)
+        let text = self.exchange(&mut Caller::new(self), route, request.as_bytes(), LIMIT)?;
+        Ok(json(route, &text).unwrap_or_default())
     }
 
     /// Returns the first lines of a request: method, route, host and API key.

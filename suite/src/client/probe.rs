@@ -96,7 +96,7 @@ pub fn find_route(server: &Server, model: &str, request: &mut Request) -> Result
                 body.insert("ignore_eos".into(), json!(true));
             }
             match server.post_json(route, &Value::Object(body)) {
-                Ok(()) => {
+                Ok(_) => {
                     (request.route, request.ignore_eos) = (route.to_owned(), ignore_eos);
                     return Ok(());
                 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use clap::Args;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::run::{PromptForm, ScenarioFacts, Status, ValidityVerdict};
+use schema::run::{PromptForm, ReferenceOutputs, ScenarioFacts, Status, ValidityVerdict};
 use schema::scenario::{Arrival, CacheState, Scenario};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -28,7 +28,7 @@ use crate::clock::{realtime_ns, utc_now};
 use crate::export::ReportFacts;
 use crate::measure::rates::Slo;
 use crate::measure::summary::whole;
-use crate::session::{Assignment, Conduct, Finished, Reference};
+use crate::session::{Assignment, Conduct, Finished, open_reference};
 use crate::telemetry::gpu;
 use crate::telemetry::gpu::Meter;
 use crate::workload::arrival::reschedule;
@@ -125,7 +125,7 @@ pub(super) struct Bench {
     pub server: Server,
     pub meter: Meter,
     pub probed: Probed,
-    pub reference: Option<Reference>,
+    pub reference: Option<ReferenceOutputs>,
     /// Tokenizer, if one is given.
     pub tokenizer: Option<Tokenizer>,
     pub file: ScenarioFile,
@@ -161,7 +161,7 @@ impl Bench {
         let signals = Signals::caught()?;
         let engine = flags.server.named_engine()?;
         let file = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
-        let reference = flags.reference.as_deref().map(Reference::open).transpose()?;
+        let reference = flags.reference.as_deref().map(open_reference).transpose()?;
         let tokenizer = flags.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
         let server = flags.server.server(&flags.key)?;
         // The server is probed before the requests are drawn, so that a wrong URL fails early.

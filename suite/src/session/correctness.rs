@@ -5,10 +5,13 @@ use anyhow::Context;
 use std::path::Path;
 
 use schema::canonical::sha256_of;
+use schema::engine::ApiFormat;
 use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
-use schema::run::{Correctness, FailureClass, IdsSource, Status};
-use serde::Deserialize;
+use schema::run::{
+    Correctness, FailureClass, FixedOutput, IdsSource, ReferenceOutputs, Status,
+};
+use serde_json::{Value, json};
 
 use super::Assignment;
 use crate::client::drive::DriveError;
@@ -29,35 +32,19 @@ const TOKENS: usize = 32;
 /// outputs. Each request asks for one token, and is not timed.
 const FORCED_CONCURRENCY: u64 = 8;
 
-/// Greedy outputs of a reference program for given prompts, to compare the server's outputs with.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Reference {
-    /// Text that names the program that gave the reference outputs, the program's build and the
-    /// model's weights.
-    pub reference: String,
-    pub cases: Vec<ReferenceCase>,
-}
+/// Text whose perplexity is measured: about 260 words, written for this purpose.
+const TEXT: &str = include_str!("perplexity.txt");
 
-/// Token ids of one prompt, and the token ids that greedy decoding gives for it.
-#[derive(Clone, Debug, Deserialize)]
-pub struct ReferenceCase {
-    pub prompt: Vec<u32>,
-    pub greedy: Vec<u32>,
-}
-
-impl Reference {
-    /// Reads a file of reference outputs, which is JSON: `{"reference": "...", "cases": [{"prompt":
-    /// [ids], "greedy": [ids]}]}`.
-    ///
-    /// # Errors
-    /// The file cannot be read or has another shape.
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let shown = path.display();
-        let bytes =
-            std::fs::read(path).with_context(|| format!("cannot read reference `{shown}`"))?;
-        serde_json::from_slice(&bytes)
-            .with_context(|| format!("`{shown}` is not a file of reference outputs"))
-    }
+/// Reads a file of reference outputs, which is JSON: `{"reference": "...", "cases": [{"prompt":
+/// [ids], "greedy": [ids]}]}`.
+///
+/// # Errors
+/// The file cannot be read or has another shape.
+pub fn open_reference(path: &Path) -> anyhow::Result<ReferenceOutputs> {
+    let shown = path.display();
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read reference `{shown}`"))?;
+    serde_json::from_slice(&bytes)
+        .with_context(|| format!("`{shown}` is not a file of reference outputs"))
 }
 
 impl Assignment<'_> {
@@ -84,13 +71,44 @@ impl Assignment<'_> {
         let output = output_ids(&samples, self.tokenizer);
         let digest = output.as_ref().and_then(|(ids, _)| sha256_of(ids).ok());
         let agreement = self.agreement()?;
+        let is_known = self.engine.request.sends_ids()
+            && output.as_ref().is_some_and(|(_, source)| *source == IdsSource::Given);
+        let outputs = requests.into_iter().zip(&samples).filter(|_| is_known);
+        let outputs = outputs
+            .map(|(request, sample)| FixedOutput {
+                prompt: request.prompt,
+                output: sample.ids.clone(),
+            })
+            .collect();
         Ok(Some(Correctness {
             prompts: Some(samples.len() as u64),
             ids_source: output.filter(|_| digest.is_some()).map(|(_, source)| source),
             tokens_sha256: digest,
             reference: agreement.and(self.reference).map(|found| found.reference.clone()),
             agreement,
+            outputs,
+            perplexity: self.perplexity(),
         }))
+    }
+
+    /// Measures the perplexity of the fixed text; `None` if the engine does not offer the
+    /// log-probabilities of a prompt, or the request fails.
+    fn perplexity(&self) -> Option<f64> {
+        let request = &self.engine.request;
+        if !request.prompt_logprobs || request.dialect() != ApiFormat::Completions {
+            return None;
+        }
+        let ids = self.tokenizer.and_then(|tokenizer| tokenizer.encode(TEXT.trim()).ok());
+        let prompt = match ids.filter(|_| request.sends_ids()) {
+            Some(ids) => json!(ids),
+            None => json!(TEXT.trim()),
+        };
+        let body = json!({
+            "model": self.model, "prompt": prompt, "max_tokens": 1, "temperature": 0,
+            "echo": true, "logprobs": 1,
+        });
+        let answer = self.server.post_json(&request.route, &body).ok()?;
+        perplexity(answer["choices"][0]["logprobs"]["token_logprobs"].as_array()?)
     }
 
     fn fixed_requests(&self) -> anyhow::Result<Vec<ManifestRequest>> {
@@ -140,6 +158,17 @@ impl Assignment<'_> {
     }
 }
 
+/// Returns the perplexity of a prompt from the log-probabilities of its tokens and of one output token
+/// after them; `None` where one is missing. The first token has none, since nothing comes before it.
+fn perplexity(logprobs: &[Value]) -> Option<f64> {
+    let (_, rest) = logprobs.split_first()?;
+    let (_, prompt) = rest.split_last()?;
+    let values: Option<Vec<f64>> = prompt.iter().map(Value::as_f64).collect();
+    let values = values.filter(|values| !values.is_empty())?;
+    let mean = values.iter().sum::<f64>() / float(values.len() as u64);
+    Some((-mean).exp()).filter(|perplexity| perplexity.is_finite())
+}
+
 /// Returns the output token ids of every answer, and their source: the server's if it returns some
 /// for each answer, else those of the retokenized texts. `None` if a text has no tokens or cannot
 /// be tokenized, also because there is no tokenizer.
@@ -156,4 +185,20 @@ fn output_ids(
     let retokenized: anyhow::Result<Vec<Vec<u32>>> =
         samples.iter().map(|sample| tokenizer.encode_plain(&sample.text)).collect();
     Some((retokenized.ok().filter(whole)?, IdsSource::Retokenized))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn perplexity_counts_the_prompts_tokens_after_the_first() {
+        let half = 0.5_f64.ln();
+        let found = perplexity(&[Value::Null, json!(half), json!(half), json!(-9.0)]).unwrap();
+        assert!((found - 2.0).abs() < 1e-12, "{found}");
+        assert_eq!(perplexity(&[Value::Null, Value::Null, json!(-1.0)]), None, "one is missing");
+        for short in [&[][..], &[Value::Null], &[Value::Null, json!(-1.0)]] {
+            assert_eq!(perplexity(short), None, "{short:?}");
+        }
+    }
 }

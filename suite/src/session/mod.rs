@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-pub use correctness::Reference;
+pub use correctness::open_reference;
 use judge::quantile::{quantile, quantile_of_floats};
 use judge::rule::Evidence;
 use judge::rules::validity;
@@ -18,8 +18,8 @@ use schema::engine::EngineFile;
 use schema::manifest::ManifestRequest;
 use schema::measurement::{Measurement, SCHEMA};
 use schema::run::{
-    ClientFacts, Counts, Failure, FailureClass, Phase, PromptForm, RunRecord, ScenarioFacts,
-    Status, Time, Validity, ValidityVerdict,
+    ClientFacts, Counts, Failure, FailureClass, Phase, PromptForm, ReferenceOutputs, RunRecord,
+    ScenarioFacts, Status, Time, Validity, ValidityVerdict,
 };
 use schema::scenario::{Arrival, CacheState, Connections, Scenario};
 
@@ -65,7 +65,7 @@ pub struct Assignment<'a> {
     pub meter: &'a Meter,
     /// Reference outputs that the server's greedy outputs are compared with; `None` if none are
     /// given.
-    pub reference: Option<&'a Reference>,
+    pub reference: Option<&'a ReferenceOutputs>,
     /// Latency limits (SLOs); goodput counts the requests that meet them.
     pub slos: &'a [Slo],
     pub conduct: Conduct,
