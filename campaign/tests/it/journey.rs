@@ -4,8 +4,9 @@ use std::fs;
 
 use schema::campaign::CampaignRecord;
 use schema::canonical::record_sha256;
+use schema::measurement::Measurement;
 use schema::path::of_run;
-use schema::run::Status;
+use schema::run::{Correctness, FixedOutput, ReferenceOutputs, Status};
 use schema::verdict::{Stage, Verdict, VerdictKind};
 
 use crate::scratch::{Scratch, files_below};
@@ -257,4 +258,26 @@ fn fetch_prints_where_each_input_lies() {
     scratch
         .run(&["fetch", "nothing"])
         .expect(2, &["input `nothing` is unknown; known are talk, tiny"]);
+}
+
+#[test]
+fn outputs_are_compared_with_those_of_the_first_run() {
+    let scratch = Scratch::new();
+    let output = FixedOutput { prompt: vec![1, 2], output: vec![3, 4, 5] };
+    let measurement = Measurement {
+        schema: "measurement.v1".into(),
+        correctness: Some(Correctness { outputs: vec![output], ..Correctness::default() }),
+        ..Measurement::default()
+    };
+    let file = scratch.fixtures().join("measurement-0.9.1.json");
+    fs::write(file, serde_json::to_string(&measurement).unwrap()).unwrap();
+    let reference = scratch.fixtures().join("reference.json");
+    scratch.run(&["release-bench", "v0.9.2", "--repeats", "1"]).expect(0, &[]);
+    assert!(!reference.exists(), "the first run has nothing to be compared with");
+    let line = [&ONE_SCENARIO[..], &["1", "--no-confirm"]].concat();
+    scratch.run(&line).expect(3, &[]);
+    let kept: ReferenceOutputs =
+        serde_json::from_str(&fs::read_to_string(reference).unwrap()).unwrap();
+    assert_eq!(kept.reference, "redline v0.9.1");
+    assert_eq!((&kept.cases[0].prompt[..], &kept.cases[0].greedy[..]), (&[1, 2][..], &[3, 4, 5][..]));
 }

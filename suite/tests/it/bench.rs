@@ -154,6 +154,29 @@ fn outputs_are_compared_with_a_reference_one_token_at_a_time() {
 }
 
 #[test]
+fn outputs_are_kept_and_the_perplexity_of_a_text_is_measured() {
+    let half = 0.5_f64.ln();
+    let logprobs = json!({"choices": [{"logprobs": {"token_logprobs": [null, half, half, -7.0]}}]});
+    let echo = Answer {
+        when: When { body_contains: Some("\"echo\":true".to_owned()), ..When::default() },
+        framing: Framing::Length,
+        ..Answer::events(vec![Scripted::text(0, logprobs.to_string())])
+    };
+    let (code, found) = Workspace::new().run(&server(vec![echo]), &[]);
+    let correctness = found.correctness.expect("correctness");
+    assert_eq!(code, Some(0));
+    assert!(correctness.perplexity.is_some_and(|found| (found - 2.0).abs() < 1e-9));
+    assert_eq!(correctness.outputs.len(), 4);
+    for kept in &correctness.outputs {
+        // The mock server's tokens count up from 100.
+        assert_eq!(kept.output, (100..132).collect::<Vec<u32>>());
+        assert!(!kept.prompt.is_empty());
+    }
+    let (_, without) = Workspace::new().run(&server(Vec::new()), &[]);
+    assert_eq!(without.correctness.expect("correctness").perplexity, None);
+}
+
+#[test]
 fn an_engine_that_takes_text_gets_text() {
     let workspace = Workspace::new();
     let file = fs::read_to_string(workspace.path("redline.toml")).expect("readable");
