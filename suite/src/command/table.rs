@@ -331,6 +331,7 @@ mod tests {
                      tokens than those that were planned, 210.1 against 225.9"
                         .to_owned(),
                 ],
+                ..Validity::default()
             },
             ..Measurement::default()
         };
