@@ -43,9 +43,10 @@ pub struct MetricValidity {
 pub fn of_metric(metric: &Metric, record: &RunRecord) -> MetricValidity {
     let error_pct = client_error::of(metric, record);
     let is_exact = error_pct.is_some_and(|error| error <= metric.floor_pct);
+    let is_above = error_pct.is_some_and(|error| error > metric.floor_pct);
     let counts = |rule: &Rule, reason: &str| {
         let is_answered = rule.until.is_some() && is_exact && reason != CPU_SHARE;
-        let is_below = rule.id == CLIENT_ERROR_RULE && is_exact;
+        let is_below = rule.id == CLIENT_ERROR_RULE && !is_above;
         concerns(rule, metric) && !is_answered && !is_below
     };
     let mut found = MetricValidity { error_pct, ..MetricValidity::default() };

@@ -411,7 +411,12 @@ impl Stream {
                 // `tail` is empty after the first time, so the answer has ended once nothing is
                 // left to write.
                 self.rest.append(&mut self.tail);
-                return Ok(if self.flush(socket)? { Fired::Ended } else { Fired::Full });
+                let is_whole = self.flush(socket)?;
+                // A client that reads both together has one time stamp for both.
+                if let Some(last) = self.emitted.write_ns.last_mut() {
+                    *last = monotonic_ns() - self.written_ns;
+                }
+                return Ok(if is_whole { Fired::Ended } else { Fired::Full });
             }
         }
         Ok(Fired::Written)

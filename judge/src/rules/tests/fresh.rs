@@ -294,7 +294,7 @@ fn what_says_nothing_of_the_run_is_no_reason() {
         let hot = Throttled { thermal_share: 1.0, power_share: 1.0, ..Throttled::default() };
         run.telemetry().gpus = Some(vec![gpu(false, hot)]);
     });
-    assert_eq!(idle, Validity::default(), "a GPU that did not work");
+    assert_clean(&idle);
     let few = judged(|run| {
         run.counts().output_tokens_reported = Some(10);
         run.counts().output_tokens_requested = Some(10);
@@ -302,7 +302,7 @@ fn what_says_nothing_of_the_run_is_no_reason() {
         count(run, 26);
         run.metrics().output_tokens_per_s = Some(1.0);
     });
-    assert_eq!(few, Validity::default(), "sixteen tokens more");
+    assert_clean(&few);
     let failed = judged(|run| {
         (run.counts().requests_ok, run.counts().requests_failed) = (Some(990), Some(10));
         count(run, 20_000);
@@ -319,5 +319,5 @@ fn what_says_nothing_of_the_run_is_no_reason() {
         run.metrics().output_tokens_per_s = Some(1000.0 / 0.999_999);
         count(run, 1000);
     });
-    assert_eq!(short, Validity::default(), "too few ticks");
+    assert_clean(&short);
 }
