@@ -187,6 +187,13 @@ impl Rule {
         has_begun && self.until.is_none_or(|until| rev <= until)
     }
 
+    /// Formats in words which records the rule judges: `measured runs with figures, up to revision
+    /// 7`.
+    pub fn applies_to(&self) -> String {
+        let until = self.until.map_or_else(String::new, |rev| format!(", up to revision {rev}"));
+        self.scope.words() + &until
+    }
+
     /// Judges `record` by the rule; `None` where the rule does not apply, or the record lacks the
     /// values that its conditions need.
     pub fn judge(&self, record: &RunRecord) -> Option<Check> {
