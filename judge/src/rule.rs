@@ -4,6 +4,7 @@
 //! A rule has conditions. Those with a [`Reason`] are also judged by the load generator over its own
 //! fresh run, and give the run's verdict; the finished record is judged by all of them.
 
+use schema::metric::{Metric, Unit};
 use schema::run::{Check, Kind, Level, RunRecord, Status, ValidityVerdict};
 use schema::scenario::Tier;
 
@@ -30,6 +31,9 @@ pub struct Rule {
     /// First revision of the list of rules that contains this rule; `None` for a rule that needs
     /// facts which no record holds, or whose finding is stored in `validity` alone.
     pub since: Option<u32>,
+    /// Last revision of the list of rules that contains this rule; `None` for a rule of today. A
+    /// retired rule judges only the records that were stored with it.
+    pub until: Option<u32>,
     /// Scope of the rule: the records that it applies to.
     pub scope: Scope,
     /// Metrics that are doubtful where the rule is broken.
@@ -61,6 +65,19 @@ impl Family {
         &[Self::Throughput, Self::Ttft, Self::Tpot, Self::Itl, Self::E2e, Self::Energy];
     /// Families of latency metrics: TTFT, TPOT, ITL and E2E.
     pub const LATENCIES: &'static [Self] = &[Self::Ttft, Self::Tpot, Self::Itl, Self::E2e];
+
+    /// Returns the family of a metric; `None` for one of no family, such as peak memory.
+    pub fn of(metric: &Metric) -> Option<Self> {
+        let families = [
+            ("ttft_", Self::Ttft),
+            ("tpot_", Self::Tpot),
+            ("itl_", Self::Itl),
+            ("e2e_", Self::E2e),
+        ];
+        let named = families.into_iter().find(|(start, _)| metric.name.starts_with(start));
+        let is_rate = metric.unit == Unit::PerSecond;
+        named.map(|(_, family)| family).or(is_rate.then_some(Self::Throughput))
+    }
 }
 
 /// Condition of a quality rule: a test of one record, and the reason that a run which breaks it
@@ -155,6 +172,7 @@ impl Rule {
         level: Level::Error,
         level_on_cpu: Level::Error,
         since: Some(1),
+        until: None,
         scope: Scope::MEASURED_FIGURES,
         affects: Family::ALL,
         conditions: &[],
@@ -162,6 +180,19 @@ impl Rule {
     /// Template of rules that are warnings; otherwise equal to [`Self::ERROR`].
     pub(crate) const WARNING: Self =
         Self { level: Level::Warning, level_on_cpu: Level::Warning, ..Self::ERROR };
+
+    /// True for a rule that judges records of revision `rev` of the list of rules.
+    pub fn is_of(&self, rev: u32) -> bool {
+        let has_begun = self.since.is_some_and(|since| since <= rev);
+        has_begun && self.until.is_none_or(|until| rev <= until)
+    }
+
+    /// Formats in words which records the rule judges: `measured runs with figures, up to revision
+    /// 7`.
+    pub fn applies_to(&self) -> String {
+        let until = self.until.map_or_else(String::new, |rev| format!(", up to revision {rev}"));
+        self.scope.words() + &until
+    }
 
     /// Judges `record` by the rule; `None` where the rule does not apply, or the record lacks the
     /// values that its conditions need.

@@ -211,7 +211,7 @@ pub fn state(run: &Run) -> String {
         return run.record.status.name().to_owned();
     }
     let record = run.record;
-    format!("{}, {}", record.status.name(), record.validity.verdict.name())
+    format!("{}, {}", record.status.name(), judge::validity::headline(record).name())
 }
 
 /// Returns a text on the state of a run: retraction, failure, reasons for its validity,
