@@ -1,10 +1,13 @@
 //! List of all rules for people to read, built from the constants that the checks use.
 
+use std::fmt::Write as _;
+
+use schema::run::Level;
 use serde::Serialize;
 
 use crate::finding::STORAGE_RULES;
 use crate::groups::GROUP_RULES;
-use crate::rule::Family;
+use crate::rule::{Family, Rule};
 use crate::table::columns;
 
 /// One rule in the list of rules.
@@ -56,6 +59,68 @@ pub fn rules() -> Vec<RuleLine> {
     storage.chain(over_several).chain(quality).collect()
 }
 
+/// Formats the reference page of findings as Markdown: what each rule claims and why, when the load
+/// generator reports it, which metrics it makes doubtful, and what the others may still be used for.
+pub fn reference() -> String {
+    let mut text = REFERENCE.to_owned();
+    // Writing to a string cannot fail.
+    for rule in crate::RULES.iter() {
+        let _ = write!(text, "\n## {}: {}\n\n{}\n\n", rule.id, rule.title, rule.why);
+        for reason in rule.conditions.iter().filter_map(|one| one.reason) {
+            let (id, verdict, when) = (reason.id, reason.verdict.name().to_uppercase(), reason.when);
+            let _ = writeln!(text, "- Reported as `{id}`, {verdict}, when {when}.");
+        }
+        let level = if rule.level == rule.level_on_cpu {
+            rule.level.name().to_owned()
+        } else {
+            format!("{}, {} without a GPU", rule.level.name(), rule.level_on_cpu.name())
+        };
+        let _ = writeln!(text, "- Judges {}; severity {level}.", rule.applies_to());
+        let _ = writeln!(text, "- {}", permitted(rule));
+    }
+    for rule in GROUP_RULES {
+        let _ = write!(text, "\n## {}: {}\n\n{}\n\n", rule.id, rule.title, rule.why);
+        let _ = writeln!(text, "- Judges {}; severity {}.", rule.scope, rule.level.name());
+        let _ = writeln!(text, "- {}", consequence(rule.level, "all metrics", None));
+    }
+    text
+}
+
+/// First part of the reference page of findings.
+const REFERENCE: &str = "\
+# Findings
+
+A finding is a rule that a record fails. Pages show it beside the run, with the rule's id. This page \
+is generated from the rules in `judge/src/rules` by `cargo xtask codegen`; \
+`cargo xtask rules` prints the same list as a table.
+
+- A failed rule of severity *error* excludes the metrics that it affects from rankings, charts, \
+summaries and comparisons: their figures appear only where failures are listed.
+- A failed rule of severity *warning* leaves its metrics in place. They are marked, because the \
+deviation is one that a reader can allow for.
+- The load generator also reports findings on its own run, with an id in words. DEGRADED marks the \
+metrics that the rule affects, INVALID excludes them, and VALID is a note.
+- Metrics that a rule does not affect may be used as if it had not failed.
+";
+
+/// Says which metrics a failed rule makes doubtful, and which it leaves usable.
+fn permitted(rule: &Rule) -> String {
+    if rule.affects == Family::ALL {
+        return consequence(rule.level, "all metrics", None);
+    }
+    let rest: Vec<Family> =
+        Family::ALL.iter().copied().filter(|family| !rule.affects.contains(family)).collect();
+    consequence(rule.level, &affects(rule.affects), Some(&affects(&rest)))
+}
+
+fn consequence(level: Level, doubtful: &str, rest: Option<&str>) -> String {
+    let what = if level == Level::Error { "Excludes" } else { "Marks" };
+    match rest {
+        Some(rest) => format!("{what}: {doubtful}. Still usable: {rest}, memory and start-up."),
+        None => format!("{what}: {doubtful}."),
+    }
+}
+
 /// Formats the names of metric families: `ttft, itl`, or `all metrics`.
 fn affects(families: &[Family]) -> String {
     if families == Family::ALL {
@@ -87,6 +152,19 @@ pub fn table(rules: &[RuleLine]) -> String {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn the_reference_explains_every_rule_and_every_reason() {
+        let page = reference();
+        for rule in crate::RULES.iter() {
+            assert!(page.contains(&format!("\n## {}: {}\n\n{}", rule.id, rule.title, rule.why)));
+        }
+        for reason in crate::rules::reasons() {
+            assert!(page.contains(&format!("`{}`", reason.id)), "{}", reason.id);
+        }
+        assert!(page.contains("Still usable: "));
+        assert!(GROUP_RULES.iter().all(|rule| page.contains(rule.why)));
+    }
 
     #[test]
     fn every_rule_is_listed_once() {

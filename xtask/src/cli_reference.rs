@@ -1,5 +1,5 @@
-//! Reference pages of the command lines (`docs/reference/cli/*.md`): the help text of every program and
-//! of each of its commands.
+//! Reference pages that programs print: the help text of every program and of each of its commands
+//! (`docs/reference/cli/*.md`), and the findings (`docs/reference/findings.md`).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,6 +12,9 @@ use crate::shell::Shell;
 /// Folder of the reference pages, below the workspace's root.
 const FOLDER: &str = "docs/reference/cli";
 
+/// Reference page of findings, below the workspace's root.
+const FINDINGS: &str = "docs/reference/findings.md";
+
 /// Programs that have a reference page.
 const PROGRAMS: &[&str] = &[
     "redline",
@@ -22,7 +25,7 @@ const PROGRAMS: &[&str] = &[
     "redline-site",
 ];
 
-/// Writes the reference page of each program, or with `check` prints which of them are stale. Returns
+/// Writes the reference pages of the programs and of findings, or with `check` prints which of them are stale. Returns
 /// 0, or 2 if one is stale.
 ///
 /// # Errors
@@ -33,14 +36,18 @@ pub fn run(shell: &Shell, check: bool) -> Result<u8> {
     if !check {
         fs::create_dir_all(&folder).with_context(|| format!("`{FOLDER}`"))?;
     }
-    let mut code = 0;
+    let rules = shell.read(&shell.built("redline-results"), &["rules", "--format", "md"])?;
+    let mut pages = vec![(shell.root.join(FINDINGS), rules)];
     for program in PROGRAMS {
         let mut text = format!(
             "# `{program}`\n\nHelp texts of the program and its commands, written by `cargo xtask \
              codegen`.\n"
         );
         add(&mut text, shell, program, &mut Vec::new())?;
-        let path = folder.join(format!("{program}.md"));
+        pages.push((folder.join(format!("{program}.md")), text));
+    }
+    let mut code = 0;
+    for (path, text) in pages {
         // A page without a file is stale as well.
         if fs::read_to_string(&path).unwrap_or_default() == text {
             continue;

@@ -131,6 +131,10 @@ fn export_parquet(
 }
 
 pub fn rules(format: Format) -> anyhow::Result<Exit> {
+    if format == Format::Md {
+        print(listing::reference().trim_end())?;
+        return Ok(Exit::Well);
+    }
     let rules = listing::rules();
     answer(format, &rules, || listing::table(&rules))
 }
