@@ -67,7 +67,8 @@ pub fn reference() -> String {
     for rule in crate::RULES.iter() {
         let _ = write!(text, "\n## {}: {}\n\n{}\n\n", rule.id, rule.title, rule.why);
         for reason in rule.conditions.iter().filter_map(|one| one.reason) {
-            let (id, verdict, when) = (reason.id, reason.verdict.name().to_uppercase(), reason.when);
+            let (id, verdict, when) =
+                (reason.id, reason.verdict.name().to_uppercase(), reason.when);
             let _ = writeln!(text, "- Reported as `{id}`, {verdict}, when {when}.");
         }
         let level = if rule.level == rule.level_on_cpu {

@@ -279,5 +279,8 @@ fn outputs_are_compared_with_those_of_the_first_run() {
     let kept: ReferenceOutputs =
         serde_json::from_str(&fs::read_to_string(reference).unwrap()).unwrap();
     assert_eq!(kept.reference, "redline v0.9.1");
-    assert_eq!((&kept.cases[0].prompt[..], &kept.cases[0].greedy[..]), (&[1, 2][..], &[3, 4, 5][..]));
+    assert_eq!(
+        (&kept.cases[0].prompt[..], &kept.cases[0].greedy[..]),
+        (&[1, 2][..], &[3, 4, 5][..])
+    );
 }

@@ -16,7 +16,7 @@ fn a_run_is_measured_again_and_nothing_is_committed() {
     let id = recorded(&scratch);
     let before = files_below(&scratch.root().join("results"));
     let commits = scratch.git(&["rev-list", "--count", "HEAD"]);
-    let ended = scratch.run(&["reproduce", &id[..20], "--repeats", "2"]);
+    let ended = scratch.run(&["reproduce", &id.to_lowercase(), "--repeats", "2"]);
     let said = &ended.stdout;
     let line = |start: &str| said.lines().find(|line| line.starts_with(start)).unwrap_or(said);
     assert!(line("Output tokens/s").ends_with("100.00  within"), "{said}");

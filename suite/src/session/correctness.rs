@@ -8,9 +8,7 @@ use schema::canonical::sha256_of;
 use schema::engine::ApiFormat;
 use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
-use schema::run::{
-    Correctness, FailureClass, FixedOutput, IdsSource, ReferenceOutputs, Status,
-};
+use schema::run::{Correctness, FailureClass, FixedOutput, IdsSource, ReferenceOutputs, Status};
 use serde_json::{Value, json};
 
 use super::Assignment;
