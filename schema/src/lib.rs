@@ -10,6 +10,7 @@ pub mod arrival;
 pub mod campaign;
 pub mod canonical;
 pub mod comparison;
+pub mod correctness;
 pub mod document;
 pub mod emitted;
 pub mod engine;

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 
 use anyhow::Result;
 
-use crate::cli_reference;
 use crate::shell::Shell;
 
 /// Name of the program that renders the site and the registry's pages.
@@ -72,17 +71,15 @@ pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     }
 }
 
-/// Writes the JSON Schemas and the reference pages, which are committed and generated from the Rust
-/// types and the help texts, or with `check` prints which of them are stale. Returns an exit code,
-/// which is not 0 if one is stale or the generator of the schemas does not build or fails.
+/// Writes the JSON Schemas and the reference pages of files, which are committed and generated from
+/// the Rust types, or with `check` prints which of them are stale. Returns cargo's exit code, which
+/// is not 0 if one is stale or the generator does not build or fails.
 ///
 /// # Errors
-/// Cargo or a program cannot be started or is killed by a signal, a program does not build, or a page
-/// cannot be written.
+/// Cargo cannot be started, or is killed by a signal.
 pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
     let line = "run --quiet --release --locked --bin redline-schema -- schema/json docs/reference";
-    let code = shell.cargo_code(&format!("{line}{}", if check { " --check" } else { "" }))?;
-    Ok(code.max(cli_reference::run(shell, check)?))
+    shell.cargo_code(&format!("{line}{}", if check { " --check" } else { "" }))
 }
 
 /// Returns the arguments `words`, then the flag `--document` with the page that shows values from

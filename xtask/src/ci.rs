@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::shell::{Shell, cargo};
-use crate::{build, counts, cuda, loops, tidy};
+use crate::{build, cli_reference, counts, cuda, loops, tidy};
 
 /// Stage of `cargo xtask ci`: its name, and a function that runs it and returns its exit code.
 type Stage = (&'static str, fn(&Shell) -> Result<u8>);
@@ -40,7 +40,7 @@ const STAGES: &[Stage] = &[
     // The loops are only checked, because the stage before has built the server.
     ("loops", loops::check),
     ("counts", |shell| counts::run(shell, false)),
-    ("generated files", |shell| build::generated_files(shell, true)),
+    ("generated files", |shell| cli_reference::generated_files(shell, true)),
     ("records", |shell| build::and_run(shell, "redline-results", "check", &[])),
     ("pages", |shell| build::and_render(shell, &[OsString::from("--check")])),
     ("site", |shell| build::and_render(shell, &[])),

@@ -25,12 +25,22 @@ const PROGRAMS: &[&str] = &[
     "redline-site",
 ];
 
+/// Writes all files that are generated from the code, or with `check` prints which of them are stale.
+/// Returns the worst exit code: not 0 if one is stale.
+///
+/// # Errors
+/// A program does not build, cannot be started or fails, or a page cannot be written.
+pub fn generated_files(shell: &Shell, check: bool) -> Result<u8> {
+    let code = build::generated_files(shell, check)?;
+    Ok(code.max(run(shell, check)?))
+}
+
 /// Writes the reference pages of the programs and of findings, or with `check` prints which of them are stale. Returns
 /// 0, or 2 if one is stale.
 ///
 /// # Errors
 /// A program does not build or cannot print its help, or a page cannot be written.
-pub fn run(shell: &Shell, check: bool) -> Result<u8> {
+fn run(shell: &Shell, check: bool) -> Result<u8> {
     build::build(shell, PROGRAMS)?;
     let folder = shell.root.join(FOLDER);
     if !check {

@@ -43,7 +43,7 @@ fn run(shell: &Shell, command: Command) -> Result<u8> {
         }
         Command::Program { program, verb, rest } => build::and_run(shell, program, verb, &rest),
         Command::Site { rest } => build::and_render(shell, &rest),
-        Command::Codegen { check } => build::generated_files(shell, check),
+        Command::Codegen { check } => cli_reference::generated_files(shell, check),
         Command::Tidy => tidy::run(shell),
         Command::Counts { renew } => counts::run(shell, renew),
         Command::Loops => loops::run(shell),

@@ -9,12 +9,13 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use schema::canonical::to_file_text;
+use schema::correctness::{ReferenceCase, ReferenceOutputs};
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
 use schema::run::{
-    CampaignSlot, Correctness, Failure, FixedOutput, HardwareFacts, ModelFacts, ReferenceCase,
-    ReferenceOutputs, RunRecord, ServerFacts,
+    CampaignSlot, Correctness, Failure, FixedOutput, HardwareFacts, ModelFacts, RunRecord,
+    ServerFacts,
 };
 use schema::scenario::Tier;
 

@@ -4,9 +4,10 @@ use std::fs;
 
 use schema::campaign::CampaignRecord;
 use schema::canonical::record_sha256;
+use schema::correctness::ReferenceOutputs;
 use schema::measurement::Measurement;
 use schema::path::of_run;
-use schema::run::{Correctness, FixedOutput, ReferenceOutputs, Status};
+use schema::run::{Correctness, FixedOutput, Status};
 use schema::verdict::{Stage, Verdict, VerdictKind};
 
 use crate::scratch::{Scratch, files_below};

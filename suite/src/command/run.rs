@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Args;
+use schema::correctness::ReferenceOutputs;
 use schema::exit::Exit;
 use schema::measurement::Measurement;
-use schema::run::{PromptForm, ReferenceOutputs, ScenarioFacts, Status, ValidityVerdict};
+use schema::run::{PromptForm, ScenarioFacts, Status, ValidityVerdict};
 use schema::scenario::{Arrival, CacheState, Scenario};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;

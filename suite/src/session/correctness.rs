@@ -5,10 +5,11 @@ use anyhow::Context;
 use std::path::Path;
 
 use schema::canonical::sha256_of;
+use schema::correctness::ReferenceOutputs;
 use schema::engine::ApiFormat;
 use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
-use schema::run::{Correctness, FailureClass, FixedOutput, IdsSource, ReferenceOutputs, Status};
+use schema::run::{Correctness, FailureClass, FixedOutput, IdsSource, Status};
 use serde_json::{Value, json};
 
 use super::Assignment;

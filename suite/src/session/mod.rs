@@ -14,12 +14,13 @@ pub use correctness::open_reference;
 use judge::quantile::{quantile, quantile_of_floats};
 use judge::rule::Evidence;
 use judge::rules::validity;
+use schema::correctness::ReferenceOutputs;
 use schema::engine::EngineFile;
 use schema::manifest::ManifestRequest;
 use schema::measurement::{Measurement, SCHEMA};
 use schema::run::{
-    ClientFacts, Counts, Failure, FailureClass, Phase, PromptForm, ReferenceOutputs, RunRecord,
-    ScenarioFacts, Status, Telemetry, Time, Validity, ValidityVerdict,
+    ClientFacts, Counts, Failure, FailureClass, Phase, PromptForm, RunRecord, ScenarioFacts,
+    Status, Telemetry, Time, Validity, ValidityVerdict,
 };
 use schema::scenario::{Arrival, CacheState, Connections, Scenario};
 
