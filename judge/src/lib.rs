@@ -2,7 +2,7 @@
 //! and the decisions of labs. Pure: no I/O, no clock, no git.
 //!
 //! Reading order: [`records`] and [`events`] (the input), [`mod@rule`], [`rules`] and [`groups`] (is a
-//! figure valid), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
+//! figure valid), [`validity`] (which of its figures a run may show), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
 //! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
 //! [`mod@newest`] (which runs a figure comes from),
 //! [`best`], [`pick`] and [`pareto`] (rankings), [`kernels`] (operations beside their limits), [`lab`] (a
@@ -31,6 +31,7 @@ pub mod side_by_side;
 pub mod summary;
 pub mod table;
 pub mod trend;
+pub mod validity;
 
 use schema::canonical::{CanonicalError, record_sha256};
 use schema::run::{Check, RunRecord};

@@ -4,6 +4,7 @@
 //! A rule has conditions. Those with a [`Reason`] are also judged by the load generator over its own
 //! fresh run, and give the run's verdict; the finished record is judged by all of them.
 
+use schema::metric::{Metric, Unit};
 use schema::run::{Check, Kind, Level, RunRecord, Status, ValidityVerdict};
 use schema::scenario::Tier;
 
@@ -61,6 +62,19 @@ impl Family {
         &[Self::Throughput, Self::Ttft, Self::Tpot, Self::Itl, Self::E2e, Self::Energy];
     /// Families of latency metrics: TTFT, TPOT, ITL and E2E.
     pub const LATENCIES: &'static [Self] = &[Self::Ttft, Self::Tpot, Self::Itl, Self::E2e];
+
+    /// Returns the family of a metric; `None` for one of no family, such as peak memory.
+    pub fn of(metric: &Metric) -> Option<Self> {
+        let families = [
+            ("ttft_", Self::Ttft),
+            ("tpot_", Self::Tpot),
+            ("itl_", Self::Itl),
+            ("e2e_", Self::E2e),
+        ];
+        let named = families.into_iter().find(|(start, _)| metric.name.starts_with(start));
+        let is_rate = metric.unit == Unit::PerSecond;
+        named.map(|(_, family)| family).or(is_rate.then_some(Self::Throughput))
+    }
 }
 
 /// Condition of a quality rule: a test of one record, and the reason that a run which breaks it

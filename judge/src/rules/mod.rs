@@ -53,6 +53,16 @@ pub fn reasons() -> Vec<Reason> {
     reasons
 }
 
+/// Returns the rule that has the reason with this id, and the verdict on the metrics that the rule
+/// affects; `None` where no rule has it.
+pub fn rule_of_reason(id: &str) -> Option<(&'static Rule, ValidityVerdict)> {
+    let verdict = |rule: &Rule| {
+        let mut reasons = rule.conditions.iter().filter_map(|one| one.reason);
+        reasons.find(|reason| reason.id == id).map(|reason| reason.verdict)
+    };
+    RULES.iter().find_map(|rule| Some((rule, verdict(rule)?)))
+}
+
 /// Returns the verdict of the load generator on a fresh run, with a sentence for each reason. The
 /// verdict is that of the worst reason, which comes first, and VALID without reasons. `record`
 /// needs only the sections (top-level fields) that a measurement has.
