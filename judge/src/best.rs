@@ -244,7 +244,9 @@ pub fn table(answer: &Answer) -> String {
     }
     if answer.left_out > 0 {
         let runs = plural(answer.left_out, "run");
-        text.push_str(&format!("\n{runs} left out: retracted, failed, INVALID, or without a sound figure"));
+        text.push_str(&format!(
+            "\n{runs} left out: retracted, failed, INVALID, or without a sound figure"
+        ));
     }
     text
 }

@@ -105,8 +105,9 @@ mod tests {
 
     #[test]
     fn a_campaign_without_figures_does_not_hide_the_one_before_but_is_told_of() {
-        let mut failed = Sample { campaign: (campaign_id(2), 0, 0), serial: 9, ..Sample::default() }
-            .failed_record();
+        let mut failed =
+            Sample { campaign: (campaign_id(2), 0, 0), serial: 9, ..Sample::default() }
+                .failed_record();
         failed.metrics = None;
         let runs = [run(1, 1, 1.0, 0), failed, run(1, 2, 1.0, 3)];
         let runs = runs.each_ref();

@@ -2,7 +2,8 @@
 //! with the highest output throughput among those that meet limits on TTFT and TPOT. Figures that
 //! were published elsewhere are ranked apart from measured ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use schema::metric::{Metric, by_name};
 use schema::run::{Kind, RunRecord, ScenarioFacts};
@@ -13,7 +14,7 @@ use crate::facts::{concurrency_level, sweep};
 use crate::groups::copies;
 use crate::order;
 use crate::records::Registry;
-use crate::summary::{Summary, difference_pct, of_metric};
+use crate::summary::{Summary, of_metric};
 
 /// Name of the metric by which configurations are ranked: output throughput.
 const METRIC: &str = "output_tokens_per_s";
@@ -119,15 +120,39 @@ pub struct Pick<'a> {
     pub next: Option<Tested<'a>>,
 }
 
-impl Pick<'_> {
-    /// Returns the lead over the next engine, in percent of that engine's throughput; `None` without
-    /// a next engine, and where the first configuration ties with another engine.
-    pub fn margin_pct(&self) -> Option<f64> {
-        let engine = |tested: &Tested| tested.setup.cell.engine.clone();
+/// Lead of a pick's first configuration over those of other engines.
+#[derive(Debug, Clone, Copy)]
+pub enum Lead<'p, 'a> {
+    /// Only: no other engine has a figure, so there is no ranking.
+    Only,
+    /// Alone: no other engine meets the limits.
+    Alone,
+    /// Tie: a configuration of another engine cannot be told from the first.
+    Tie,
+    /// Ahead of the best configuration of another engine.
+    Ahead {
+        /// Throughput of the first configuration divided by that of the next engine.
+        times: f64,
+        /// Difference from the throughput of the next engine, in percent of it.
+        pct: f64,
+        /// Best configuration of another engine.
+        next: &'p Tested<'a>,
+    },
+}
+
+impl<'a> Pick<'a> {
+    /// Returns the lead of the first configuration over other engines.
+    pub fn lead(&self) -> Lead<'_, 'a> {
+        let engine = |tested: &Tested<'a>| tested.setup.cell.engine.clone();
         if self.ties.iter().any(|tied| engine(tied) != engine(&self.first)) {
-            return None;
+            return Lead::Tie;
         }
-        difference_pct(self.first.throughput.median, self.next.as_ref()?.throughput.median)
+        let Some(next) = &self.next else {
+            return if self.engines == 1 { Lead::Only } else { Lead::Alone };
+        };
+        let (ours, theirs) = (self.first.throughput.median, next.throughput.median);
+        // A figure of zero is not ranked, so the quotient is finite.
+        Lead::Ahead { times: ours / theirs, pct: (ours / theirs - 1.0) * 100.0, next }
     }
 }
 
@@ -174,7 +199,8 @@ impl<'a> Tested<'a> {
     fn of(setup: Setup<'a>) -> Option<Self> {
         let over = |name| of_metric(by_name(name)?, setup.runs.iter().copied());
         let (ttft, tpot) = (over(LIMITS[0].0), over(LIMITS[1].0));
-        let throughput = over(METRIC).filter(|found| found.median > 0.0 && found.max.is_finite())?;
+        let throughput =
+            over(METRIC).filter(|found| found.median > 0.0 && found.max.is_finite())?;
         Some(Self { throughput, ttft, tpot, setup })
     }
 }
@@ -216,30 +242,31 @@ fn overlap(metric: &Metric, a: &Summary, b: &Summary) -> bool {
     a_low <= b_high && b_low <= a_high
 }
 
-/// Returns, for each model and hardware, the pick that stands for it where there is room for one:
-/// measured before published, one that meets the limits before one that does not, then the most
-/// engines, then the most users. `picks` are those of [`picks()`].
-pub fn foremost<'p, 'a>(picks: &'p [Pick<'a>]) -> BTreeMap<(&'p str, &'p str), &'p Pick<'a>> {
-    let rank = |pick: &Pick| {
+/// Returns the pick among `picks` that stands for all of them where there is room for one: measured
+/// before published, one that meets the limits before one that does not, then the most engines,
+/// then the most users, then the first. `None` without picks.
+pub fn foremost<'p, 'a>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Option<&'p Pick<'a>>
+where
+    'a: 'p,
+{
+    picks.min_by_key(|pick| {
         let is_met = pick.limits == Limits::Met;
-        (!pick.asked.is_published, is_met, pick.engines, pick.asked.users)
-    };
-    let mut found: BTreeMap<(&str, &str), &Pick> = BTreeMap::new();
-    for pick in picks {
-        let place = (pick.asked.model.as_str(), pick.asked.hardware.as_str());
-        let known = found.entry(place).or_insert(pick);
-        if rank(pick) > rank(known) {
-            *known = pick;
-        }
-    }
-    found
+        // `min_by_key` returns the first of equal picks.
+        (pick.asked.is_published, Reverse((is_met, pick.engines, pick.asked.users)))
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use samples::{Sample, campaign_id, registry};
+    use samples::{Sample, campaign_id};
 
     use super::*;
+    use crate::Stored;
+
+    fn registry(records: Vec<RunRecord>) -> Registry {
+        let stored = |record| Stored { path: String::new(), root: 0, record };
+        Registry { runs: records.into_iter().map(stored).collect(), ..Registry::default() }
+    }
 
     /// Returns, for tests, three runs of an engine under so many users, in a campaign of its own.
     fn runs(engine: &str, users: u64, serial: u64, speed: f64) -> Vec<RunRecord> {
@@ -268,27 +295,35 @@ mod tests {
 
     #[test]
     fn the_winner_leads_the_next_engine_and_one_engine_is_no_ranking() {
-        let records =
-            [runs("a", 4, 1, 1.0), runs("b", 4, 2, 2.0), runs("b", 4, 3, 4.0), runs("a", 1, 4, 1.0)];
-        let registry = registry::registry(records.concat());
+        let records = [
+            runs("a", 4, 1, 1.0),
+            runs("b", 4, 2, 2.0),
+            runs("b", 4, 3, 4.0),
+            runs("a", 1, 4, 1.0),
+        ];
+        let registry = registry(records.concat());
         let found = picks(&registry, &limits_of(1e9, 1e9));
         assert_eq!(found.len(), 2);
         assert_eq!((found[0].asked.users, found[0].engines), (Users::Closed(1), 1));
-        assert!(found[0].next.is_none() && found[0].margin_pct().is_none());
+        assert!(matches!(found[0].lead(), Lead::Only));
         let four = &found[1];
         assert_eq!((four.first.setup.cell.engine.as_str(), four.engines), ("b", 2));
         assert_eq!(four.first.throughput.n, 3, "campaign 2 of `b` is history");
-        let margin = four.margin_pct().expect("a margin");
-        assert!((margin - 300.0).abs() < 20.0, "four times as fast: {margin}");
+        let Lead::Ahead { times, pct, next } = four.lead() else { panic!("{:?}", four.lead()) };
+        assert!((times - 4.0).abs() < 0.2 && (pct / 100.0 + 1.0 - times).abs() < 1e-9, "{times}");
+        assert_eq!(next.setup.cell.engine, "a");
+        let fast = four.first.tpot.as_ref().expect("a TPOT").median;
+        let strict = picks(&registry, &limits_of(1e9, fast));
+        assert!(matches!(strict[1].lead(), Lead::Alone), "`a` is too slow");
     }
 
     #[test]
     fn overlapping_intervals_are_a_tie_and_both_are_named() {
         let records = [runs("a", 4, 1, 1.0), runs("b", 4, 2, 1.01), runs("c", 4, 3, 0.5)];
-        let registry = registry::registry(records.concat());
+        let registry = registry(records.concat());
         let found = picks(&registry, &limits_of(1e9, 1e9)).remove(0);
         assert_eq!(found.ties.len(), 1, "{found:?}");
-        assert_eq!(found.margin_pct(), None);
+        assert!(matches!(found.lead(), Lead::Tie));
         assert_eq!(found.next.expect("the third").setup.cell.engine, "c");
         let metric = by_name(METRIC).expect("a metric");
         let single = |value| crate::summary::of(&[value]).expect("a value");
@@ -300,7 +335,7 @@ mod tests {
     fn limits_are_met_or_not_or_nobody_knows() {
         let mut records = runs("a", 4, 1, 1.0);
         let limits = |records: &[RunRecord], limits: &[Limit]| {
-            picks(&registry::registry(records.to_vec()), limits)[0].limits
+            picks(&registry(records.to_vec()), limits)[0].limits
         };
         assert_eq!(limits(&records, &limits_of(1e9, 1e9)), Limits::Met);
         assert_eq!(limits(&records, &limits_of(1.0, 1e9)), Limits::NotMet);

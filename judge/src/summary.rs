@@ -38,7 +38,8 @@ pub fn values<'a>(metric: &Metric, repeats: impl IntoIterator<Item = &'a RunReco
     repeats.into_iter().filter_map(|run| value(metric, run)).collect()
 }
 
-/// Summarizes `metric` as [`of_metric`] does; `None` where no value passes, or where the smallest or largest value is not finite.
+/// Summarizes `metric` as [`of_metric`] does; `None` where no value passes, or where the smallest or
+/// largest is not finite.
 pub fn finite<'a>(
     metric: &Metric,
     repeats: impl IntoIterator<Item = &'a RunRecord>,
