@@ -405,8 +405,8 @@ impl<'a> Contents<'a> {
                 let labs = labs.into_iter().chain(self.claims_of(model)).collect();
                 subjects::model(self.catalog, self.judged, model, &trends, labs)
             }));
-            let title = format!("Frontier of {model}");
-            let crumbs = vec![(name.clone(), Some(target)), ("Frontier".to_owned(), None)];
+            let title = format!("Pareto frontier of {model}: throughput and speed per user");
+            let crumbs = vec![(name.clone(), Some(target)), ("Pareto frontier".to_owned(), None)];
             let at = ("frontier", Target::Frontier { model: name });
             pages.push(self.page(at, &title, crumbs, sources, move || {
                 pareto_frontier::view(self.catalog, model)
