@@ -255,9 +255,10 @@ impl<'a> Contents<'a> {
             overview::view(self.catalog, self.judged, self.kernel_pages(|_| true))
         });
         page.frame.crumbs.clear();
-        page.frame.summary = "Which engine serves a large language model fastest, with which flags, \
+        page.frame.summary =
+            "Which engine serves a large language model fastest, with which flags, \
                               by model, hardware and number of users: measured, with commands."
-            .to_owned();
+                .to_owned();
         page
     }
 
@@ -434,7 +435,12 @@ impl<'a> Contents<'a> {
                 let labs = self.lab_pages(|lab| lab.campaign.hardware == hardware);
                 let trends = lists::trend_lines(self.judged, |cell| cell.hardware == hardware);
                 subjects::hardware((self.catalog, self.judged), hardware, &trends, kernels, labs)
-            }));
+            });
+            page.frame.summary = outside::message(&format!(
+                "Servers of large language models on {hardware}: which engine and which flags, by \
+                 model and number of users, with the machine and its releases."
+            ));
+            pages.push(page);
         }
         pages
     }

@@ -172,7 +172,9 @@ fn time(summary: Option<&Summary>) -> String {
 /// say so.
 fn lead(pick: &Pick) -> String {
     match pick.lead() {
-        Lead::Only if pick.asked.is_published => "the only engine published at this load".to_owned(),
+        Lead::Only if pick.asked.is_published => {
+            "the only engine published at this load".to_owned()
+        }
         Lead::Only => "the only engine measured at this load".to_owned(),
         Lead::Alone => "the only engine within the limits".to_owned(),
         Lead::Tie => {
