@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use judge::Registry;
 use judge::best::Limit;
-use judge::pick::{self, Limits, Pick};
+use judge::pick::{self, Limits, Pick, Tested};
 use judge::validity;
 use schema::metric::by_name;
 use schema::random::SplitMix64;
@@ -45,14 +45,13 @@ fn met(registry: &Registry, limits: &[Limit]) -> Vec<(pick::Asked, f64)> {
 #[test]
 fn a_looser_limit_never_yields_a_lower_pick() {
     let (registry, _) = own();
-    // Limits are drawn around the figures that were measured or published, from 1 % below to 1 %
-    // above, so that they divide the configurations.
-    let of = |name: &str| -> Vec<f64> {
-        let metric = by_name(name).expect("a metric");
-        let runs = registry.standing().map(|stored| &stored.record);
-        runs.filter_map(|run| validity::value(metric, run)).collect()
-    };
-    let figures = pick::limits().iter().map(|limit| of(limit.metric.name)).collect::<Vec<_>>();
+    // Limits are drawn around the figures of the configurations, from 1 % below to 1 % above, so
+    // that they divide them.
+    let every = pick::picks(&registry, &[]);
+    let tested = || every.iter().flat_map(|p| [&p.first].into_iter().chain(&p.ties).chain(&p.next));
+    let medians = |of: fn(&Tested) -> Option<f64>| tested().filter_map(of).collect::<Vec<f64>>();
+    let figures =
+        [medians(|tested| Some(tested.ttft?.median)), medians(|tested| Some(tested.tpot?.median))];
     let mut random = SplitMix64(26);
     let mut draw = |figures: &[f64]| {
         let count = u64::try_from(figures.len()).expect("a count");
