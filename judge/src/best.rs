@@ -67,8 +67,8 @@ pub fn named(name: &str) -> Result<&'static Metric, QueryError> {
     })
 }
 
-/// Ranking query: model, hardware and scenario to rank on, metric to rank by, limits, and whether
-/// figures published elsewhere are ranked in place of measured ones.
+/// Ranking query over measured runs: model, hardware and scenario to rank on, metric to rank by, and
+/// limits.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// Id of the model that is to be served.
@@ -81,11 +81,9 @@ pub struct Question {
     pub metric: &'static Metric,
     /// Limits on metrics that the medians of each candidate must meet.
     pub limits: Vec<Limit>,
-    /// True to rank figures published elsewhere, among themselves, in place of measured ones.
-    pub published: bool,
 }
 
-/// Ranked candidate: one release in one cell with its repeats, or one published result.
+/// Ranked candidate: one release in one cell with its repeats.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
     /// Cell of the candidate: its engine, hardware, model, configuration and scenario.
@@ -149,14 +147,11 @@ pub fn setups<'a>(records: impl Iterator<Item = &'a RunRecord>) -> Vec<Setup<'a>
     groups.into_iter().filter_map(setup).collect()
 }
 
-/// Ranks the releases in the cells of `registry` that match `question`. Figures published elsewhere
-/// are never ranked beside measured ones, and each result in a published report is a candidate of
-/// its own.
+/// Ranks the measured releases in the cells of `registry` that match `question`.
 ///
 /// # Errors
 ///
-/// The registry has no measured run (or, if the question asks for published results, no imported
-/// one) of the question's model, hardware and scenario.
+/// The registry has no measured run of the question's model, hardware and scenario.
 pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryError> {
     let asked = registry.runs.iter().map(|stored| &stored.record);
     let asked: Vec<&RunRecord> = asked.filter(|record| question.covers(record)).collect();
@@ -208,7 +203,7 @@ impl Question {
     fn covers(&self, run: &RunRecord) -> bool {
         let scenario = format!("{}@{}", run.scenario.id, run.scenario.rev);
         let asked = self.scenario.as_ref();
-        (run.kind == Kind::Imported) == self.published
+        run.kind != Kind::Imported
             && run.model.id == self.model
             && run.hardware.id == self.hardware
             && asked.is_none_or(|asked| *asked == scenario || *asked == run.scenario.id)

@@ -128,7 +128,7 @@ const HEAD: &str = include_str!("readme.md");
 const WHOLE: [(&str, &str); 3] = [
     ("pages/README.md", "Overview"),
     ("pages/corrections.md", "Corrections"),
-    ("pages/imports.md", "Published figures of others"),
+    ("pages/imports.md", "Published elsewhere, not verified"),
 ];
 
 /// Name of the folder of lab pages, which takes the place of an engine's name.

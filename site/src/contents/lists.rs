@@ -89,7 +89,7 @@ impl<'a> Contents<'a> {
         let runs: Vec<_> = reports.iter().flat_map(|report| report.runs.clone()).collect();
         let options = reports.iter().filter_map(imports::options_link).collect();
         let view = imports::view(self.catalog, &reports, options);
-        let whole = "Published figures of others".to_owned();
+        let whole = "Published elsewhere, not verified".to_owned();
         let mut sources = Sources::runs(runs).with(self.events());
         sources.fresh = true;
         let at = ("imports", Target::Imports {});

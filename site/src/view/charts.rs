@@ -46,7 +46,9 @@ fn throughput(cells: &[Cell]) -> Chart {
         rows.push(vec![label.clone(), figure.shown(), figure.title.clone()]);
         groups.push(BarGroup { label, bars: vec![bar("", &column, cell)] });
     }
-    let caption = format!("Median over launches, whiskers span them. {HOW_MARKS_READ}");
+    let caption = format!(
+        "Median over the runs of the newest campaign, whiskers span them. {HOW_MARKS_READ}"
+    );
     let heads = ["Scenario", "Output tokens/s", "Exactly"];
     Chart::new("Output tokens per second", &caption, bars("tokens/s", &groups), heads, rows)
 }
@@ -130,7 +132,9 @@ fn of_engines(
         "/s" => (format!("{title} per second"), "per second"),
         unit => (title.to_owned(), unit),
     };
-    let caption = format!("{reading} Median over launches, whiskers span them. {HOW_MARKS_READ}");
+    let caption = format!(
+        "{reading} Median over the runs of the newest campaign, whiskers span them. {HOW_MARKS_READ}"
+    );
     let head = format!("{title}, {unit}");
     let heads = ["Scenario", "Engine", &head, "Exactly"];
     Some(Chart::new(&whole, &caption, bars(unit, &groups), heads, listed))
