@@ -53,9 +53,9 @@
       `${title} ${unit}`.trim(),
     ]);
     const each = names.map((name) => [name, name]);
-    const y = choice("y", "Up", axes, "output_tokens_per_s", changed);
-    const x = choice("x", "Across", [["time", "time"], ...axes], "time", changed);
-    const by = choice("by", "Apart by", each, "release", changed);
+    const y = choice("y", "Y axis", axes, "output_tokens_per_s", changed);
+    const x = choice("x", "X axis", [["time", "time"], ...axes], "time", changed);
+    const by = choice("by", "Colour by", each, "release", changed);
     const filters = names.map((name) => {
       const options = texts[name].map((text) => [text, text]);
       return choice(name, name, [["", "every"], ...options], "", changed);
@@ -121,7 +121,7 @@
       const series = largest.slice(0, SERIES_MAX).sort(natural);
       const left = largest.length - series.length;
       this.said.textContent = [
-        `${drawn.length} of ${asked.length} runs know both figures.`,
+        `${drawn.length} of ${asked.length} runs have both metrics.`,
         left > 0
           ? `Drawn are the ${SERIES_MAX} largest groups, ${left} more are in the table.`
           : "",

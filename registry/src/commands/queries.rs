@@ -74,7 +74,6 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
         scenario: given.scenario.clone(),
         metric: best::named(&given.metric)?,
         limits: given.slo.iter().map(|text| Limit::parse(text)).collect::<Result<_, _>>()?,
-        published: false,
     };
     let results = given.place.registry.join(RESULTS);
     let (hardware, model) = (Some(given.hardware.clone()), Some(given.model.clone()));
