@@ -42,7 +42,7 @@ templates! {
     pages:
         across claims corrections data diff explore frontier hardware health imports kernels lab
         method model model_on overview release report run scenario trend trends,
-    partials: beside campaigns failures figure findings matrix pager section trends verdicts,
+    partials: beside campaigns decision failures figure findings matrix pager section trends verdicts,
     others:
         "documents/feed.xml" "documents/measured.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
 }

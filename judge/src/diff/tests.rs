@@ -12,6 +12,8 @@ use schema::scenario::Arrival;
 use super::*;
 use crate::records::{Retraction, Stored};
 
+mod decisions;
+
 fn registry(runs: Vec<RunRecord>) -> Registry {
     let stored =
         |record: RunRecord| Stored { path: format!("runs/{}", record.id), root: 0, record };
@@ -143,9 +145,10 @@ fn a_shift_that_no_cell_can_prove_shows_over_all_of_them() {
     assert_eq!((shift.cells, shift.engine.as_str()), (4, "redline"));
     let (low, high) = shift.interval_pct.unwrap();
     assert!(-2.0 < low && high < -1.0 && shift.p.unwrap() < 0.01, "{shift:?}");
-    let said = format!("Over all 4 cells of redline on {}: Output tokens -1.", shift.hardware);
+    let said =
+        format!("Overall change in 4 scenarios of redline on {}: Output tokens", shift.hardware);
     for text in [report::text(&diff), report::markdown(&diff)] {
-        assert!(text.contains(&said), "{text}");
+        assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(&said), "{text}");
     }
     assert_ne!(diff.exit(), Exit::Worse, "it informs");
     assert_eq!(compare_all(cells(2)).broad, [], "two cells are no breadth");
@@ -163,17 +166,18 @@ fn a_baseline_that_reads_otherwise_than_before_is_told_and_moves_no_verdict() {
         };
         (100..103).map(|serial| run(serial).record()).collect()
     };
-    let remarks = |speed: f64| {
+    let drift = |speed: f64| {
         let diff = compare_all([interleaved(5, 1.0), earlier(speed)].concat());
         assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, VerdictKind::Unchanged);
-        let of_drift = |remark: &String| remark.contains("itself reads");
-        diff.cells[0].remarks.iter().find(|remark| of_drift(remark)).cloned()
+        grouped::remarks(&[&diff.cells[0]])
+            .into_iter()
+            .find(|remark| remark.text.contains("baseline ran"))
     };
-    let said = remarks(1.12).unwrap();
-    let (start, end) = ("v0.9.1 itself reads -", "the machine changed, or what else runs on it");
-    assert!(said.starts_with(start) && said.ends_with(end), "{said}");
-    assert!(said.contains(&format!("since campaign `{}`", campaign_id(3))), "{said}");
-    assert_eq!(remarks(1.01), None, "less than a change of release would have to be");
+    let said = drift(1.12).unwrap();
+    assert!(said.text.contains("slower than in campaign"), "{said:?}");
+    assert!(said.text.contains(&campaign_id(3)), "{said:?}");
+    assert_eq!(said.scenarios, ["balanced-lite@1"]);
+    assert_eq!(drift(1.01), None, "less than a change of release would have to be");
 }
 
 #[test]
@@ -221,7 +225,8 @@ fn the_newest_campaign_is_judged_and_older_ones_are_named() {
     let cell = &diff.cells[0];
     assert_eq!(cell.judged, Some(campaign_id(20)));
     assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, VerdictKind::Unchanged);
-    assert!(cell.remarks[0].starts_with(&format!("compared before in `{}`", campaign_id(9))));
+    let older = format!("older campaigns compared it too: `{}`", campaign_id(9));
+    assert!(cell.remarks[0].starts_with(&older), "{:?}", cell.remarks);
 }
 
 #[test]
@@ -305,9 +310,10 @@ fn a_default_that_the_release_moved_is_named_and_judged() {
         assert_eq!((cell.moved[0].flag.as_str(), cell.changed.len()), ("max-batch-size", 0));
         assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, kind);
         assert_eq!(diff.exit(), exit);
-        let facts = words::facts(cell).join("\n");
-        let moved = "--max-batch-size: 128 became 256 by default, and may be the cause";
-        assert!(facts.contains(moved), "{facts}");
+        let caveats = words::caveats(&diff).join("\n");
+        let moved =
+            "The default of max-batch-size changed from 128 to 256, which may be the cause.";
+        assert!(caveats.contains(moved), "{caveats}");
     }
 }
 
@@ -492,12 +498,12 @@ fn a_changed_configuration_is_not_counted_as_undecided() {
         let of = |(scenario, configured): &(&str, bool)| {
             (0..6).map(|serial| run(scenario, serial, *configured)).collect::<Vec<_>>()
         };
-        words::conclusion(&compare_all(scenarios.iter().flat_map(of).collect()))
+        compare_all(scenarios.iter().flat_map(of).collect()).decision.sentence
     };
     let some = conclusion(&[("sharegpt-lite", true), ("balanced-lite", false)]);
-    assert!(some.contains(" are of a changed configuration"), "{some}");
+    assert!(some.contains("measured with a changed configuration"), "{some}");
     let all = conclusion(&[("sharegpt-lite", true)]);
-    assert!(all.contains(" are of a changed configuration") && !all.contains("undecided"), "{all}");
+    assert!(all.contains("changed configuration") && !all.contains("undecided"), "{all}");
     let none = conclusion(&[("sharegpt-lite", false)]);
     assert!(!none.contains("configuration"), "{none}");
 }
