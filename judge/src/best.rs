@@ -1,19 +1,20 @@
 //! Ranking of engines and releases that serve a model on a hardware: cells are ranked by a metric
 //! among those that meet the requested limits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use schema::metric::{self, Better, METRICS, Metric};
-use schema::run::{Kind, RunRecord};
+use schema::run::{Kind, PromptForm, RunRecord};
 use schema::verdict::Cell;
 use serde::Serialize;
 
 use crate::diff::cells::cell_of;
 use crate::diff::words::plural;
+use crate::newest::newest;
 use crate::records::{QueryError, Registry};
 use crate::summary::{Summary, of_metric};
 use crate::table::columns;
-use crate::{facts, order};
+use crate::{facts, validity};
 
 /// Limit on the median of a metric over repeats: an upper limit where lower values are better, a
 /// lower limit where higher values are.
@@ -43,7 +44,9 @@ impl Limit {
         Ok(Self { metric: named(name)?, value })
     }
 
-    fn is_kept(&self, runs: &[&RunRecord]) -> bool {
+    /// True when the median of the limit's metric over `runs` meets the limit; false where no run
+    /// has the metric.
+    pub fn is_met(&self, runs: &[&RunRecord]) -> bool {
         let median = of_metric(self.metric, runs.iter().copied()).map(|summary| summary.median);
         median.is_some_and(|median| match self.metric.better {
             Better::Higher => median >= self.value,
@@ -82,44 +85,6 @@ pub struct Question {
     pub published: bool,
 }
 
-/// Service level: limits on TTFT and TPOT that a kind of use requires; batch use requires none.
-#[derive(Debug, Clone, Copy)]
-pub struct Level {
-    /// Name of the service level on pages.
-    pub name: &'static str,
-    /// Explanation of the service level, as a sentence for pages.
-    pub meaning: &'static str,
-    /// Upper limits on medians that define the service level, as metric name and value in the
-    /// metric's unit; empty for batch use.
-    limits: &'static [(&'static str, f64)],
-}
-
-/// Service levels at which pages name the best engine, strictest first.
-pub const LEVELS: [Level; 3] = [
-    Level {
-        name: "interactive",
-        meaning: "half of the users see a first token within a second, and then 20 tokens a second",
-        limits: &[("ttft_us_p50", 1e6), ("tpot_us_p50", 50e3)],
-    },
-    Level {
-        name: "reading",
-        meaning: "half of the users see a first token within ten seconds, and then 10 tokens a \
-                  second, which is faster than people read",
-        limits: &[("ttft_us_p50", 10e6), ("tpot_us_p50", 100e3)],
-    },
-    Level { name: "batch", meaning: "nobody waits: throughput alone counts", limits: &[] },
-];
-
-impl Level {
-    /// Returns the limits of the service level, as limits of a ranking query.
-    pub fn limits(&self) -> Vec<Limit> {
-        let limit = |(name, value): &(&str, f64)| {
-            Some(Limit { metric: metric::by_name(name)?, value: *value })
-        };
-        self.limits.iter().filter_map(limit).collect()
-    }
-}
-
 /// Ranked candidate: one release in one cell with its repeats, or one published result.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Candidate {
@@ -135,9 +100,6 @@ pub struct Candidate {
     pub measured_at: Option<String>,
     /// Ids of the runs that are the candidate's repeats.
     pub runs: Vec<String>,
-    /// True when the candidate's scenario is a level of a concurrency sweep.
-    #[serde(skip)]
-    pub is_in_sweep: bool,
 }
 
 /// Result of a ranking query: candidates ordered by scenario, and the best first within each.
@@ -145,46 +107,47 @@ pub struct Candidate {
 pub struct Answer {
     /// Candidates that meet all limits, ordered by scenario, and the best first within each.
     pub candidates: Vec<Candidate>,
-    /// Number of candidates left out because they miss a limit or lack its metric. A candidate
-    /// without the ranking metric is left out too, and not counted.
+    /// Number of candidates left out because they miss a limit or lack its metric.
     pub beyond_limits: usize,
-    /// Number of runs left out because they are retracted, INVALID, or of another status than `ok`.
+    /// Number of runs left out because they are retracted, or because the ranking metric does not
+    /// pass [`validity::value`].
     pub left_out: usize,
 }
 
-impl Answer {
-    /// Returns the candidate that stands for the whole ranking; `None` without candidates. If there
-    /// are levels of concurrency sweeps, it is the one among them with the highest median of the
-    /// ranking metric. Otherwise it is the best of the scenario that most engines ran (the first in
-    /// page order if several), because an engine that ran alone is best among nobody.
-    pub fn foremost(&self) -> Option<&Candidate> {
-        let in_sweep = self.candidates.iter().filter(|found| found.is_in_sweep);
-        let best_of_sweep = in_sweep.max_by(|a, b| a.figure.median.total_cmp(&b.figure.median));
-        let widest = || {
-            let mut engines: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-            for Candidate { cell, .. } in &self.candidates {
-                engines.entry(&cell.scenario).or_default().insert(&cell.engine);
-            }
-            // `min_by` returns the first of equal elements: within a scenario the best comes first.
-            self.candidates.iter().min_by(|a, b| {
-                let count = |found: &Candidate| engines[found.cell.scenario.as_str()].len();
-                let in_order = || order::scenarios(&a.cell.scenario, &b.cell.scenario);
-                count(b).cmp(&count(a)).then_with(in_order)
-            })
-        };
-        best_of_sweep.or_else(widest)
-    }
-
-    /// Returns the best candidate of the scenario that comes first in page order; `None` without
-    /// candidates.
-    pub fn first(&self) -> Option<&Candidate> {
-        self.candidates.iter().min_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario))
-    }
+/// Release in one cell with the runs from which its figures come, or one published result.
+#[derive(Debug, Clone)]
+pub struct Setup<'a> {
+    /// Cell of the setup: its engine, hardware, model, configuration and scenario.
+    pub cell: Cell,
+    /// Release of the setup's engine.
+    pub release: String,
+    /// True when prompts were sent as text, which costs the server tokenization.
+    pub is_text: bool,
+    /// Runs of the newest campaign that measured the setup ([`newest()`]); never empty.
+    pub runs: Vec<&'a RunRecord>,
 }
 
-/// Key that all repeats of a candidate share: cell, whether prompts are sent as text, release, and,
-/// for a published result, the id of its record.
+/// Key that all repeats of a setup share: cell, whether prompts are sent as text, release, and, for
+/// a published result, the id of its record.
 type Repeats = (Cell, bool, String, Option<String>);
+
+/// Groups those of `records` that have figures into setups, in the order of their cells. Each
+/// published result is a setup of its own, and of setups that were measured in several campaigns
+/// only the newest campaign counts.
+pub fn setups<'a>(records: impl Iterator<Item = &'a RunRecord>) -> Vec<Setup<'a>> {
+    let mut groups: BTreeMap<Repeats, Vec<&RunRecord>> = BTreeMap::new();
+    for record in records {
+        let is_text = record.scenario.prompt_form == Some(PromptForm::Text);
+        let block = (record.kind == Kind::Imported).then(|| record.id.clone());
+        let key = (cell_of(record), is_text, record.engine.release.clone(), block);
+        groups.entry(key).or_default().push(record);
+    }
+    let setup = |((cell, is_text, release, _), runs): (Repeats, Vec<&'a RunRecord>)| {
+        let runs = newest(&runs, |run| (*run, facts::figures(run, false)));
+        (!runs.is_empty()).then_some(Setup { cell, release, is_text, runs })
+    };
+    groups.into_iter().filter_map(setup).collect()
+}
 
 /// Ranks the releases in the cells of `registry` that match `question`. Figures published elsewhere
 /// are never ranked beside measured ones, and each result in a published report is a candidate of
@@ -196,44 +159,31 @@ type Repeats = (Cell, bool, String, Option<String>);
 /// one) of the question's model, hardware and scenario.
 pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryError> {
     let asked = registry.runs.iter().map(|stored| &stored.record);
-    let mut asked = asked.filter(|record| question.covers(record)).peekable();
-    if asked.peek().is_none() {
+    let asked: Vec<&RunRecord> = asked.filter(|record| question.covers(record)).collect();
+    if asked.is_empty() {
         return Err(QueryError(format!(
             "no run of `{}` on `{}`\nhint: `redline-results list` shows what there is",
             question.model, question.hardware
         )));
     }
-    let mut groups: BTreeMap<Repeats, Vec<&RunRecord>> = BTreeMap::new();
-    let mut answer = Answer::default();
-    for record in asked {
-        if !facts::is_believed(record) || registry.retracted.contains_key(&record.id) {
-            // Left-out runs are counted and reported, so that a missing engine does not go
-            // unnoticed.
-            answer.left_out += 1;
-            continue;
-        }
-        // Prompts sent as text cost the server tokenization, so such runs are a group of their
-        // own.
-        let text = record.scenario.prompt_form == Some(schema::run::PromptForm::Text);
-        let block = question.published.then(|| record.id.clone());
-        let key = (cell_of(record), text, record.engine.release.clone(), block);
-        groups.entry(key).or_default().push(record);
-    }
-    for ((cell, _, release, _), runs) in groups {
-        let Some(figure) = of_metric(question.metric, runs.iter().copied()) else { continue };
-        if !question.limits.iter().all(|limit| limit.is_kept(&runs)) {
+    let stands = |run: &RunRecord| !registry.retracted.contains_key(&run.id);
+    let has_figure = |run: &RunRecord| validity::value(question.metric, run).is_some();
+    // Left-out runs are counted and reported, so that a missing engine does not go unnoticed.
+    let used = asked.iter().filter(|run| stands(run) && has_figure(run)).count();
+    let mut answer = Answer { left_out: asked.len() - used, ..Answer::default() };
+    for setup in setups(asked.into_iter().filter(|run| stands(run))) {
+        let Some(figure) = of_metric(question.metric, setup.runs.iter().copied()) else { continue };
+        if !question.limits.iter().all(|limit| limit.is_met(&setup.runs)) {
             answer.beyond_limits += 1;
             continue;
         }
-        let started = |run: &&RunRecord| run.time.as_ref()?.started_at.clone();
         answer.candidates.push(Candidate {
-            cell,
-            release,
             metric: question.metric.name,
             figure,
-            measured_at: runs.iter().filter_map(started).max(),
-            runs: runs.iter().map(|run| run.id.clone()).collect(),
-            is_in_sweep: runs.first().is_some_and(|run| facts::sweep(&run.scenario).is_some()),
+            measured_at: setup.measured_at(),
+            runs: setup.runs.iter().map(|run| run.id.clone()).collect(),
+            cell: setup.cell,
+            release: setup.release,
         });
     }
     answer.candidates.sort_by(|a, b| {
@@ -244,6 +194,14 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryErr
         a.cell.scenario.cmp(&b.cell.scenario).then(better)
     });
     Ok(answer)
+}
+
+impl Setup<'_> {
+    /// Returns the start of the newest run of the setup, RFC 3339; `None` if no run states its
+    /// start.
+    pub fn measured_at(&self) -> Option<String> {
+        self.runs.iter().filter_map(|run| run.time.as_ref()?.started_at.clone()).max()
+    }
 }
 
 impl Question {
@@ -279,57 +237,16 @@ pub fn table(answer: &Answer) -> String {
         Some(first) => {
             format!("{}, best first in each scenario\n{}", first.metric, columns(&lines))
         }
-        None => "no release keeps the limits".to_owned(),
+        None => "no tested configuration meets the limits".to_owned(),
     };
     if answer.beyond_limits > 0 {
         text.push_str(&format!("\n{} beyond the limits", answer.beyond_limits));
     }
     if answer.left_out > 0 {
         let runs = plural(answer.left_out, "run");
-        text.push_str(&format!("\n{runs} left out: retracted, failed, or not to be believed"));
+        text.push_str(&format!(
+            "\n{runs} left out: retracted, failed, INVALID, or without a sound figure"
+        ));
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::summary;
-
-    #[test]
-    fn a_sweep_stands_for_a_ranking_and_else_the_scenario_of_most_engines() {
-        let candidate = |engine: &str, scenario: &str, rate: f64, is_in_sweep: bool| Candidate {
-            cell: Cell { engine: engine.into(), scenario: scenario.into(), ..Cell::default() },
-            release: "v1".into(),
-            metric: "output_tokens_per_s",
-            figure: summary::of(&[rate]).unwrap(),
-            measured_at: None,
-            runs: Vec::new(),
-            is_in_sweep,
-        };
-        let wide = [
-            candidate("a", "balanced@1", 9.0, false),
-            candidate("b", "sharegpt@1", 3.0, false),
-            candidate("a", "sharegpt@1", 2.0, false),
-        ];
-        let mut answer = Answer { candidates: wide.to_vec(), ..Answer::default() };
-        assert_eq!(answer.foremost(), Some(&wide[1]));
-        assert_eq!(answer.first(), Some(&wide[1]));
-        answer.candidates.push(candidate("a", "x-c1@1", 1.0, true));
-        answer.candidates.push(candidate("a", "x-c4@1", 1.5, true));
-        assert_eq!(answer.foremost(), answer.candidates.last());
-    }
-
-    #[test]
-    fn levels_grow_laxer_and_name_metrics_that_exist() {
-        for level in &LEVELS {
-            assert_eq!(level.limits().len(), level.limits.len(), "`{}`", level.name);
-        }
-        for two in LEVELS.windows(2) {
-            for lax in two[1].limits() {
-                let strict = two[0].limits().into_iter().find(|l| l.metric.name == lax.metric.name);
-                assert!(strict.is_some_and(|strict| strict.value <= lax.value), "{}", two[1].name);
-            }
-        }
-    }
 }

@@ -96,6 +96,15 @@ pub fn requests_failed(record: &RunRecord) -> u64 {
     record.counts.as_ref().and_then(|counts| counts.requests_failed).unwrap_or(0)
 }
 
+/// Returns the number of requests of a run that failed: the stated number, or else the difference
+/// between planned and answered requests. `None` where neither is known: a published report that
+/// counts answered requests alone does not say that no other was sent.
+pub fn failures(record: &RunRecord) -> Option<u64> {
+    let counts = record.counts.as_ref()?;
+    let unanswered = || Some(counts.requests_planned?.saturating_sub(counts.requests_ok?));
+    counts.requests_failed.or_else(|| unanswered().filter(|lost| *lost > 0))
+}
+
 /// Use of a run's figures in summaries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Figures {
@@ -121,7 +130,10 @@ pub fn figures(record: &RunRecord, is_retracted: bool) -> Figures {
 
 /// Returns the runs that summaries of a cell are made from: those with figures of all requests, or,
 /// if there is none, those with partial figures. The two kinds are never mixed.
-pub fn counted<T: Copy>(runs: &[T], figures: impl Fn(&T) -> Figures) -> impl Iterator<Item = T> {
+pub(crate) fn counted<T: Copy>(
+    runs: &[T],
+    figures: impl Fn(&T) -> Figures,
+) -> impl Iterator<Item = T> {
     let is_whole = runs.iter().any(|run| figures(run) == Figures::Whole);
     let wanted = if is_whole { Figures::Whole } else { Figures::Partial };
     runs.iter().copied().filter(move |run| figures(run) == wanted)
@@ -179,6 +191,17 @@ mod tests {
         assert_eq!(sweep_of("ladder-c16", 1, Some(Arrival::AllAtOnce)), None);
         assert_eq!(sweep_of("long-chat", 1, None), None);
         assert_eq!(sweep_of("sharegpt", 0, closed(4)), None);
+    }
+
+    #[test]
+    fn failures_are_not_known_where_only_answers_are_counted() {
+        let mut record = samples::Sample::default().record();
+        assert_eq!(failures(&record), Some(0));
+        let counts = record.counts.as_mut().expect("counts");
+        counts.requests_failed = None;
+        assert_eq!(failures(&record), None);
+        record.counts.as_mut().expect("counts").requests_ok = Some(30);
+        assert_eq!(failures(&record), Some(2), "of 32");
     }
 
     #[test]

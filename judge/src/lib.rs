@@ -4,7 +4,8 @@
 //! Reading order: [`records`] and [`events`] (the input), [`mod@rule`], [`rules`] and [`groups`] (is a
 //! figure valid), [`validity`] (which of its figures a run may show), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
 //! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
-//! [`best`] and [`pareto`] (rankings), [`kernels`] (operations beside their limits), [`lab`] (a
+//! [`mod@newest`] (which runs a figure comes from),
+//! [`best`], [`pick`] and [`pareto`] (rankings), [`kernels`] (operations beside their limits), [`lab`] (a
 //! search for a configuration).
 
 #![warn(missing_docs)]
@@ -18,8 +19,10 @@ pub mod groups;
 pub mod kernels;
 pub mod lab;
 pub mod listing;
+pub mod newest;
 pub mod order;
 pub mod pareto;
+pub mod pick;
 pub mod quantile;
 pub mod records;
 pub mod rule;

@@ -8,6 +8,7 @@ use schema::run::RunRecord;
 
 use crate::rule::on_cpu;
 use crate::summary::{self, Summary};
+use crate::validity::value;
 
 /// Speed, throughput and cost of one configuration at one concurrency or request rate, each
 /// summarized over the repeats.
@@ -49,12 +50,12 @@ impl Tradeoff {
 }
 
 fn speed(run: &RunRecord) -> Option<f64> {
-    let us = by_name("tpot_us_p50")?.value(run).filter(|us| *us > 0.0)?;
+    let us = value(by_name("tpot_us_p50")?, run).filter(|us| *us > 0.0)?;
     Some(1e6 / us)
 }
 
 fn throughput(run: &RunRecord) -> Option<f64> {
-    let all = by_name("output_tokens_per_s")?.value(run).filter(|rate| *rate > 0.0)?;
+    let all = value(by_name("output_tokens_per_s")?, run).filter(|rate| *rate > 0.0)?;
     let gpus = match on_cpu(run) {
         true => 1,
         false => run.server.as_ref().and_then(|server| server.tp).unwrap_or(1).max(1),

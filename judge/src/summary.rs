@@ -2,6 +2,7 @@
 //! cell. Pages and comparisons share it.
 
 use crate::quantile::median;
+use crate::validity::value;
 pub use schema::comparison::Summary;
 use schema::metric::Metric;
 use schema::run::RunRecord;
@@ -22,7 +23,8 @@ pub fn of(values: &[f64]) -> Option<Summary> {
     Some(Summary { n, median, min, max, mean, cv })
 }
 
-/// Summarizes `metric` over those of `repeats` that have it; `None` when none does.
+/// Summarizes `metric` over those of `repeats` whose value passes the truth gate
+/// ([`crate::validity::value`]); `None` when none does.
 pub fn of_metric<'a>(
     metric: &Metric,
     repeats: impl IntoIterator<Item = &'a RunRecord>,
@@ -30,13 +32,14 @@ pub fn of_metric<'a>(
     of(&values(metric, repeats))
 }
 
-/// Returns the values of `metric` over `repeats`, without runs that lack the metric.
+/// Returns the values of `metric` over `repeats`, without runs that lack the metric or whose value
+/// does not pass the truth gate ([`crate::validity::value`]).
 pub fn values<'a>(metric: &Metric, repeats: impl IntoIterator<Item = &'a RunRecord>) -> Vec<f64> {
-    repeats.into_iter().filter_map(|run| metric.value(run)).collect()
+    repeats.into_iter().filter_map(|run| value(metric, run)).collect()
 }
 
-/// Summarizes `metric` over those of `repeats` that have it; `None` where none does, or where the
-/// smallest or largest value is not finite.
+/// Summarizes `metric` as [`of_metric`] does; `None` where no value passes, or where the smallest or
+/// largest is not finite.
 pub fn finite<'a>(
     metric: &Metric,
     repeats: impl IntoIterator<Item = &'a RunRecord>,

@@ -13,6 +13,7 @@ macro_rules! assets {
 assets![
     "explorer.js",
     "frontier.js",
+    "pick.js",
     "site.css",
     "site.js",
     "vendor/README.md",

@@ -64,7 +64,7 @@ impl Site {
             self.file(&format!("data/schemas/{name}.json"), &text)?;
         }
         let feeds = feeds::feeds(catalog, judged, renderer)?;
-        for (path, text) in feeds.into_iter().chain(feeds::badges(catalog)) {
+        for (path, text) in feeds.into_iter().chain(feeds::badges(catalog, judged)) {
             self.file(&path, &text)?;
         }
         Ok(())

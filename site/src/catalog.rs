@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 use judge::diff::cells::Cells;
-use judge::facts::{Figures, counted, figures};
+use judge::facts::{Figures, figures};
 use judge::groups::copies;
-use judge::{Registry, Stored, order, trend};
+use judge::{Registry, Stored, newest, order, trend};
 use schema::canonical::sha256_hex;
 use schema::event::EventKind;
 use schema::path::config_slug;
@@ -119,11 +119,17 @@ pub struct Cell<'a> {
 }
 
 impl<'a> Cell<'a> {
-    /// Returns the runs whose figures the cell's summaries are made from: those that answered all
-    /// requests, or, if there are none, those that lost some requests. Retracted and INVALID runs
-    /// and runs without metrics are in neither.
+    /// Returns the runs whose figures the cell's summaries are made from: those of the newest
+    /// campaign that measured the cell and answered all requests, or, if there are none, those that
+    /// lost some requests. Retracted and INVALID runs and runs without metrics are in neither.
     pub fn counted(&self) -> impl Iterator<Item = &'a Run<'a>> + '_ {
-        counted(&self.runs, |run| run.figures)
+        newest::newest(&self.runs, |run| (run.record, run.figures)).into_iter()
+    }
+
+    /// Returns the runs of the campaign that the figures come from, also those without figures, and
+    /// of later campaigns, in which the cell has none. Runs of earlier campaigns are history.
+    pub fn current(&self) -> Vec<&'a Run<'a>> {
+        newest::current(&self.runs, |run| (run.record, run.figures))
     }
 
     /// Returns the records of the runs whose figures the cell's summaries are made from, as

@@ -111,7 +111,7 @@ struct List {
 #[derive(Debug)]
 pub struct Contents<'a> {
     catalog: &'a Catalog<'a>,
-    judged: &'a Judged,
+    judged: &'a Judged<'a>,
     releases: BTreeMap<ReleaseKey, Vec<&'a Run<'a>>>,
     kernels: BTreeMap<ReleaseKey, Vec<&'a Stored<KernelRecord>>>,
     policy: String,
@@ -119,7 +119,7 @@ pub struct Contents<'a> {
 
 impl<'a> Contents<'a> {
     /// Groups the records of `catalog` for pages; `judged` has the conclusions of `judge` about it.
-    pub fn of(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Self {
+    pub fn of(catalog: &'a Catalog<'a>, judged: &'a Judged<'a>) -> Self {
         let mut kernels: BTreeMap<ReleaseKey, Vec<&Stored<KernelRecord>>> = BTreeMap::new();
         for entry in &catalog.registry.kernels {
             let KernelRecord { engine, hardware, .. } = &entry.record;
@@ -140,6 +140,7 @@ impl<'a> Contents<'a> {
         pages.extend(self.diffs());
         pages.extend(self.kernels());
         pages.extend(self.labs());
+        pages.extend(self.picks());
         pages.extend(self.subjects());
         pages.extend(self.scenarios());
         pages.extend(self.trends());
@@ -402,7 +403,7 @@ impl<'a> Contents<'a> {
                 let trends = lists::trend_lines(self.judged, |cell| cell.model == model);
                 let labs = self.lab_pages(|lab| lab.asked.file.model == model);
                 let labs = labs.into_iter().chain(self.claims_of(model)).collect();
-                subjects::model(self.catalog, model, &trends, labs)
+                subjects::model(self.catalog, self.judged, model, &trends, labs)
             }));
             let title = format!("Frontier of {model}");
             let crumbs = vec![(name.clone(), Some(target)), ("Frontier".to_owned(), None)];
@@ -421,7 +422,7 @@ impl<'a> Contents<'a> {
                 let kernels = self.kernel_pages(|key| key.hardware == hardware);
                 let labs = self.lab_pages(|lab| lab.campaign.hardware == hardware);
                 let trends = lists::trend_lines(self.judged, |cell| cell.hardware == hardware);
-                subjects::hardware(self.catalog, hardware, &trends, kernels, labs)
+                subjects::hardware((self.catalog, self.judged), hardware, &trends, kernels, labs)
             }));
         }
         pages

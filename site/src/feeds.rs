@@ -3,6 +3,7 @@
 //! the format that badge servers read (endpoint schema version 1).
 
 use judge::diff::words::is_worse;
+use judge::pick::foremost;
 use minijinja::{Value, context};
 use schema::event::{Event, rfc3339_of};
 use schema::id::ulid_unix_ms;
@@ -10,11 +11,11 @@ use schema::verdict::Verdict;
 use serde_json::{Value as Json, json};
 
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
-use crate::judged::{self, Judged};
+use crate::judged::Judged;
 use crate::link::{Place, Target, part};
 use crate::template::{Frame, RenderError, Renderer};
 use crate::view::release::extent;
-use crate::view::{corrections, words};
+use crate::view::{corrections, pick, words};
 use crate::{format, outside};
 
 /// Largest number of entries in an Atom feed: feed readers need the newest, and the site has all.
@@ -182,33 +183,30 @@ fn urn(id: &str) -> String {
 }
 
 /// Returns path and text of every badge: one file per model and hardware.
-pub fn badges(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
-    catalog.places().into_iter().map(move |(model, hardware)| {
+pub fn badges(catalog: &Catalog, judged: &Judged) -> Vec<(String, String)> {
+    let file = |(model, hardware): (&str, &str)| {
         let path = format!("badge/{}/{}.json", part(model), part(hardware));
-        (path, format!("{}\n", badge(catalog, model, hardware)))
-    })
+        (path, format!("{}\n", badge(judged, model, hardware)))
+    };
+    catalog.places().into_iter().map(file).collect()
 }
 
-/// Builds the badge of the engine with the highest output throughput for `model` on `hardware` in
-/// the first scenario in page order that has figures: measured here, else published elsewhere. Only
-/// repeated measurements get a color; without figures the badge says so.
-fn badge(catalog: &Catalog, model: &str, hardware: &str) -> Json {
-    let ranked = judged::best(catalog, model, hardware);
-    let batch = ranked.iter().filter(|ranked| ranked.level == "batch");
-    let best = batch.filter_map(|ranked| Some((ranked.published, ranked.answer.first()?)));
-    // `false` sorts before `true`: measured figures are preferred.
-    let (message, color) = match best.min_by_key(|(published, _)| *published) {
+/// Builds the badge of `model` on `hardware`: the pick that stands for its picks, with the number of
+/// users. Only repeated measurements get a color; without a pick the badge says so.
+fn badge(judged: &Judged, model: &str, hardware: &str) -> Json {
+    let found = foremost(judged.picks_of(Some(model), Some(hardware)));
+    let (message, color) = match found {
         None => ("no figures".to_owned(), "lightgrey"),
-        Some((published, found)) => {
-            let claimed = if published { ", claimed" } else { "" };
+        Some(found) => {
+            let published = if found.asked.is_published { ", not verified" } else { "" };
             let text = format!(
-                "{} tokens/s, {} {} in {}{claimed}",
-                format::rounded(found.figure.median, None),
-                found.cell.engine,
-                found.release,
-                found.cell.scenario
+                "{} {}: {} tokens/s, {}{published}",
+                found.first.setup.cell.engine,
+                found.first.setup.release,
+                format::rounded(found.first.throughput.median, None),
+                pick::users(found.asked.users),
             );
-            let repeated = !published && found.figure.n > 1;
+            let repeated = !found.asked.is_published && found.first.throughput.n > 1;
             (text, if repeated { "informational" } else { "lightgrey" })
         }
     };

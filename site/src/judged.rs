@@ -1,17 +1,17 @@
 //! Conclusions of `judge` about a whole catalog, computed once for all pages: comparisons of
-//! consecutive releases, trends, and labs. Nothing is judged here.
+//! consecutive releases, trends, labs, and picks. Nothing is judged here.
 
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use judge::best::{self, Answer, LEVELS, Question};
 use judge::diff::words::is_worse;
 use judge::diff::{Diff, Filter, Row, diff, policy, waivers};
-use judge::lab::{self, Replay};
+use judge::lab::{self, Next, Replay, Superseded};
 use judge::order;
+use judge::pick::{self, Pick};
 use judge::trend;
 use rayon::prelude::*;
-use schema::metric::by_name;
+use schema::lab::Candidate;
 use schema::trend::Trend;
 
 use crate::catalog::{Catalog, ReleaseKey};
@@ -46,36 +46,39 @@ impl Pair {
     }
 }
 
-/// Comparisons, trends and labs of a catalog.
+/// Comparisons, trends, labs and picks of a catalog.
 #[derive(Debug)]
-pub struct Judged {
+pub struct Judged<'a> {
     /// Comparison of each pair of consecutive releases of an engine on one hardware, ordered by
     /// engine and hardware.
     pub diffs: Vec<(Pair, Diff)>,
     /// Trends of at least two points, one for each release-blocking metric of each cell, ordered by
     /// cell and metric.
     pub trends: Vec<Trend>,
-    /// Decisions of each lab campaign, computed again from its runs, with the campaign's index in
-    /// the registry's list of campaigns, newest first. Labs without engines or profiles are left
-    /// out.
-    pub labs: Vec<(usize, Replay)>,
+    /// Labs, newest first. Labs without engines or profiles are left out.
+    pub labs: Vec<DecidedLab>,
+    /// Picks of a configuration by model, hardware and number of users, in page order.
+    pub picks: Vec<Pick<'a>>,
 }
 
-/// Ranking of engines at one service level ([`LEVELS`]), of measured or of published figures.
+/// Lab campaign with its decisions, computed again from its runs.
 #[derive(Debug)]
-pub struct Ranked {
-    pub level: &'static str,
-    pub published: bool,
-    pub answer: Answer,
+pub struct DecidedLab {
+    /// Index of the lab's campaign in the registry's list of campaigns.
+    pub campaign: usize,
+    pub replay: Replay,
+    /// Newer release of the engine that the lab recommends; `None` where there is none.
+    pub superseded: Option<Superseded>,
 }
 
-impl Judged {
-    /// Computes the comparisons, trends and decisions of labs that the pages of `catalog` show.
+impl<'a> Judged<'a> {
+    /// Computes the comparisons, trends, decisions of labs and picks that the pages of `catalog`
+    /// show.
     ///
     /// # Errors
     ///
     /// `judge` cannot compare two releases, or cannot compute trends.
-    pub fn of(catalog: &Catalog) -> Result<Self> {
+    pub fn of(catalog: &Catalog<'a>) -> Result<Self> {
         let pairs = pairs(catalog);
         let compare = |pair: &Pair| -> Result<Diff> {
             let filter =
@@ -88,7 +91,22 @@ impl Judged {
         };
         let diffs = pairs.par_iter().map(compare).collect::<Result<Vec<_>>>()?;
         let trends = trend::trends(catalog.registry, &trend::Filter::default())?;
-        Ok(Self { diffs: pairs.into_iter().zip(diffs).collect(), trends, labs: labs(catalog) })
+        let picks = pick::picks(catalog.registry, &pick::limits());
+        let diffs = pairs.into_iter().zip(diffs).collect();
+        Ok(Self { diffs, trends, labs: labs(catalog), picks })
+    }
+
+    /// Returns the picks of one model on one hardware, in page order; those of all models or of all
+    /// hardware where one is `None`.
+    pub fn picks_of(
+        &self,
+        model: Option<&str>,
+        hardware: Option<&str>,
+    ) -> impl Iterator<Item = &Pick<'a>> {
+        let is = |wanted: Option<&str>, own: &str| wanted.is_none_or(|wanted| wanted == own);
+        self.picks
+            .iter()
+            .filter(move |pick| is(model, &pick.asked.model) && is(hardware, &pick.asked.hardware))
     }
 
     /// Returns the comparison of the release `key` with the release before it; `None` for the first
@@ -133,43 +151,35 @@ fn pairs(catalog: &Catalog) -> Vec<Pair> {
 
 /// Computes the decisions of each lab again from its runs that are not retracted, newest lab first.
 /// Labs without engines or profiles are left out.
-fn labs(catalog: &Catalog) -> Vec<(usize, Replay)> {
+fn labs(catalog: &Catalog) -> Vec<DecidedLab> {
     let policy = policy::standard().file;
     let mut found = Vec::new();
     for (index, stored) in catalog.registry.campaigns.iter().enumerate().rev() {
         let campaign = &stored.record;
         let Some(planned) = &campaign.lab else { continue };
-        if planned.file.engines.is_empty() || planned.file.profiles.is_empty() {
+        let file = &planned.file;
+        if file.engines.is_empty() || file.profiles.is_empty() {
             continue;
         }
         let runs = catalog.registry.standing().map(|run| &run.record);
         let own = runs.filter(|run| run.campaign.as_ref().is_some_and(|of| of.id == campaign.id));
-        found.push((index, lab::replay(&planned.file, &policy, planned.runs_max, own)));
+        let replay = lab::replay(file, &policy, planned.runs_max, own);
+        let engine = recommended(&replay).and_then(|candidate| file.engines.get(candidate.engine));
+        let superseded = engine.and_then(|engine| {
+            let at = (file.model.as_str(), campaign.hardware.as_str());
+            let release = (engine.id.as_str(), engine.version.as_str());
+            lab::superseded(catalog.registry, release, at, &policy)
+        });
+        found.push(DecidedLab { campaign: index, replay, superseded });
     }
     found
 }
 
-/// Ranks engines that serve `model` on `hardware` at each service level, measured figures and
-/// published ones separately. Returns no ranking of the kind, measured or published, of which there
-/// are no runs.
-pub fn best(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Ranked> {
-    let Some(metric) = by_name("output_tokens_per_s") else { return Vec::new() };
-    let mut ranked = Vec::new();
-    for published in [false, true] {
-        for level in &LEVELS {
-            let question = Question {
-                model: model.to_owned(),
-                hardware: hardware.to_owned(),
-                scenario: None,
-                metric,
-                limits: level.limits(),
-                published,
-            };
-            // A model without runs on the hardware is an error of the query, but here an empty
-            // answer.
-            let Ok(answer) = best::best(catalog.registry, &question) else { continue };
-            ranked.push(Ranked { level: level.name, published, answer });
-        }
+/// Returns the candidate that a lab recommends; `None` where it has no conclusion or recommends
+/// nothing.
+fn recommended(replay: &Replay) -> Option<&Candidate> {
+    match &replay.next {
+        Next::Conclusion(found) => found.recommended.as_ref(),
+        Next::Round(_) => None,
     }
-    ranked
 }

@@ -18,6 +18,7 @@ use crate::outside;
 /// - `Trends`: list of all trends. `Trend`: page of the release-blocking metrics over the releases
 ///   of an engine, for one model on one hardware.
 /// - `Frontier`: page of throughput against speed per user of one model (the Pareto frontier).
+/// - `Pick`: page of the picks of a configuration for one model on one hardware, by number of users.
 /// - `Release`: page of a release on all hardware; `ReleaseOn`: on one hardware. `ModelOn`: page of
 ///   one model of a release in one configuration, where the page of `ReleaseOn` would be too long.
 /// - `Diff`: page of the comparison of two consecutive releases on a hardware.
@@ -43,6 +44,7 @@ pub enum Target {
     Hardware { hardware: String },
     Scenario { scenario: String },
     Frontier { model: String },
+    Pick { model: String, hardware: String },
     Release { engine: String, release: String },
     ReleaseOn(ReleaseKey),
     ModelOn { release: ReleaseKey, model: String, config: String },
@@ -104,6 +106,7 @@ impl Target {
             Self::Hardware { hardware } => joined(&["hw", hardware]),
             Self::Scenario { scenario } => joined(&["s", scenario]),
             Self::Frontier { model } => joined(&["frontier", model]),
+            Self::Pick { model, hardware } => joined(&["pick", model, hardware]),
             Self::Release { engine, release } => joined(&["r", engine, release]),
             Self::ReleaseOn(key) => format!("r/{}", on(key)),
             Self::ModelOn { release, model, config } => {
@@ -121,8 +124,8 @@ impl Target {
     }
 
     /// Returns the path of the target below the root of a registry; `None` for a page that is not
-    /// committed. Only pages for a reader on a code host are committed: overview, releases,
-    /// comparisons, corrections, labs, and figures published elsewhere. The target of a run is its
+    /// committed. Only pages for a reader on a code host are committed: overview, picks,
+    /// releases, comparisons, corrections, labs, and figures published elsewhere. The target of a run is its
     /// record's file.
     fn committed(&self) -> Option<String> {
         let page = |folder, inner, leaf| of_page(&part(folder), &part(inner), &part(leaf));
@@ -138,6 +141,7 @@ impl Target {
                 of_page(&part(engine), &two, &part(hardware))
             }
             Self::Lab { lab, campaign } => page(crate::pages::LABS, lab, campaign),
+            Self::Pick { model, hardware } => page(crate::pages::PICKS, model, hardware),
             Self::Claims { source, file } => {
                 of_page("imports", &part(source), &format!("{}-options", part(file)))
             }
@@ -183,6 +187,12 @@ impl Link {
     /// Returns a link to the page of a scenario, given as `id@rev`.
     pub fn scenario(scenario: &str) -> Self {
         Self::new(scenario, Target::Scenario { scenario: scenario.to_owned() })
+    }
+
+    /// Returns a link to the page of the picks for a model on a hardware.
+    pub fn pick(model: &str, hardware: &str) -> Self {
+        let target = Target::Pick { model: model.to_owned(), hardware: hardware.to_owned() };
+        Self::new(&format!("{model} on {hardware}"), target)
     }
 
     /// Returns a link to the page of a release on a hardware, with engine and release as its text.

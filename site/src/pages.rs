@@ -15,7 +15,8 @@ use crate::catalog::Catalog;
 use crate::contents::Contents;
 use crate::judged::Judged;
 use crate::link::Place;
-use crate::template::Renderer;
+use crate::template::{Frame, Renderer};
+use crate::view::pick;
 
 /// File name of the registry's front page.
 const README: &str = "README.md";
@@ -47,7 +48,10 @@ pub fn render(
     let rendered = committed.par_iter().map(|page| page.render(renderer, &[Place::Registry]));
     let rendered = rendered.collect::<Result<Vec<_>, _>>()?;
     let mut pages: BTreeMap<String, String> = rendered.into_iter().flatten().collect();
-    pages.insert(README.to_owned(), readme(&paths));
+    let view = pick::table(judged.picks.iter());
+    let at = (Place::Registry, README);
+    let picks = renderer.render("documents/picks.md", &Frame::default(), &view, at)?;
+    pages.insert(README.to_owned(), readme(&picks, &paths));
     Ok(pages)
 }
 
@@ -114,7 +118,10 @@ pub(crate) fn first_difference(a: &[u8], b: &[u8]) -> usize {
     same.filter(|(byte, _)| **byte == b'\n').count() + 1
 }
 
-/// Beginning of `results/README.md`, which is the same for every registry.
+/// First lines of `results/README.md`.
+const TITLE: &str = "# Results\n\nThis page and `pages/` are rendered from the records.\n";
+
+/// Part of `results/README.md` that explains paths and records, the same for every registry.
 const HEAD: &str = include_str!("readme.md");
 
 /// Committed pages about the whole registry: path of the file and title.
@@ -127,6 +134,9 @@ const WHOLE: [(&str, &str); 3] = [
 /// Name of the folder of lab pages, which takes the place of an engine's name.
 pub(crate) const LABS: &str = "labs";
 
+/// Name of the folder of the pages of picks, which takes the place of an engine's name.
+pub(crate) const PICKS: &str = "picks";
+
 /// Committed pages of a release, for the front page: the one for all hardware, one per hardware,
 /// and the comparisons that lead to the release.
 #[derive(Debug, Default)]
@@ -137,15 +147,15 @@ struct Pages<'a> {
     diffs: Vec<(&'a str, &'a str, &'a str)>,
 }
 
-/// Renders the registry's front page `results/README.md` (how to read a path and a record), which
-/// lists `pages`, given as paths below `results/`.
-pub(crate) fn readme(pages: &BTreeSet<String>) -> String {
+/// Renders the registry's front page `results/README.md`: the rendered table of `picks`, how to read
+/// a path and a record, and the list of `pages`, given as paths below `results/`.
+fn readme(picks: &str, pages: &BTreeSet<String>) -> String {
     let mut engines: BTreeMap<&str, BTreeMap<order::ReleaseKey, Pages<'_>>> = BTreeMap::new();
     let mut labs: Vec<(&str, &str, &str)> = Vec::new();
     for page in pages {
         let parts: Vec<&str> = page.split('/').collect();
         let [_, engine, release, file] = parts.as_slice() else { continue };
-        if *engine == "imports" {
+        if ["imports", PICKS].contains(engine) {
             continue;
         }
         if *engine == LABS {
@@ -164,7 +174,7 @@ pub(crate) fn readme(pages: &BTreeSet<String>) -> String {
             _ => of.diffs.push((before, hardware, page)),
         }
     }
-    let mut text = HEAD.to_owned();
+    let mut text = format!("{TITLE}\n{}\n\n{HEAD}", picks.trim());
     let whole = WHOLE.iter().filter(|(path, _)| pages.contains(*path));
     let whole: Vec<String> = whole.map(|(path, name)| format!("[{name}]({path})")).collect();
     if !whole.is_empty() {
@@ -223,7 +233,7 @@ mod tests {
                 .map(str::to_owned),
             )
             .collect();
-        let text = readme(&pages);
+        let text = readme("", &pages);
         let list = text.split("## Pages\n").nth(1).unwrap();
         expect_test::expect![[r#"
 
@@ -251,11 +261,11 @@ mod tests {
     fn the_registry_in_this_tree_begins_with_the_fixed_text() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../results/README.md");
         let text = fs::read_to_string(path).unwrap();
-        assert!(text.starts_with(HEAD), "`results/README.md` is not as `pages::readme` writes it");
+        assert!(text.contains(HEAD), "`results/README.md` is not as `pages::readme` writes it");
     }
 
     #[test]
     fn an_empty_registry_says_so() {
-        assert!(readme(&BTreeSet::new()).ends_with("No release yet.\n"));
+        assert!(readme("", &BTreeSet::new()).ends_with("No release yet.\n"));
     }
 }

@@ -41,10 +41,10 @@ macro_rules! templates {
 templates! {
     pages:
         across claims corrections data diff explore frontier hardware health imports kernels lab
-        method model model_on overview release report run scenario trend trends,
-    partials: beside campaigns decision failures figure findings matrix pager section trends verdicts,
+        method model model_on overview pick release report run scenario trend trends,
+    partials: beside campaigns card decision failures figure findings matrix pager picks section trends verdicts,
     others:
-        "documents/feed.xml" "documents/measured.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
+        "documents/feed.xml" "documents/measured.md" "documents/picks.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
 }
 
 /// Error of a page that could not be rendered, through a fault of the template or of its view.

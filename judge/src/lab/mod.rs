@@ -7,9 +7,11 @@ mod candidates;
 mod explore;
 mod outline;
 mod replay;
+mod superseded;
 pub mod text;
 
 pub use arm::{Effect, Failure, Found, Launch, Outcomes, Row, Score};
 pub use explore::{Conclusion, Confirmed, check_budget, explore, runs_min};
 pub use outline::outline;
 pub use replay::{Launches, Next, Replay, replay};
+pub use superseded::{Superseded, superseded};

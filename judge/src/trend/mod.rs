@@ -21,6 +21,7 @@ use crate::events::Epoch;
 use crate::order::ReleaseKey;
 use crate::records::{QueryError, Registry};
 use crate::summary::{self, Summary};
+use crate::validity::value;
 
 /// Filter of a trend query. Without any field set, it selects all cells and all release-blocking
 /// metrics.
@@ -133,7 +134,7 @@ fn points(
     type Key<'a> = (Option<usize>, ReleaseKey, Option<&'a str>);
     let mut groups: BTreeMap<Key<'_>, Vec<&RunRecord>> = BTreeMap::new();
     // Levels are compared as logarithms, which zero does not have.
-    for run in runs.iter().filter(|run| metric.value(run).is_some_and(|value| value > 0.0)) {
+    for run in runs.iter().filter(|run| value(metric, run).is_some_and(|value| value > 0.0)) {
         // A run belongs to the epoch that was current when it was planned: its ULID holds that
         // time.
         let planned_s = ulid_unix_ms(&run.id).and_then(|ms| i64::try_from(ms / 1000).ok());
@@ -167,7 +168,7 @@ pub fn launches(trend: &Trend, point: &Point, runs: &[&RunRecord]) -> Option<Sum
         // An epoch can split a release into several points: this one begins at its first run.
         .filter(|run| run.engine.release == point.release && run.id >= point.run)
         .filter(|run| run.campaign.as_ref().map(|slot| &slot.id) == point.campaign.as_ref())
-        .filter_map(|run| metric.value(run).filter(|value| *value > 0.0));
+        .filter_map(|run| value(metric, run).filter(|value| *value > 0.0));
     summary::of(&values.take(point.launches).collect::<Vec<_>>())
 }
 

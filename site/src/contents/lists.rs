@@ -1,8 +1,10 @@
-//! Pages that are lists, split into parts: scenarios, trends, health, corrections, imports, labs.
+//! Pages of picks, and pages that are lists, split into parts: scenarios, trends, health,
+//! corrections, imports, labs.
 
 use std::collections::BTreeMap;
 
 use minijinja::{Value, context};
+use schema::run::RunRecord;
 use schema::trend::Trend;
 use schema::verdict::Cell;
 
@@ -11,13 +13,45 @@ use crate::catalog;
 use crate::judged::Judged;
 use crate::link::{Link, Target};
 use crate::view::lab::{self, Lab};
-use crate::view::{corrections, health, imports, subjects, trends};
+use crate::view::{corrections, health, imports, pick, subjects, trends};
 
 /// Largest number of rows on one page of a list (of a scenario's figures, failures, corrections,
 /// published results or trends); further rows are on further pages. A row is about a kilobyte.
 const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
+    /// Returns the pages of picks, one for each model and hardware.
+    pub(super) fn picks(&'a self) -> Vec<Page<'a>> {
+        let mut places: Vec<(&str, &str)> = self
+            .judged
+            .picks
+            .iter()
+            .map(|pick| (&*pick.asked.model, &*pick.asked.hardware))
+            .collect();
+        places.dedup();
+        let page = |(model, hardware): (&'a str, &'a str)| {
+            let here =
+                |record: &RunRecord| record.model.id == model && record.hardware.id == hardware;
+            let sources = Sources::runs(self.catalog.runs_where(here)).with(self.events());
+            let Link { text, target } = Link::pick(model, hardware);
+            let crumbs = vec![
+                (model.to_owned(), Some(Target::Model { model: model.to_owned() })),
+                (hardware.to_owned(), None),
+            ];
+            let title = pick::title(self.judged, model, hardware);
+            let at = ("pick", target);
+            let mut page = self.page(at, &title, crumbs, sources, move || {
+                pick::view(self.judged, model, hardware)
+            });
+            page.frame.summary = format!(
+                "Which engine and which flags serve {text} fastest, by number of users, with TTFT, \
+                 TPOT and the command to start it."
+            );
+            page
+        };
+        places.into_iter().map(page).collect()
+    }
+
     pub(super) fn scenarios(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         for scenario in self.catalog.scenarios() {
@@ -158,7 +192,7 @@ type TrendKey<'a> = (&'a str, &'a str, &'a str);
 type CellTrends<'a> = Vec<&'a Trend>;
 
 /// Groups the cells with trends by engine, hardware and model.
-fn trend_groups(judged: &Judged) -> BTreeMap<TrendKey<'_>, Vec<CellTrends<'_>>> {
+fn trend_groups<'a>(judged: &'a Judged<'_>) -> BTreeMap<TrendKey<'a>, Vec<CellTrends<'a>>> {
     let mut groups: BTreeMap<TrendKey, Vec<CellTrends>> = BTreeMap::new();
     for trend in &judged.trends {
         let cell = &trend.cell;

@@ -3,7 +3,7 @@
 
 use judge::diff::words::plural;
 use judge::quantile::Bins;
-use judge::summary::difference_pct;
+use judge::summary::{self, difference_pct};
 use schema::run::{Histograms, Kind};
 
 use super::figure::{self, Column};
@@ -26,7 +26,7 @@ const LATENCIES: [(&str, &str, char); 4] = [
 const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
 
 /// Text of the legend for the color and shape of marks in charts.
-const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: claimed by others.";
+const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: published elsewhere, not verified.";
 
 /// Returns the charts of one model in one configuration: output throughput by scenario, repeats
 /// around their median, and the latency distributions of each scenario that has samples.
@@ -63,8 +63,8 @@ fn repeats(cells: &[Cell]) -> Chart {
             let pct = difference_pct(value, spread.median).unwrap_or_default();
             (pct, format!("{} /s", format::exactly(value)))
         };
-        let values = cell.records().filter_map(|run| column.metric.value(run));
-        let repeats: Vec<(f64, String)> = values.map(repeat).collect();
+        let values = summary::values(column.metric, cell.records());
+        let repeats: Vec<(f64, String)> = values.into_iter().map(repeat).collect();
         let listed: Vec<String> = repeats.iter().map(|(pct, _)| format::change(*pct)).collect();
         rows.push(vec![label.clone(), figure.shown(), listed.join(", ")]);
         repeats_of.push(DotRow { label, value: figure.shown(), repeats, mark: mark_of(cell) });

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use judge::order;
+use judge::validity::value;
 use minijinja::{Value, context};
 use schema::metric::METRICS;
 use serde_json::{Value as Json, json};
@@ -84,8 +85,9 @@ pub fn data(catalog: &Catalog) -> String {
         let time = run.record.time.as_ref();
         cells.push(json!(outside::name(&run.record.id)));
         cells.push(json!(time.and_then(|time| time.started_at.as_deref()).map(outside::name)));
-        // A figure that is not finite has no JSON form and becomes null.
-        cells.extend(METRICS.iter().map(|metric| json!(metric.value(run.record))));
+        // A figure that does not pass the truth gate is null; one that is not finite has no JSON
+        // form and becomes null.
+        cells.extend(METRICS.iter().map(|metric| json!(value(metric, run.record))));
         Json::Array(cells)
     };
     let metrics: Vec<Json> = METRICS.iter().map(metric).collect();

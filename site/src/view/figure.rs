@@ -2,7 +2,10 @@
 
 use std::iter::successors;
 
+use judge::diff::words::plural;
+use judge::facts::failures;
 use judge::summary::{Summary, finite, half_range, share_pct};
+use judge::validity;
 use schema::metric::{Metric, by_name};
 use schema::run::{RunRecord, Status};
 use serde::Serialize;
@@ -150,24 +153,27 @@ impl Figure {
     }
 }
 
-/// Formats the number of runs that the figures of `cell` come from: `3`, or `3 of 4`.
+/// Formats the number of runs that the figures of `cell` come from: `3`, or `3 of 4` where others of
+/// the same campaign, or of a later one, have no figures.
 pub fn launches(cell: &Cell) -> String {
-    let (counted, all) = (cell.counted().count(), cell.runs.len());
+    let (counted, all) = (cell.counted().count(), cell.current().len());
     if counted == all { all.to_string() } else { format!("{counted} of {all}") }
 }
 
-/// Builds the figure of the number of failed requests over all runs of the cell, including runs
-/// that its summaries leave out; a missing figure where no run counted them.
+/// Builds the figure of the number of failed requests over the current runs of the cell, including
+/// runs that its summaries leave out. Zero is shown only where every run that ended counted its
+/// failures; else the figure is missing.
 pub fn failed(cell: &Cell) -> Figure {
-    let counts: Vec<_> = cell.runs.iter().filter_map(|run| run.record.counts.as_ref()).collect();
-    let failed: Vec<u64> = counts.iter().filter_map(|counts| counts.requests_failed).collect();
-    if failed.is_empty() {
-        let reason = cell.runs.iter().find_map(|run| absent(run.record, "counts"));
-        return Figure::missing(reason.unwrap_or("no run counted its requests"));
+    let runs = cell.current();
+    let counted = || runs.iter().filter(|run| run.record.counts.is_some());
+    let failed: Vec<u64> = counted().filter_map(|run| failures(run.record)).collect();
+    let total: u64 = failed.iter().sum();
+    let (known, ended) = (failed.len(), counted().count());
+    if known == 0 || (known < ended && total == 0) {
+        return Figure::missing("failures not reported");
     }
-    let planned: u64 = counts.iter().filter_map(|counts| counts.requests_planned).sum();
-    let total = failed.iter().sum();
-    let title = format!("of {planned} requests in {} runs", failed.len());
+    let planned = counted().filter_map(|run| run.record.counts.as_ref()?.requests_planned);
+    let title = format!("of {} requests in {}", planned.sum::<u64>(), plural(ended, "run"));
     Figure::plain(format::whole(total), title)
 }
 
@@ -207,6 +213,11 @@ fn why_missing(metric: &Metric, cell: &Cell) -> String {
     }
     if metric.value(record).is_some_and(|value| !value.is_finite()) {
         return "no number".to_owned();
+    }
+    if metric.value(record).is_some() {
+        let rules = validity::of_metric(metric, record).rules;
+        let rules = if rules.is_empty() { "lost requests".to_owned() } else { rules.join(", ") };
+        return format!("measured, and not sound: {rules}");
     }
     absent(record, &path_of(metric)).unwrap_or("not recorded").to_owned()
 }

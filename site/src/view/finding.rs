@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use judge::facts;
 use schema::run::{Kind, Level, RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
 
@@ -49,7 +50,7 @@ pub struct RuleFindings {
 
 /// Returns the findings about a cell, most urgent first.
 pub fn of_cell(cell: &Cell) -> Vec<Finding> {
-    let mut found = of_runs(&cell.runs);
+    let mut found = of_runs(&cell.current());
     if cell.counted().count() == 1 {
         found.push(finding(Tone::Soft, "n=1", "a single run: its noise is unknown"));
     }
@@ -108,8 +109,7 @@ fn failures(runs: &[&Run], found: &mut Vec<Finding>) {
         let word = first.record.status.name();
         found.push(finding(Tone::Loud, &of(failed.len(), runs.len(), word), &why));
     }
-    let requests: u64 =
-        runs.iter().filter_map(|run| run.record.counts.as_ref()?.requests_failed).sum();
+    let requests: u64 = runs.iter().filter_map(|run| facts::failures(run.record)).sum();
     if requests > 0 {
         let mut classes: BTreeMap<&str, u64> = BTreeMap::new();
         let counts = runs.iter().filter_map(|run| run.record.counts.as_ref()?.failures.as_ref());

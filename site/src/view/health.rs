@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use judge::order;
+use judge::{facts, order};
 use minijinja::{Value, context};
 use schema::run::{Kind, Status, ValidityVerdict};
 
@@ -102,8 +102,12 @@ fn lost(run: &Run) -> String {
     let failures = counts.and_then(|counts| counts.failures.as_ref());
     let classes: Vec<String> =
         failures.into_iter().flatten().map(|(class, n)| format!("{n} {class}")).collect();
-    let lost = counts.and_then(|counts| counts.requests_failed).unwrap_or(0);
-    outside::message(&format!("{lost} requests failed: {}", classes.join(", ")))
+    let lost = match facts::failures(run.record) {
+        Some(lost) => format!("{lost} requests failed"),
+        None => "failures not reported".to_owned(),
+    };
+    let classes = classes.join(", ");
+    outside::message(format!("{lost}: {classes}").trim_end_matches(": "))
 }
 
 fn row(key: &ReleaseKey, model: &str, runs: &[&Run]) -> Value {

@@ -10,6 +10,7 @@ use judge::diff::words::plural;
 use judge::order;
 use judge::summary::{difference_pct, share_pct};
 use minijinja::{Value, context};
+use schema::metric::Metric;
 use schema::run::{Check, Kind, Level, RunRecord, Status};
 
 use super::fact;
@@ -101,7 +102,7 @@ fn line(report: &Report) -> Value {
 pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Value, Vec<Value>) {
     let runs = &report.runs;
     let cells = catalog::cells(runs);
-    let columns = Column::all(&COLUMNS, &cells);
+    let columns = COLUMNS.map(|name| printed(figure::metric(name), runs));
     let source = runs.first().and_then(|run| run.record.source.clone()).unwrap_or_default();
     let tool = match &source.tool_version {
         _ if source.tool.is_empty() => String::new(),
@@ -130,11 +131,21 @@ pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Val
     (view, runs.iter().map(|run| block(catalog, run, &columns)).collect())
 }
 
+/// Builds the column of a metric in the list of a report's results, with a unit that fits the
+/// largest printed figure. The list shows what the report prints, also figures that are not sound.
+fn printed(metric: &'static Metric, runs: &[&Run]) -> Column {
+    let largest = runs.iter().filter_map(|run| metric.value(run.record)).fold(0.0, f64::max);
+    Column { metric, scale: Scale::fit(metric.unit, largest) }
+}
+
 /// Builds the row about one result of a published report.
 fn block(catalog: &Catalog, run: &Run, columns: &[Column]) -> Value {
     let record = run.record;
-    let cells = catalog::cells(&[run]);
-    let figures = columns.iter().flat_map(|column| cells.iter().map(|cell| column.figure(cell)));
+    let figure = |column: &Column| match column.metric.value(record) {
+        Some(value) => Figure::single(value, column.scale),
+        None => Figure::missing("not in the report"),
+    };
+    let figures = columns.iter().map(figure);
     let source = record.source.as_ref();
     context! {
         lines => source

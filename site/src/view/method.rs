@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use judge::Rule;
-use judge::best::LEVELS;
 use judge::finding::{STORAGE_RULES, StorageRule};
 use judge::groups::{GROUP_RULES, GroupRule};
 use minijinja::{Value, context};
@@ -17,7 +16,7 @@ use schema::scenario::{Arrival, Tier};
 use schema::verdict::VerdictKind;
 use serde::Deserialize;
 
-use super::words;
+use super::{pick, words};
 use crate::catalog::Run;
 
 /// Text of the method page that is not in the code: metric families, verdicts and limitations.
@@ -76,8 +75,8 @@ pub fn view() -> Value {
         checks_rev => judge::CHECKS_REV,
         storage => STORAGE_RULES.iter().map(storage).collect::<Value>(),
         verdicts => WORDS.verdicts.iter().map(verdict).collect::<Value>(),
-        // Name and meaning of each service level.
-        levels => LEVELS.map(|level| (level.name, level.meaning)),
+        // Limits that a pick of a configuration must meet.
+        limits => pick::limits(),
     }
 }
 

@@ -22,6 +22,7 @@ pub mod method;
 pub mod model;
 pub mod overview;
 pub mod pareto_frontier;
+pub mod pick;
 pub mod release;
 pub mod run;
 pub mod side_by_side;

@@ -1,25 +1,27 @@
-//! View of the overview: the best engines, open regressions, progress of each hardware's latest
+//! View of the overview: picks of a configuration, open regressions, progress of each hardware's latest
 //! releases, and links to every page.
 
-use judge::best::{Candidate, LEVELS};
+use std::collections::BTreeSet;
+
 use judge::diff::Row;
+use judge::diff::words::conclusion;
 use judge::order;
 use minijinja::{Value, context};
-use rayon::prelude::*;
 use schema::run::Status;
 
-use super::figure::Figure;
 use super::lab::{self, Lab};
-use super::release::{day, extent};
-use super::{diff, fact, table};
+use super::release::extent;
+use super::{diff, fact, pick, table};
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
-use crate::format::{Scale, or_dash};
-use crate::judged::{self, Judged, Pair, Ranked};
+use crate::judged::{Judged, Pair};
 use crate::link::{Link, Target};
 use crate::outside;
 
 /// Largest number of open regressions that the overview lists; each comparison lists its own.
 const OPEN_MAX: usize = 60;
+
+/// Name of Redline as an engine, whose latest release the overview tells of.
+const OWN: &str = "redline";
 
 /// Builds the view of the overview, the site's first page. `kernels` are links to the pages of
 /// kernel benchmarks.
@@ -33,7 +35,9 @@ pub fn view(catalog: &Catalog, judged: &Judged, kernels: Vec<Link>) -> Value {
     let models = catalog.names(|record| &record.model.id).into_iter();
     context! {
         runs => catalog.runs.len(),
-        best => best(catalog),
+        first => pick::foremost(judged),
+        picks => pick::table(judged.picks.iter()),
+        latest => latest_verdict(judged),
         // Regressions in the latest release of an engine.
         open,
         more_open,
@@ -56,45 +60,17 @@ fn open(pair: &Pair, row: &Row) -> Value {
     }
 }
 
-/// Builds the table of the best engine for each model on each hardware, at each service level, with
-/// measured and published figures in separate rows.
-fn best(catalog: &Catalog) -> Value {
-    // Each ranking reads every run of the registry, so they are made in parallel.
-    let rank = |(model, hardware): &(&str, &str)| {
-        let ranked = judged::best(catalog, model, hardware);
-        [false, true].map(|published| best_row(model, hardware, &ranked, published))
-    };
-    let rows: Vec<_> = catalog.places().par_iter().map(rank).collect();
-    context! {
-        // Name and meaning of each service level.
-        levels => LEVELS.map(|level| (level.name, level.meaning)),
-        rows => rows.into_iter().flatten().flatten().collect::<Value>(),
-    }
-}
-
-/// Builds the row of the best engines of one model on one hardware, by measured or by published
-/// figures: for each service level the candidate of `judge` that stands for the ranking. `None`
-/// where no engine meets the limits of any level.
-fn best_row(model: &str, hardware: &str, ranked: &[Ranked], published: bool) -> Option<Value> {
-    let ranked = ranked.iter().filter(|ranked| ranked.published == published);
-    let levels: Vec<Option<&Candidate>> = ranked.map(|of| of.answer.foremost()).collect();
-    let measured = levels.iter().flatten().filter_map(|found| found.measured_at.as_deref()).max();
-    let at = |found: &Candidate| {
-        let key = ReleaseKey::new(&found.cell.engine, &found.release, hardware);
-        context! {
-            engine => Link::release(&key),
-            scenario => outside::name(&found.cell.scenario),
-            figure => Figure::median(&found.figure, Scale::PER_SECOND),
-        }
-    };
-    levels.iter().any(Option::is_some).then(|| {
-        context! {
-            model => Link::model(model),
-            hardware => Link::hardware(hardware),
-            claimed => published,
-            measured => or_dash(measured, day),
-            levels => levels.iter().map(|found| found.map(at)).collect::<Value>(),
-        }
+/// Builds the line about the latest release: the comparison that leads to it, with its verdict in a
+/// sentence. `None` where no release was compared with one before.
+fn latest_verdict(judged: &Judged) -> Option<Value> {
+    let of_own = judged.diffs.iter().filter(|(pair, _)| pair.engine == OWN);
+    let (pair, found) =
+        of_own.max_by(|(a, _), (b, _)| order::releases(&a.candidate, &b.candidate))?;
+    Some(context! {
+        release => Link::release(&pair.releases()[1]),
+        hardware => outside::name(&pair.hardware),
+        since => Link::new(&format!("compared with {}", pair.baseline), pair.target()),
+        verdict => conclusion(found),
     })
 }
 
@@ -151,13 +127,15 @@ pub fn latest_on(catalog: &Catalog, hardware: &str) -> Value {
 /// Returns the progress of the release `key`: numbers of its runs that succeeded, that failed or
 /// lost requests, and that were planned but have no record.
 fn progress(catalog: &Catalog, key: &ReleaseKey, runs: &[&Run]) -> Value {
-    let known = |id: &str| runs.iter().any(|run| run.record.id == id);
+    // Runs of labs are on the labs' pages, so neither their plans nor their runs count here.
+    let known: BTreeSet<&str> = runs.iter().map(|run| run.record.id.as_str()).collect();
     let campaigns = catalog.registry.campaigns.iter().map(|stored| &stored.record);
     let missing = campaigns
+        .filter(|campaign| campaign.lab.is_none())
         .filter(|campaign| campaign.hardware == key.hardware)
         .flat_map(|campaign| &campaign.plan)
         .filter(|plan| plan.engine == key.engine && plan.release == key.release)
-        .filter(|plan| !known(&plan.run))
+        .filter(|plan| !known.contains(plan.run.as_str()))
         .count();
     let done = runs.iter().filter(|run| run.record.status == Status::Ok).count();
     context! { done, failed => runs.len() - done, missing }

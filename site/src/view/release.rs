@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use judge::diff::words::{claims, conclusion, plural};
 use judge::diff::{CellDiff, Diff, Row};
-use judge::order;
+use judge::{facts, order};
 use minijinja::{Value, context};
 use schema::campaign::CampaignRecord;
 use schema::run::{Kind, RunRecord, Status};
@@ -191,6 +191,8 @@ pub fn across(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -
         notices => notices(&runs),
         hardware => keys.iter().map(on_hardware).collect::<Value>(),
         failures,
+        // Number of runs that ended and do not say how many of their requests failed.
+        unreported => runs.iter().filter(|run| is_unreported(run.record)).count(),
         // Number of failing cells beyond those listed; the health page lists all.
         more_failures,
         campaigns => campaigns.map(subjects::campaign).collect::<Value>(),
@@ -198,6 +200,10 @@ pub fn across(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -
         // elsewhere.
         again => is_measured.then(|| outside::command(&again)),
     }
+}
+
+fn is_unreported(record: &RunRecord) -> bool {
+    record.counts.is_some() && facts::failures(record).is_none()
 }
 
 /// True when `campaign` planned runs of this release of this engine.

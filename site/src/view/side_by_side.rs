@@ -1,17 +1,13 @@
 //! View of engines side by side: the latest release of each engine, for one model on one hardware.
 
-use judge::order;
 use minijinja::{Value, context};
 use schema::run::Kind;
 
-use super::figure::{self, Column, Figure};
+use super::figure::{self, Column};
 use super::finding::{self, Finding};
-use super::release::day;
 use super::table::{self, Shared};
 use super::{charts, fact};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
-use crate::format::Scale;
-use crate::judged;
 use crate::link::{Link, Target};
 use crate::outside;
 
@@ -38,7 +34,6 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
         // Some figures were published elsewhere and not measured.
         claimed => runs.iter().any(|run| run.record.kind == Kind::Imported),
         reports => reports(&runs),
-        fastest => fastest(catalog, (model, hardware), &shared),
         scenarios => scenarios.iter().map(|name| Link::scenario(name)).collect::<Value>(),
         shared => shared.shown(),
         // Some row has parts of a configuration that are not shared.
@@ -109,36 +104,4 @@ fn of_metric(
         head => column.head(),
         rows => rows.iter().zip(findings).map(row).collect::<Value>(),
     }
-}
-
-/// Returns the engine with the highest output throughput in each scenario, measured and published
-/// ones separately.
-fn fastest(catalog: &Catalog, (model, hardware): (&str, &str), shared: &Shared) -> Value {
-    let mut found = Vec::new();
-    // Fastest means throughput alone; the overview shows the other service levels.
-    let ranked = judged::best(catalog, model, hardware);
-    for ranked in ranked.into_iter().filter(|ranked| ranked.level == "batch") {
-        let by_scenario =
-            ranked.answer.candidates.chunk_by(|a, b| a.cell.scenario == b.cell.scenario);
-        for group in by_scenario {
-            let first = &group[0];
-            let key = ReleaseKey::new(&first.cell.engine, &first.release, hardware);
-            let run = catalog.runs.iter().find(|run| first.runs.contains(&run.record.id));
-            let scenario = outside::name(&first.cell.scenario);
-            let line = context! {
-                scenario => &scenario,
-                engine => Link::release(&key),
-                config => run.map(|run| shared.rest(run)).unwrap_or_default(),
-                figure => Figure::median(&first.figure, Scale::PER_SECOND),
-                launches => first.figure.n,
-                measured => first.measured_at.as_deref().map_or("day unknown".to_owned(), day),
-                claimed => ranked.published,
-                // Number of other engines and configurations in the ranking.
-                others => group.len() - 1,
-            };
-            found.push((scenario, ranked.published, line));
-        }
-    }
-    found.sort_by(|a, b| order::scenarios(&a.0, &b.0).then(a.1.cmp(&b.1)));
-    found.into_iter().map(|(.., line)| line).collect()
 }

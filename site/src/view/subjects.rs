@@ -12,18 +12,25 @@ use super::figure::{Column, launches};
 use super::overview;
 use super::release::{SUMMARY, extent};
 use super::trends::LINES_MAX;
-use super::{side_by_side, words};
+use super::{pick, side_by_side, words};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::format::{self, or_dash};
+use crate::judged::Judged;
 use crate::link::{Link, Target};
 use crate::{outside, questions};
 
 /// Builds the view of a model's page: facts about the model, the engines that serve it side by side
 /// on each hardware, and trends. `labs` are links to the labs about the model.
-pub fn model(catalog: &Catalog, model: &str, trends: &[Value], labs: Vec<Link>) -> Value {
+pub fn model(
+    catalog: &Catalog,
+    judged: &Judged,
+    model: &str,
+    trends: &[Value],
+    labs: Vec<Link>,
+) -> Value {
     let runs = catalog.runs_where(|record| record.model.id == model);
     let frontier = Link::new(
-        "Throughput against speed, and your price",
+        "Throughput and speed per user, and your price",
         Target::Frontier { model: model.to_owned() },
     );
     let hardware = catalog::names(&runs, |record| &record.hardware.id);
@@ -31,6 +38,7 @@ pub fn model(catalog: &Catalog, model: &str, trends: &[Value], labs: Vec<Link>) 
     context! {
         model => outside::name(model),
         extent => extent(&runs, &catalog::cells(&runs)),
+        picks => pick::table(judged.picks_of(Some(model), None)),
         facts => fact::model(&runs),
         hardware => hardware.into_iter().map(engines_on).collect::<Value>(),
         related => [vec![frontier], labs].concat(),
@@ -47,7 +55,7 @@ const CAMPAIGNS_MAX: usize = 60;
 /// trends, cost and noise of its campaigns, and when it changed. `kernels` and `labs` are links to
 /// pages of kernel benchmarks and of labs.
 pub fn hardware(
-    catalog: &Catalog,
+    (catalog, judged): (&Catalog, &Judged),
     hardware: &str,
     trends: &[Value],
     kernels: Vec<Link>,
@@ -72,6 +80,7 @@ pub fn hardware(
     let models = catalog::names(&runs, |record| &record.model.id);
     context! {
         hardware => outside::name(hardware),
+        picks => pick::table(judged.picks_of(None, Some(hardware))),
         latest => overview::latest_on(catalog, hardware),
         environment => vec![fact::machine(&runs)],
         models => models.into_iter().map(Link::model).collect::<Value>(),
@@ -158,7 +167,7 @@ fn hardware_of<'a>(cell: &'a Cell) -> &'a str {
 fn workload(runs: &[&Run]) -> Vec<Fact> {
     vec![
         fact("Requests", runs, "scenario.requests", words::requests),
-        fact("Tokens a request", runs, "counts", |r| {
+        fact("Tokens per request", runs, "counts", |r| {
             let counts = r.counts.as_ref()?;
             let requests = format::as_f64(counts.requests_planned.filter(|n| *n > 0)?);
             let each = |tokens: u64| format::rounded(format::as_f64(tokens) / requests, None);

@@ -41,6 +41,8 @@ pub fn view(lab: &Lab) -> Option<Value> {
     let metric = lab.metric()?;
     Some(context! {
         headline => headline(lab, recommended),
+        // Newer release of the recommended engine; empty where there is none.
+        superseded => words::superseded(lab).unwrap_or_default(),
         // Size and certainty of the gain, in a sentence.
         sure => sure(lab, found, winner),
         // Recorded command of the recommended server; empty where no run recorded it.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use conclusion::view as conclusion;
-use judge::lab::{Conclusion, Launches, Next, Replay, text};
+use judge::lab::{Conclusion, Launches, Next, Replay, Superseded, text};
 use judge::summary;
 use minijinja::{Value, context};
 use schema::campaign::{CampaignLab, CampaignRecord};
@@ -23,7 +23,7 @@ use super::fact::{self, Fact, FactGroup};
 use super::figure::Figure;
 use crate::catalog::{self, Catalog, Run};
 use crate::format::{self, Scale};
-use crate::judged::Judged;
+use crate::judged::{DecidedLab, Judged};
 use crate::link::{Link, Target};
 use crate::outside;
 
@@ -37,6 +37,7 @@ pub struct Lab<'a> {
     pub campaign: &'a CampaignRecord,
     pub asked: &'a CampaignLab,
     replay: &'a Replay,
+    superseded: Option<&'a Superseded>,
     /// Runs of the campaign ordered by id, including retracted ones.
     pub runs: Vec<&'a Run<'a>>,
     by_id: BTreeMap<&'a str, &'a Run<'a>>,
@@ -45,8 +46,8 @@ pub struct Lab<'a> {
 /// Returns the labs of `catalog`, newest first.
 pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
     let campaigns = &catalog.registry.campaigns;
-    let labs = judged.labs.iter().filter_map(|(index, replay)| {
-        let stored = campaigns.get(*index)?;
+    let labs = judged.labs.iter().filter_map(|DecidedLab { campaign, replay, superseded }| {
+        let stored = campaigns.get(*campaign)?;
         let campaign = &stored.record;
         let asked = campaign.lab.as_deref()?;
         let of = |record: &RunRecord| {
@@ -54,7 +55,9 @@ pub fn all<'a>(catalog: &'a Catalog<'a>, judged: &'a Judged) -> Vec<Lab<'a>> {
         };
         let runs = catalog.runs_where(of);
         let by_id = runs.iter().map(|run| (run.record.id.as_str(), *run)).collect();
-        Some(Lab { path: &stored.path, root: stored.root, campaign, asked, replay, runs, by_id })
+        let superseded = superseded.as_ref();
+        let (path, root) = (stored.path.as_str(), stored.root);
+        Some(Lab { path, root, campaign, asked, replay, superseded, runs, by_id })
     });
     labs.collect()
 }
@@ -93,7 +96,11 @@ impl<'a> Lab<'a> {
             return ("nothing: no candidate runs within the bounds".to_owned(), "-".to_owned());
         };
         let effect = conclusion::confirmed(found, candidate).and_then(|found| found.row.effect);
-        (self.title(candidate), words::gain(effect.as_ref()))
+        let title = match words::superseded(self) {
+            Some(newer) => format!("{}, {newer}", self.title(candidate)),
+            None => self.title(candidate),
+        };
+        (title, words::gain(effect.as_ref()))
     }
 
     /// Returns the name of the lab on pages: `Lab cpu-smollm2`.

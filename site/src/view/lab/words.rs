@@ -35,6 +35,18 @@ pub fn p(p: f64) -> String {
     if p < 0.001 { "p below 0.001".to_owned() } else { format!("p = {p:.3}") }
 }
 
+/// Formats the newer release that supersedes the recommended one: `superseded by v0.10.0 (2.2 times
+/// the output tokens/s)`; `None` where there is none.
+pub fn superseded(lab: &Lab) -> Option<String> {
+    let newer = lab.superseded?;
+    let times = newer.times.map(|times| {
+        // One decimal, because machines differ by more than that from day to day.
+        format!(" ({times:.1} times the output tokens/s)")
+    });
+    let release = outside::name(&newer.release);
+    Some(format!("superseded by {release}{}", times.unwrap_or_default()))
+}
+
 /// Returns the words for the finding about a lab candidate, their urgency, and a sentence with the
 /// reason.
 pub fn found(row: &Row) -> (&'static str, Tone, String) {

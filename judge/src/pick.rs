@@ -1,0 +1,359 @@
+//! Pick of a configuration: for a model, a hardware and a number of users, the tested configuration
+//! with the highest output throughput among those that meet limits on TTFT and TPOT. Figures that
+//! were published elsewhere are ranked apart from measured ones.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use schema::metric::{Metric, by_name};
+use schema::run::{Kind, RunRecord, ScenarioFacts};
+use schema::scenario::Arrival;
+
+use crate::best::{Limit, Setup, setups};
+use crate::facts::{concurrency_level, sweep};
+use crate::groups::copies;
+use crate::order;
+use crate::records::Registry;
+use crate::summary::{Summary, of_metric};
+
+/// Name of the metric by which configurations are ranked: output throughput.
+const METRIC: &str = "output_tokens_per_s";
+
+/// Limits that a pick must meet, as metric name and largest median in microseconds: half of the
+/// users see a first token within a second, and then at least 20 tokens per second.
+const LIMITS: [(&str, f64); 2] = [("ttft_us_p50", 1e6), ("tpot_us_p50", 50e3)];
+
+/// Returns the limits on TTFT and TPOT that pages state.
+pub fn limits() -> Vec<Limit> {
+    let limit = |(name, value): &(&str, f64)| Some(Limit { metric: by_name(name)?, value: *value });
+    LIMITS.iter().filter_map(limit).collect()
+}
+
+/// Number of users that a scenario puts on a server. Scenarios that send requests at a rate have no
+/// number of users and no pick.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Users {
+    /// Closed loop: so many users, each of whom sends one request after the other.
+    Closed(u64),
+    /// Burst: all requests are sent at once.
+    Burst,
+    /// Unstated: the published report does not say how requests were sent.
+    Unstated,
+}
+
+impl Users {
+    /// Returns the number of users of a scenario; `None` where requests are sent at a rate.
+    pub fn of(scenario: &ScenarioFacts) -> Option<Self> {
+        match &scenario.arrival {
+            Some(Arrival::Closed { concurrency }) => Some(Self::Closed(*concurrency)),
+            Some(Arrival::AllAtOnce) => Some(Self::Burst),
+            Some(_) => None,
+            None if sweep(scenario).is_some() => {
+                concurrency_level(&scenario.id).map(|(_, users)| Self::Closed(users))
+            }
+            None => Some(Self::Unstated),
+        }
+    }
+}
+
+/// What was asked of the configurations that a pick ranks: they share model, hardware and workload,
+/// and the origin of their figures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Id of the model that is served.
+    pub model: String,
+    /// Id of the hardware to serve on.
+    pub hardware: String,
+    /// True for figures that were published elsewhere.
+    pub is_published: bool,
+    /// Number of users that the scenario puts on the server.
+    pub users: Users,
+    /// Scenario, as `id@rev`: throughput depends on the lengths of prompts and answers, so
+    /// configurations are ranked within one scenario.
+    pub scenario: String,
+    /// True when prompts were sent as text, which costs the server tokenization.
+    pub is_text: bool,
+}
+
+/// Tested configuration with the figures by which it is ranked, each over the runs of the newest
+/// campaign that measured it.
+#[derive(Debug, Clone)]
+pub struct Tested<'a> {
+    /// Engine, release and configuration, with the runs behind the figures.
+    pub setup: Setup<'a>,
+    /// Output tokens per second.
+    pub throughput: Summary,
+    /// Median TTFT in microseconds; `None` where no run has it.
+    pub ttft: Option<Summary>,
+    /// Median TPOT in microseconds; `None` where no run has it.
+    pub tpot: Option<Summary>,
+}
+
+/// Whether the ranked configurations meet the limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limits {
+    /// Met: the ranked configurations are those that meet all limits.
+    Met,
+    /// Not met: no tested configuration meets all limits, and all are ranked by throughput alone.
+    NotMet,
+    /// Unknown: no tested configuration has a figure for every limit, and all are ranked by
+    /// throughput alone.
+    Unknown,
+}
+
+/// Pick: the ranking of the configurations that were asked the same.
+#[derive(Debug, Clone)]
+pub struct Pick<'a> {
+    /// What was asked of the configurations.
+    pub asked: Asked,
+    /// Number of engines with a figure, whether they meet the limits or not. One engine is no
+    /// ranking.
+    pub engines: usize,
+    /// Whether the ranked configurations meet the limits.
+    pub limits: Limits,
+    /// Configuration with the highest throughput.
+    pub first: Tested<'a>,
+    /// Configurations whose interval overlaps that of the first, highest throughput first: they
+    /// tie with it.
+    pub ties: Vec<Tested<'a>>,
+    /// Best configuration of another engine that does not tie; `None` where there is none.
+    pub next: Option<Tested<'a>>,
+}
+
+/// Lead of a pick's first configuration over those of other engines.
+#[derive(Debug, Clone, Copy)]
+pub enum Lead<'p, 'a> {
+    /// Only: no other engine has a figure, so there is no ranking.
+    Only,
+    /// Alone: no other engine meets the limits.
+    Alone,
+    /// Tie: a configuration of another engine cannot be told from the first.
+    Tie,
+    /// Ahead of the best configuration of another engine.
+    Ahead {
+        /// Throughput of the first configuration divided by that of the next engine.
+        times: f64,
+        /// Difference from the throughput of the next engine, in percent of it.
+        pct: f64,
+        /// Best configuration of another engine.
+        next: &'p Tested<'a>,
+    },
+}
+
+impl<'a> Pick<'a> {
+    /// Returns the lead of the first configuration over other engines.
+    pub fn lead(&self) -> Lead<'_, 'a> {
+        let engine = |tested: &Tested<'a>| tested.setup.cell.engine.clone();
+        if self.ties.iter().any(|tied| engine(tied) != engine(&self.first)) {
+            return Lead::Tie;
+        }
+        let Some(next) = &self.next else {
+            return if self.engines == 1 { Lead::Only } else { Lead::Alone };
+        };
+        let (ours, theirs) = (self.first.throughput.median, next.throughput.median);
+        // A figure of zero is not ranked, so the quotient is finite.
+        Lead::Ahead { times: ours / theirs, pct: (ours / theirs - 1.0) * 100.0, next }
+    }
+}
+
+/// Returns a pick for everything that the runs of `registry` were asked: by model, hardware and
+/// origin of the figures (measured first), then by number of users, then by scenario in page order.
+/// Retracted runs, and published results that repeat an earlier one figure by figure, are left out.
+/// There is no pick where no configuration has a throughput that passes the truth gate.
+pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
+    let copies = copies(&registry.runs);
+    let records = registry.standing().map(|stored| &stored.record);
+    let records = records.filter(|record| !copies.contains_key(record.id.as_str()));
+    let mut groups: Vec<(Asked, Vec<Setup>)> = Vec::new();
+    for (asked, setup) in setups(records).into_iter().filter_map(|s| Some((Asked::of(&s)?, s))) {
+        match groups.iter_mut().find(|(known, _)| *known == asked) {
+            Some((_, own)) => own.push(setup),
+            None => groups.push((asked, vec![setup])),
+        }
+    }
+    groups.sort_by(|(a, _), (b, _)| {
+        order::natural(&a.model, &b.model)
+            .then_with(|| order::natural(&a.hardware, &b.hardware))
+            .then_with(|| (a.is_published, a.users).cmp(&(b.is_published, b.users)))
+            .then_with(|| order::scenarios(&a.scenario, &b.scenario))
+            .then_with(|| a.is_text.cmp(&b.is_text))
+    });
+    groups.into_iter().filter_map(|(asked, setups)| rank(asked, setups, limits)).collect()
+}
+
+impl Asked {
+    fn of(setup: &Setup) -> Option<Self> {
+        let run: &RunRecord = setup.runs.first()?;
+        Some(Self {
+            model: setup.cell.model.clone(),
+            hardware: setup.cell.hardware.clone(),
+            is_published: run.kind == Kind::Imported,
+            users: Users::of(&run.scenario)?,
+            scenario: setup.cell.scenario.clone(),
+            is_text: setup.is_text,
+        })
+    }
+}
+
+impl<'a> Tested<'a> {
+    fn of(setup: Setup<'a>) -> Option<Self> {
+        let over = |name| of_metric(by_name(name)?, setup.runs.iter().copied());
+        let (ttft, tpot) = (over(LIMITS[0].0), over(LIMITS[1].0));
+        let throughput =
+            over(METRIC).filter(|found| found.median > 0.0 && found.max.is_finite())?;
+        Some(Self { throughput, ttft, tpot, setup })
+    }
+}
+
+/// Ranks the configurations that were asked the same; `None` where none has a throughput.
+fn rank<'a>(asked: Asked, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Option<Pick<'a>> {
+    let metric = by_name(METRIC)?;
+    let mut tested: Vec<Tested> = setups.into_iter().filter_map(Tested::of).collect();
+    tested.sort_by(|a, b| b.throughput.median.total_cmp(&a.throughput.median));
+    let engines: BTreeSet<&str> = tested.iter().map(|of| of.setup.cell.engine.as_str()).collect();
+    let engines = engines.len();
+    let meets = |of: &Tested| limits.iter().all(|limit| limit.is_met(&of.setup.runs));
+    let has = |of: &Tested, limit: &Limit| of_metric(limit.metric, of.setup.runs.iter().copied());
+    let is_known = |of: &Tested| limits.iter().all(|limit| has(of, limit).is_some());
+    let found = match (tested.iter().any(meets), tested.iter().any(is_known)) {
+        (true, _) => Limits::Met,
+        (false, true) => Limits::NotMet,
+        (false, false) => Limits::Unknown,
+    };
+    tested.retain(|of| found != Limits::Met || meets(of));
+    let mut rest = tested.into_iter();
+    let first = rest.next()?;
+    let (ties, behind): (Vec<Tested>, Vec<Tested>) =
+        rest.partition(|of| overlap(metric, &first.throughput, &of.throughput));
+    let mut others = behind.into_iter();
+    let next = others.find(|of| of.setup.cell.engine != first.setup.cell.engine);
+    Some(Pick { asked, engines, limits: found, first, ties, next })
+}
+
+/// True when the intervals of two figures overlap. The interval of a figure is the range over its
+/// runs, and at least half of the metric's minimum effect around the median, so that a difference
+/// below the minimum effect is a tie also between two single runs.
+fn overlap(metric: &Metric, a: &Summary, b: &Summary) -> bool {
+    let interval = |of: &Summary| {
+        let least = of.median * metric.floor_pct / 200.0;
+        (of.min.min(of.median - least), of.max.max(of.median + least))
+    };
+    let ((a_low, a_high), (b_low, b_high)) = (interval(a), interval(b));
+    a_low <= b_high && b_low <= a_high
+}
+
+/// Returns the pick among `picks` that stands for all of them where there is room for one: measured
+/// before published, one that meets the limits before one that does not, then the most engines,
+/// then the most users, then the first. `None` without picks.
+pub fn foremost<'p, 'a>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Option<&'p Pick<'a>>
+where
+    'a: 'p,
+{
+    picks.min_by_key(|pick| {
+        let is_met = pick.limits == Limits::Met;
+        // `min_by_key` returns the first of equal picks.
+        (pick.asked.is_published, Reverse((is_met, pick.engines, pick.asked.users)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use samples::{Sample, campaign_id};
+
+    use super::*;
+    use crate::Stored;
+
+    fn registry(records: Vec<RunRecord>) -> Registry {
+        let stored = |record| Stored { path: String::new(), root: 0, record };
+        Registry { runs: records.into_iter().map(stored).collect(), ..Registry::default() }
+    }
+
+    /// Returns, for tests, three runs of an engine under so many users, in a campaign of its own.
+    fn runs(engine: &str, users: u64, serial: u64, speed: f64) -> Vec<RunRecord> {
+        let run = |index: u64| {
+            let mut record = Sample {
+                engine: engine.to_owned(),
+                scenario: format!("ladder-lite-c{users}"),
+                campaign: (campaign_id(serial), 0, 0),
+                serial: serial * 10 + index,
+                seed: serial * 10 + index,
+                speed,
+                ..Sample::default()
+            }
+            .record();
+            record.scenario.arrival = Some(Arrival::Closed { concurrency: users });
+            record
+        };
+        (0..3).map(run).collect()
+    }
+
+    fn limits_of(ttft_us: f64, tpot_us: f64) -> Vec<Limit> {
+        let mut limits = limits();
+        (limits[0].value, limits[1].value) = (ttft_us, tpot_us);
+        limits
+    }
+
+    #[test]
+    fn the_winner_leads_the_next_engine_and_one_engine_is_no_ranking() {
+        let records = [
+            runs("a", 4, 1, 1.0),
+            runs("b", 4, 2, 2.0),
+            runs("b", 4, 3, 4.0),
+            runs("a", 1, 4, 1.0),
+        ];
+        let registry = registry(records.concat());
+        let found = picks(&registry, &limits_of(1e9, 1e9));
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].asked.users, found[0].engines), (Users::Closed(1), 1));
+        assert!(matches!(found[0].lead(), Lead::Only));
+        let four = &found[1];
+        assert_eq!((four.first.setup.cell.engine.as_str(), four.engines), ("b", 2));
+        assert_eq!(four.first.throughput.n, 3, "campaign 2 of `b` is history");
+        let Lead::Ahead { times, pct, next } = four.lead() else { panic!("{:?}", four.lead()) };
+        assert!((times - 4.0).abs() < 0.2 && (pct / 100.0 + 1.0 - times).abs() < 1e-9, "{times}");
+        assert_eq!(next.setup.cell.engine, "a");
+        let fast = four.first.tpot.as_ref().expect("a TPOT").median;
+        let strict = picks(&registry, &limits_of(1e9, fast));
+        assert!(matches!(strict[1].lead(), Lead::Alone), "`a` is too slow");
+    }
+
+    #[test]
+    fn overlapping_intervals_are_a_tie_and_both_are_named() {
+        let records = [runs("a", 4, 1, 1.0), runs("b", 4, 2, 1.01), runs("c", 4, 3, 0.5)];
+        let registry = registry(records.concat());
+        let found = picks(&registry, &limits_of(1e9, 1e9)).remove(0);
+        assert_eq!(found.ties.len(), 1, "{found:?}");
+        assert!(matches!(found.lead(), Lead::Tie));
+        assert_eq!(found.next.expect("the third").setup.cell.engine, "c");
+        let metric = by_name(METRIC).expect("a metric");
+        let single = |value| crate::summary::of(&[value]).expect("a value");
+        assert!(overlap(metric, &single(100.0), &single(101.9)), "below the minimum effect");
+        assert!(!overlap(metric, &single(100.0), &single(102.1)));
+    }
+
+    #[test]
+    fn limits_are_met_or_not_or_nobody_knows() {
+        let mut records = runs("a", 4, 1, 1.0);
+        let limits = |records: &[RunRecord], limits: &[Limit]| {
+            picks(&registry(records.to_vec()), limits)[0].limits
+        };
+        assert_eq!(limits(&records, &limits_of(1e9, 1e9)), Limits::Met);
+        assert_eq!(limits(&records, &limits_of(1.0, 1e9)), Limits::NotMet);
+        for record in &mut records {
+            record.metrics.as_mut().expect("metrics").ttft_us = None;
+        }
+        assert_eq!(limits(&records, &limits_of(1e9, 1e9)), Limits::Unknown);
+        assert_eq!(limits(&records, &[]), Limits::Met, "nothing is asked");
+    }
+
+    #[test]
+    fn users_are_those_of_the_scenario() {
+        let of = |id: &str, arrival| {
+            Users::of(&ScenarioFacts { id: id.into(), arrival, ..ScenarioFacts::default() })
+        };
+        assert_eq!(of("x", Some(Arrival::Closed { concurrency: 7 })), Some(Users::Closed(7)));
+        assert_eq!(of("x-c3", Some(Arrival::AllAtOnce)), Some(Users::Burst));
+        assert_eq!(of("ladder-c16", None), Some(Users::Closed(16)));
+        assert_eq!(of("sharegpt-1000", None), Some(Users::Unstated));
+    }
+}

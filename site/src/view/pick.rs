@@ -1,0 +1,213 @@
+//! View of picks: for a model, a hardware and a number of users, the configuration with the highest
+//! throughput within the limits, its lead, the evidence, and the command that starts its server.
+//! `judge` ranks; this module formats.
+
+use judge::best::Limit;
+use judge::diff::words::plural;
+use judge::pick::{self, Lead, Limits, Pick, Tested, Users};
+use judge::summary::Summary;
+use minijinja::{Value, context};
+use schema::metric::Unit;
+
+use super::figure::Figure;
+use super::model::serve_line;
+use super::release::day;
+use crate::catalog::{self, ReleaseKey};
+use crate::format::{self, Scale};
+use crate::judged::Judged;
+use crate::link::{self, Link, Target};
+use crate::outside;
+
+/// Largest number of picks in a table; the pages of each model and hardware have all of theirs.
+const LINES_MAX: usize = 120;
+
+/// Builds the table of `picks`, measured ones and published ones apart, and the limits that they
+/// must meet.
+pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
+    let (published, measured): (Vec<&Pick>, Vec<&Pick>) =
+        picks.partition(|pick| pick.asked.is_published);
+    let group = |picks: &[&Pick], title: &str| {
+        context! {
+            title,
+            rows => picks.iter().take(LINES_MAX).map(|pick| line(pick)).collect::<Value>(),
+            more => picks.len().saturating_sub(LINES_MAX),
+        }
+    };
+    let groups =
+        [(measured, "Measured here"), (published, "Published elsewhere, not verified")].into_iter();
+    let groups = groups.filter(|(picks, _)| !picks.is_empty());
+    context! {
+        limits => limits(),
+        groups => groups.map(|(picks, title)| group(&picks, title)).collect::<Value>(),
+    }
+}
+
+/// Builds the first answer of the overview: the pick that stands for all, preferably one of the
+/// latest measurements; `None` without picks.
+pub fn foremost(judged: &Judged) -> Option<Value> {
+    let newest = |pick: &&Pick| pick.first.setup.measured_at();
+    let last = judged.picks.iter().max_by_key(newest)?;
+    let (model, hardware) = (last.asked.model.as_str(), last.asked.hardware.as_str());
+    pick::foremost(judged.picks_of(Some(model), Some(hardware))).map(line)
+}
+
+/// Builds the view of the page of one model on one hardware: a section for each pick.
+pub fn view(judged: &Judged, model: &str, hardware: &str) -> Value {
+    let picks = judged.picks_of(Some(model), Some(hardware));
+    let (published, measured): (Vec<&Pick>, Vec<&Pick>) =
+        picks.partition(|pick| pick.asked.is_published);
+    context! {
+        model => Link::model(model),
+        hardware => Link::hardware(hardware),
+        limits => limits(),
+        measured => measured.into_iter().map(line).collect::<Value>(),
+        published => published.into_iter().map(line).collect::<Value>(),
+    }
+}
+
+/// Returns the title of the page of one model on one hardware, with the engines that have figures:
+/// `qwen3-8b on a100-80g: lmdeploy, sglang and vllm`.
+pub fn title(judged: &Judged, model: &str, hardware: &str) -> String {
+    let tested = judged.picks_of(Some(model), Some(hardware)).flat_map(|pick| {
+        [Some(&pick.first), pick.next.as_ref()].into_iter().flatten().chain(&pick.ties)
+    });
+    let mut engines: Vec<&str> = tested.map(|of| of.setup.cell.engine.as_str()).collect();
+    engines.sort_unstable();
+    engines.dedup();
+    format!("{model} on {hardware}: {}", listed(&engines))
+}
+
+fn listed(names: &[&str]) -> String {
+    match names {
+        [] => "no figures".to_owned(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
+    }
+}
+
+/// Formats the limits that a pick must meet: `TTFT p50 up to 1 s and TPOT p50 up to 50 ms`.
+pub fn limits() -> String {
+    let shown = |limit: &Limit| {
+        let scale = Scale::fit(limit.metric.unit, limit.value);
+        let value = format::exactly(limit.value / scale.divisor);
+        format!("{} up to {value} {}", limit.metric.title, scale.unit)
+    };
+    pick::limits().iter().map(shown).collect::<Vec<_>>().join(" and ")
+}
+
+/// Formats a number of users.
+pub fn users(users: Users) -> String {
+    match users {
+        Users::Closed(count) => plural(usize::try_from(count).unwrap_or(usize::MAX), "user"),
+        Users::Burst => "burst (all at once)".to_owned(),
+        Users::Unstated => "load not stated".to_owned(),
+    }
+}
+
+/// Builds the line of one pick, for tables, for the overview's first answer, and for the page of its
+/// model and hardware.
+fn line(pick: &Pick) -> Value {
+    let Pick { asked, first, .. } = pick;
+    let (model, hardware) = (asked.model.clone(), asked.hardware.clone());
+    let text = if asked.is_text { ", text prompts" } else { "" };
+    let load = format!("{}, {}{text}", users(asked.users), asked.scenario);
+    let origin = if asked.is_published { "published-" } else { "" };
+    context! {
+        model => outside::name(&model),
+        hardware => outside::name(&hardware),
+        page => Target::Pick { model, hardware },
+        anchor => link::anchor(&format!("{origin}{load}")),
+        load => outside::name(&load),
+        users => users(asked.users),
+        scenario => Link::scenario(&asked.scenario),
+        claimed => asked.is_published,
+        engine => engine(first),
+        config => config(first),
+        figure => Figure::median(&first.throughput, Scale::PER_SECOND),
+        ttft => time(first.ttft.as_ref()),
+        tpot => time(first.tpot.as_ref()),
+        lead => lead(pick),
+        limits => limits_words(pick.limits),
+        is_met => pick.limits == Limits::Met,
+        ties => pick.ties.iter().map(rival).collect::<Value>(),
+        next => pick.next.as_ref().map(rival),
+        evidence => evidence(pick),
+        // Command that started the server; empty where no run recorded it.
+        command => command(first),
+    }
+}
+
+/// Builds the line of a configuration that ties with the first, or follows it.
+fn rival(tested: &Tested) -> Value {
+    context! {
+        engine => engine(tested),
+        config => config(tested),
+        figure => Figure::median(&tested.throughput, Scale::PER_SECOND),
+    }
+}
+
+fn engine(tested: &Tested) -> Link {
+    let cell = &tested.setup.cell;
+    Link::release(&ReleaseKey::new(&cell.engine, &tested.setup.release, &cell.hardware))
+}
+
+fn name(tested: &Tested) -> String {
+    outside::name(&format!("{} {}", tested.setup.cell.engine, tested.setup.release))
+}
+
+/// Returns the configuration of a tested setup; that of a published result is its flags.
+fn config(tested: &Tested) -> String {
+    tested.setup.runs.first().map(|run| outside::message(&catalog::config(run))).unwrap_or_default()
+}
+
+fn command(tested: &Tested) -> String {
+    let mut lines = tested.setup.runs.iter().rev();
+    lines.find_map(|run| serve_line(run.server.as_ref()?)).unwrap_or_default()
+}
+
+/// Formats the median of a time with its unit; `not reported` where there is none.
+fn time(summary: Option<&Summary>) -> String {
+    let Some(summary) = summary else { return "not reported".to_owned() };
+    let scale = Scale::fit(Unit::Microseconds, summary.median);
+    format!("{} {}", Figure::median(summary, scale).text, scale.unit)
+}
+
+/// Formats the lead over other engines in words. With one engine there is no ranking, and the words
+/// say so.
+fn lead(pick: &Pick) -> String {
+    match pick.lead() {
+        Lead::Only if pick.asked.is_published => "the only engine in the reports".to_owned(),
+        Lead::Only => "the only engine measured here".to_owned(),
+        Lead::Alone => "the only engine within the limits".to_owned(),
+        Lead::Tie => {
+            let tied: Vec<String> = pick.ties.iter().map(name).collect();
+            format!("tie with {}", catalog::distinct(tied).join(", "))
+        }
+        Lead::Ahead { times, next, .. } if times >= 2.0 => {
+            format!("{} times {}", format::rounded(times, None), name(next))
+        }
+        Lead::Ahead { pct, next, .. } => format!("{} over {}", format::change(pct), name(next)),
+    }
+}
+
+fn limits_words(limits: Limits) -> &'static str {
+    match limits {
+        Limits::Met => "within the limits",
+        Limits::NotMet => "no tested setup meets the limits at this load",
+        Limits::Unknown => "the reports have no sound TTFT and TPOT to compare with the limits",
+    }
+}
+
+/// Formats the evidence for a pick: origin, number of runs, day, and number of engines.
+fn evidence(pick: &Pick) -> String {
+    let origin = match pick.asked.is_published {
+        true => "published elsewhere, not verified".to_owned(),
+        false => "measured".to_owned(),
+    };
+    let mut parts = vec![origin, format!("n = {}", pick.first.throughput.n)];
+    parts.extend(pick.first.setup.measured_at().map(|at| day(&at)));
+    if pick.engines > 1 {
+        parts.push(format!("of {}", plural(pick.engines, "engine")));
+    }
+    parts.join(", ")
+}
