@@ -532,40 +532,49 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
             .retain(|row| ["output_tokens_per_s", "tpot_us_p50"].contains(&&*row.verdict.metric));
     }
     expect![[r#"
-        v0.9.1 -> v0.9.2: 1 inconclusive
+        v0.9.1 -> v0.9.2
+        Inconclusive: a regression of up to 5.8 % of Output tokens in balanced-lite@1 could not be excluded;
+          1 of 2 release-blocking metrics is undecided.
+        Outputs are the same for 8 fixed prompts.
+        Degraded runs: 0 of 5 with v0.9.1 and 0 of 5 with v0.9.2.
 
-        redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1, balanced-lite@1
-          5 pairs, interleaved in campaign 01KDVDNJS80000000000000009
-          metric         v0.9.1                    v0.9.2                    effect  95 % interval   delta  sees   verdict
-          Output tokens  1330.6/s (CV 0.8 %, n 5)  1262.8/s (CV 0.8 %, n 5)  -5.1 %  -5.8 to -4.4 %  -1.00  1.0 %  inconclusive: suspected, not confirmed
-          TPOT p50       19.77 ms (CV 0.8 %, n 5)  20.79 ms (CV 0.6 %, n 5)  +5.2 %  +4.4 to +5.9 %  +1.00  1.0 %  informs
-          again: cargo xtask release-bench v0.9.2 --baseline v0.9.1 --model smollm2-135m-instruct-q4_1 --scenario balanced-lite
+        redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1
 
-        Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.
+        Release-blocking metrics
+          metric         v0.9.1    v0.9.2    change  95 % interval   verdict
+        balanced-lite@1
+          Output tokens  1330.6/s  1262.8/s  -5.1 %  -5.8 to -4.4 %  suspected, not confirmed
+
+        Policy release@1: a metric is called regressed or improved when a screen of 5 pairs and a
+          confirmation of 8 more, on fresh server starts, agree. The releases run alternately. Figures of
+          different campaigns are shown and not judged.
     "#]].assert_eq(&report::text(&diff));
     expect![[r#"
         <!-- redline diff -->
         ## v0.9.1 -> v0.9.2
 
-        1 inconclusive
+        **Inconclusive: a regression of up to 5.8 % of Output tokens in balanced-lite@1 could not be excluded; 1 of 2 release-blocking metrics is undecided.**
 
-        | cell | metric | v0.9.1 | v0.9.2 | effect | 95 % interval | verdict |
+        - Outputs are the same for 8 fixed prompts.
+        - Degraded runs: 0 of 5 with v0.9.1 and 0 of 5 with v0.9.2.
+
+        | scenario | metric | v0.9.1 | v0.9.2 | change | 95 % interval | verdict |
         | --- | ---: | ---: | ---: | ---: | ---: | --- |
-        | smollm2-135m-instruct-q4_1 balanced-lite@1 | Output tokens | 1330.6/s (CV 0.8 %, n 5) | 1262.8/s (CV 0.8 %, n 5) | -5.1 % | -5.8 to -4.4 % | inconclusive: suspected, not confirmed |
+        | smollm2-135m-instruct-q4_1 balanced-lite@1 | Output tokens | 1330.6/s | 1262.8/s | -5.1 % | -5.8 to -4.4 % | suspected, not confirmed |
 
         <details><summary>redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1, balanced-lite@1</summary>
 
         - 5 pairs, interleaved in campaign 01KDVDNJS80000000000000009
 
-        | metric | v0.9.1 | v0.9.2 | effect | 95 % interval | delta | sees | verdict |
-        | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |
-        | Output tokens | 1330.6/s (CV 0.8 %, n 5) | 1262.8/s (CV 0.8 %, n 5) | -5.1 % | -5.8 to -4.4 % | -1.00 | 1.0 % | inconclusive: suspected, not confirmed |
-        | TPOT p50 | 19.77 ms (CV 0.8 %, n 5) | 20.79 ms (CV 0.6 %, n 5) | +5.2 % | +4.4 to +5.9 % | +1.00 | 1.0 % | informs |
+        | metric | v0.9.1 | v0.9.2 | change | 95 % interval | verdict |
+        | --- | ---: | ---: | ---: | ---: | --- |
+        | Output tokens | 1330.6/s | 1262.8/s | -5.1 % | -5.8 to -4.4 % | suspected, not confirmed |
+        | TPOT p50 | 19.77 ms | 20.79 ms | +5.2 % | +4.4 to +5.9 % | not judged |
 
-        Again: `cargo xtask release-bench v0.9.2 --baseline v0.9.1 --model smollm2-135m-instruct-q4_1 --scenario balanced-lite`
+        Measure again: `cargo xtask release-bench v0.9.2 --baseline v0.9.1 --model smollm2-135m-instruct-q4_1 --scenario balanced-lite`
 
         </details>
 
-        Judged by policy release@1: a figure is called better or worse after a screen of 5 pairs and a confirmation of 8 on fresh launches, both interleaved. Figures of different campaigns are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.
+        Policy release@1: a metric is called regressed or improved when a screen of 5 pairs and a confirmation of 8 more, on fresh server starts, agree. The releases run alternately. Figures of different campaigns are shown and not judged.
     "#]].assert_eq(&report::markdown(&diff));
 }

@@ -47,7 +47,6 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
         baseline_page,
         candidate_page,
         counts => counts(diff),
-        ..decision(diff),
         // Change of each release-blocking metric over all scenarios that were measured side by
         // side, each counted once; it is no verdict.
         broad => diff.broad.iter().map(shift).collect::<Value>(),
@@ -56,6 +55,7 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
         candidate_only => names(&diff.candidate_only),
         note => &diff.note,
         command => outside::command(&argv),
+        ..decision(diff)
     }
 }
 
@@ -158,7 +158,7 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> Value {
 /// Builds a table of rows, with the columns that say something about them: the detectable effect
 /// where a release-blocking metric is undecided, Cliff's delta where the runs of both releases
 /// overlap.
-fn table(rows: Vec<&Row>) -> Value {
+pub fn table(rows: Vec<&Row>) -> Value {
     let overlaps = |row: &&Row| row.verdict.cliffs_delta.is_some_and(|delta| delta.abs() < 1.0);
     context! {
         has_detectable => rows.iter().any(|row| detectable(row).is_some()),
