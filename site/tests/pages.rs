@@ -332,7 +332,7 @@ fn a_comparison_begins_with_its_decision_and_a_waiver_stands_above_the_tables() 
     assert!(others.contains("| not judged |") && !others.contains("| inconclusive"));
     // In this order: the verdict, outputs, moved defaults, degraded runs; the waiver before all tables.
     let parts = [
-        "**SHIP.** Ship: Output tokens up 121 to 165 %",
+        "**SHIP.** Output tokens up 121 to 165 %",
         "> Waived until 2027-03-31: Peak memory of ladder-lite-c1@1.",
         "- Outputs differ for 4 fixed prompts: the default of dtype changed from f32 to int8; \
          agreement was not measured.",
@@ -361,7 +361,7 @@ fn a_large_change_of_another_metric_is_not_folded_and_remarks_are_said_once() {
     let (shown, _) = page.split_once("<summary>Other metrics").expect("folded metrics");
     let line = shown.lines().find(|line| line.contains("ITL p99")).expect("a line");
     assert!(line.starts_with("- worse: ITL p99 +615 to +987 % in "), "{line}");
-    assert!(shown.contains("**INCONCLUSIVE.** Inconclusive: a regression of up to "), "{shown}");
+    assert!(shown.contains("**INCONCLUSIVE.** A regression of up to "), "{shown}");
     assert!(shown.contains("| Detectable change |"), "undecided metrics have one");
     let page = read("diff/redline/v0.9.2..v0.10.0/cpu-amd-epyc-f26m2s1-2c/index.md");
     let said = |text: &str| page.lines().filter(|line| line.contains(text)).count();

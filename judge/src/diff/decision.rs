@@ -98,7 +98,7 @@ fn inconclusive(open: &[&Row], blocking: usize) -> Vec<String> {
             format!("an improvement of {title} in {scenario} was not confirmed")
         });
     } else if undecided > 0 {
-        reasons.push("the releases did not run side by side often enough".to_owned());
+        reasons.push("too few pairs of runs have valid figures".to_owned());
     }
     if undecided > 0 {
         let are = if undecided == 1 { "is" } else { "are" };

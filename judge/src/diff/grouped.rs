@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schema::comparison::{CellDiff, FlagChange, Row};
 use schema::metric::{Better, METRICS};
 
-use super::words::plural;
+use super::words::{self, plural};
 
 /// Sentence about one or more scenarios of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,16 +17,19 @@ pub struct Remark {
     pub scenarios: Vec<String>,
 }
 
-/// Returns the remarks of `cells`, each once with its scenarios, in the order in which they first
-/// occur: the remarks stored with the cells, then the drift of the machine.
+/// Returns the remarks of `cells`, each once with its scenarios: the pairs behind the figures, the
+/// remarks stored with the cells in the order in which they first occur, and the drift of the
+/// machine.
 pub fn remarks(cells: &[&CellDiff]) -> Vec<Remark> {
     let mut found: Vec<Remark> = Vec::new();
-    let stored = cells.iter().flat_map(|cell| cell.remarks.iter().map(move |text| (text, cell)));
-    for (text, cell) in stored {
+    let pairs = cells.iter().filter_map(|cell| Some((words::pairs(cell)?, cell)));
+    let stored =
+        cells.iter().flat_map(|cell| cell.remarks.iter().map(move |text| (text.clone(), cell)));
+    for (text, cell) in pairs.chain(stored) {
         let scenario = cell.cell.scenario.clone();
-        match found.iter_mut().find(|remark| remark.text == *text) {
+        match found.iter_mut().find(|remark| remark.text == text) {
             Some(remark) => remark.scenarios.push(scenario),
-            None => found.push(Remark { text: text.clone(), scenarios: vec![scenario] }),
+            None => found.push(Remark { text, scenarios: vec![scenario] }),
         }
     }
     found.extend(drift(cells));

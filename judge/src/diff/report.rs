@@ -167,9 +167,8 @@ fn notable(text: &mut String, diff: &Diff) {
 /// Appends to `text` a collapsible section with all sentences and rows of a cell.
 fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
     let _ = writeln!(text, "<details><summary>{}</summary>\n", name(&title(&cell.cell)));
-    let remarks = grouped::remarks(&[cell]).into_iter().map(|remark| remark.text);
-    for line in words::pairs(cell).into_iter().chain(remarks) {
-        let _ = writeln!(text, "- {}", name(&line));
+    for remark in grouped::remarks(&[cell]) {
+        let _ = writeln!(text, "- {}", name(&remark.text));
     }
     let _ = writeln!(text);
     let heads: Vec<String> = heads(diff).iter().map(|head| name(head)).collect();

@@ -539,6 +539,7 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
         Degraded runs: 0 of 5 with v0.9.1 and 0 of 5 with v0.9.2.
 
         redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1
+        - balanced-lite@1: 5 pairs, interleaved in campaign 01KDVDNJS80000000000000009
 
         Release-blocking metrics
           metric         v0.9.1    v0.9.2    change  95 % interval   verdict
