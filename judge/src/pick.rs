@@ -1,9 +1,9 @@
 //! Pick of a configuration: for a model, a hardware and a number of users, the tested configuration
-//! with the highest output throughput among those that meet limits on TTFT and TPOT. Figures that
-//! were published elsewhere are ranked apart from measured ones.
+//! with the highest output throughput among those that meet limits on TTFT and TPOT, each engine by
+//! its latest release. Figures that were published elsewhere are ranked apart from measured ones.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schema::metric::{Metric, by_name};
 use schema::run::{Kind, RunRecord, ScenarioFacts};
@@ -12,7 +12,7 @@ use schema::scenario::Arrival;
 use crate::best::{Limit, Setup, setups};
 use crate::facts::{concurrency_level, sweep};
 use crate::groups::copies;
-use crate::order;
+use crate::order::{self, ReleaseKey};
 use crate::records::Registry;
 use crate::summary::{Summary, of_metric};
 
@@ -209,6 +209,7 @@ impl<'a> Tested<'a> {
 fn rank<'a>(asked: Asked, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Option<Pick<'a>> {
     let metric = by_name(METRIC)?;
     let mut tested: Vec<Tested> = setups.into_iter().filter_map(Tested::of).collect();
+    keep_latest(&mut tested);
     tested.sort_by(|a, b| b.throughput.median.total_cmp(&a.throughput.median));
     let engines: BTreeSet<&str> = tested.iter().map(|of| of.setup.cell.engine.as_str()).collect();
     let engines = engines.len();
@@ -228,6 +229,20 @@ fn rank<'a>(asked: Asked, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Option<Pi
     let mut others = behind.into_iter();
     let next = others.find(|of| of.setup.cell.engine != first.setup.cell.engine);
     Some(Pick { asked, engines, limits: found, first, ties, next })
+}
+
+/// Keeps the configurations of the latest release of each engine. It does not depend on limits, so a
+/// looser limit still ranks more configurations than a stricter one.
+fn keep_latest(tested: &mut Vec<Tested>) {
+    let mut latest: BTreeMap<String, ReleaseKey> = BTreeMap::new();
+    for Tested { setup, .. } in tested.iter() {
+        let release = ReleaseKey::of(&setup.release);
+        let known = latest.entry(setup.cell.engine.clone()).or_insert_with(|| release.clone());
+        *known = release.max(known.clone());
+    }
+    tested.retain(|Tested { setup, .. }| {
+        latest.get(&setup.cell.engine).is_some_and(|latest| latest.name() == setup.release)
+    });
 }
 
 /// True when the intervals of two figures overlap. The interval of a figure is the range over its
@@ -315,6 +330,19 @@ mod tests {
         let fast = four.first.tpot.as_ref().expect("a TPOT").median;
         let strict = picks(&registry, &limits_of(1e9, fast));
         assert!(matches!(strict[1].lead(), Lead::Alone), "`a` is too slow");
+    }
+
+    #[test]
+    fn an_older_release_is_not_picked_even_where_it_was_faster() {
+        let mut records = runs("a", 4, 1, 2.0);
+        for run in &mut records {
+            run.engine.release = "v0.9.0".to_owned();
+        }
+        records.extend(runs("a", 4, 2, 1.0));
+        let registry = registry(records);
+        let found = picks(&registry, &limits_of(1e9, 1e9)).remove(0);
+        assert_eq!((found.first.setup.release.as_str(), found.engines), ("v0.9.1", 1));
+        assert!(found.ties.is_empty());
     }
 
     #[test]

@@ -10,7 +10,8 @@ use schema::canonical::sha256_hex;
 
 use crate::asset::ASSETS;
 use crate::catalog::Catalog;
-use crate::contents::Contents;
+use crate::contents::{Contents, Page};
+use crate::escape;
 use crate::feeds;
 use crate::judged::Judged;
 use crate::link::{Place, Target};
@@ -23,14 +24,20 @@ struct Site {
 }
 
 /// Writes the site of `catalog` to the folder `out`, which is replaced as a whole. `roots` are the
-/// results folders from which the catalog's registry was read, in the same order.
+/// results folders from which the catalog's registry was read, in the same order. With `address`, at
+/// which the site will be published, a site map lists the pages for search engines.
 ///
 /// # Errors
 ///
 /// A template has a fault or does not fit a page, `judge` cannot compare releases or compute
 /// trends, the site's data have no JSON form, `out` has no name (such as `..`), or a file or folder
 /// cannot be read, written, moved or deleted.
-pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path) -> Result<()> {
+pub fn build(
+    catalog: &Catalog,
+    roots: &[&Path],
+    renderer: &Renderer,
+    (out, address): (&Path, Option<&str>),
+) -> Result<()> {
     let folder = sibling(out, "new")?;
     // An earlier build may have been stopped and left its folder.
     remove(&folder)?;
@@ -47,9 +54,24 @@ pub fn build(catalog: &Catalog, roots: &[&Path], renderer: &Renderer, out: &Path
         }
         Ok(())
     })?;
+    if let Some(address) = address {
+        site.file("sitemap.xml", &sitemap(&pages, address))?;
+    }
     site.data(catalog, &judged, renderer)?;
     site.records(catalog, roots)?;
     site.put_in_place(out)
+}
+
+/// Formats the site map (sitemaps.org) of a site that is published at `address`. Pages of single runs
+/// are left out: there may be more than a site map can list, and pages about them link there.
+fn sitemap(pages: &[Page], address: &str) -> String {
+    let listed = pages.iter().filter(|page| !matches!(page.target, Target::Run { .. }));
+    let paths = listed.filter_map(|page| page.target.address(Place::Html, 0));
+    let address = escape::html(address.trim_end_matches('/'));
+    let lines = paths.map(|path| format!("<url><loc>{address}/{path}</loc></url>\n"));
+    let head = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<urlset \
+                xmlns=\"http://www.sitemaps.org/schemas/sitemap/0.9\">\n";
+    format!("{head}{}</urlset>\n", lines.collect::<String>())
 }
 
 impl Site {

@@ -411,4 +411,26 @@ mod tests {
         }
         assert!(seen > 0, "the made-up registry has a partial run");
     }
+
+    #[test]
+    fn a_cell_takes_its_figures_from_the_newest_campaign_alone() {
+        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
+        let registry = store::load(&[&results]).expect("readable records");
+        let catalog = Catalog::of(&registry);
+        let campaigns = |runs: &[&RunRecord]| -> BTreeSet<String> {
+            let slots = runs.iter().filter_map(|run| run.campaign.as_ref());
+            slots.map(|slot| slot.id.clone()).collect()
+        };
+        let mut of_several = 0;
+        for runs in catalog.releases().values() {
+            for cell in cells(runs) {
+                let counted = campaigns(&cell.records().collect::<Vec<_>>());
+                let all = campaigns(&cell.runs.iter().map(|run| run.record).collect::<Vec<_>>());
+                assert!(counted.len() <= 1, "{:?} pools {counted:?}", cell.key);
+                assert_eq!(counted.last(), all.last(), "{:?}", cell.key);
+                of_several += usize::from(all.len() > 1);
+            }
+        }
+        assert!(of_several >= 4, "{of_several} cells were measured by several campaigns");
+    }
 }

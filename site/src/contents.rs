@@ -211,7 +211,8 @@ impl<'a> Contents<'a> {
         }
         Frame {
             summary: format!(
-                "{title}: measured throughput and latency, with how they were measured."
+                "{title}: throughput and latency of servers of large language models, and how they \
+                 were measured."
             ),
             title,
             crumbs: way,
@@ -255,6 +256,10 @@ impl<'a> Contents<'a> {
             overview::view(self.catalog, self.judged, self.kernel_pages(|_| true))
         });
         page.frame.crumbs.clear();
+        page.frame.summary =
+            "Which engine serves a large language model fastest, with which flags, \
+                              by model, hardware and number of users: measured, with commands."
+                .to_owned();
         page
     }
 
@@ -403,14 +408,21 @@ impl<'a> Contents<'a> {
             let name = model.to_owned();
             let target = Target::Model { model: name.clone() };
             let at = ("model", target.clone());
-            pages.push(self.page(at, model, Vec::new(), sources.clone(), move || {
+            let engines = self.catalog.runs_where(|record| record.model.id == model);
+            let engines = catalog::names(&engines, |record| &record.engine.name).join(", ");
+            let mut page = self.page(at, model, Vec::new(), sources.clone(), move || {
                 let trends = lists::trend_lines(self.judged, |cell| cell.model == model);
                 let labs = self.lab_pages(|lab| lab.asked.file.model == model);
                 let labs = labs.into_iter().chain(self.claims_of(model)).collect();
                 subjects::model(self.catalog, self.judged, model, &trends, labs)
-            }));
-            let title = format!("Frontier of {model}");
-            let crumbs = vec![(name.clone(), Some(target)), ("Frontier".to_owned(), None)];
+            });
+            page.frame.summary = outside::message(&format!(
+                "{model} served by {engines}: throughput, TTFT and TPOT side by side, and the \
+                 command of the fastest within limits."
+            ));
+            pages.push(page);
+            let title = format!("Pareto frontier of {model}: throughput and speed per user");
+            let crumbs = vec![(name.clone(), Some(target)), ("Pareto frontier".to_owned(), None)];
             let at = ("frontier", Target::Frontier { model: name });
             pages.push(self.page(at, &title, crumbs, sources, move || {
                 pareto_frontier::view(self.catalog, model)
@@ -422,12 +434,17 @@ impl<'a> Contents<'a> {
                 .with(self.events())
                 .with(self.campaigns(|campaign| campaign.hardware == hardware));
             let at = ("hardware", Target::Hardware { hardware: hardware.to_owned() });
-            pages.push(self.page(at, hardware, Vec::new(), sources, move || {
+            let mut page = self.page(at, hardware, Vec::new(), sources, move || {
                 let kernels = self.kernel_pages(|key| key.hardware == hardware);
                 let labs = self.lab_pages(|lab| lab.campaign.hardware == hardware);
                 let trends = lists::trend_lines(self.judged, |cell| cell.hardware == hardware);
                 subjects::hardware((self.catalog, self.judged), hardware, &trends, kernels, labs)
-            }));
+            });
+            page.frame.summary = outside::message(&format!(
+                "Servers of large language models on {hardware}: which engine and which flags, by \
+                 model and number of users, with the machine and its releases."
+            ));
+            pages.push(page);
         }
         pages
     }

@@ -41,6 +41,13 @@ enum Command {
         source: Source,
         #[arg(long, default_value = "target/site")]
         out: PathBuf,
+        /// Address at which the site will be published; with it, `sitemap.xml` lists the pages for
+        /// search engines.
+        #[arg(long, value_name = "URL")]
+        address: Option<String>,
+        /// Address of the repository, which every page links to.
+        #[arg(long, value_name = "URL")]
+        repository: Option<String>,
     },
     /// Serves the HTML site on this machine, and rebuilds it when records, templates or static
     /// files change.
@@ -126,10 +133,15 @@ fn run(command: &Command) -> Result<Exit> {
                 println!("{} changed", file.display());
             }
         }
-        Command::Build { source, out } => {
+        Command::Build { source, out, address, repository } => {
             let registry = read(source)?;
             let catalog = Catalog::of(&registry);
-            build::build(&catalog, &borrowed(&source.roots()), &Renderer::new()?, out)?;
+            let mut renderer = Renderer::new()?;
+            if let Some(repository) = repository {
+                renderer.link_repository(repository);
+            }
+            let to = (out.as_path(), address.as_deref());
+            build::build(&catalog, &borrowed(&source.roots()), &renderer, to)?;
             println!("{}", out.join("index.html").display());
         }
         Command::Preview { source, out, port } => {

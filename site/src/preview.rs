@@ -114,7 +114,7 @@ impl Preview {
             true => Renderer::of_folder(&templates)?,
             false => Renderer::new()?,
         };
-        build::build(&Catalog::of(&registry), &roots, &renderer, &self.out)?;
+        build::build(&Catalog::of(&registry), &roots, &renderer, (&self.out, None))?;
         for (name, text) in ASSETS {
             // Read from disk, if this is the program's own source tree, so that edits show without
             // a build.

@@ -145,6 +145,8 @@ impl Renderer {
         env.add_filter("csv", |heads: Vec<String>, rows: Vec<Vec<String>>| {
             Value::from_safe_string(csv_address(&heads, &rows))
         });
+        // Empty where the repository has no known address.
+        env.add_global("repository", "");
         env.add_filter("slug", |text: String| link::anchor(&text));
         env.add_filter("fence", |text: String| Value::from_safe_string(escape::fence(&text)));
         for (name, text) in templates {
@@ -152,6 +154,11 @@ impl Renderer {
                 .map_err(|error| explain(error, name))?;
         }
         Ok(Self { env })
+    }
+
+    /// Links every HTML page to the repository at `address`.
+    pub fn link_repository(&mut self, address: &str) {
+        self.env.add_global("repository", address);
     }
 
     /// Fills in the template `name` for a page that is written to `path` below the root of `place`.

@@ -38,9 +38,9 @@ fn check_names_the_page_and_the_command_that_renews_it() {
 
     assert_eq!(
         site(folder.path(), &pages),
-        (Some(0), "14 of 14 pages changed in results\n".into())
+        (Some(0), "16 of 16 pages changed in results\n".into())
     );
-    assert_eq!(site(folder.path(), &pages), (Some(0), "0 of 14 pages changed in results\n".into()));
+    assert_eq!(site(folder.path(), &pages), (Some(0), "0 of 16 pages changed in results\n".into()));
     assert_eq!(site(folder.path(), &check), (Some(0), String::new()));
 
     let text = fs::read_to_string(folder.path().join("results").join(page)).expect("a page");
@@ -51,8 +51,10 @@ fn check_names_the_page_and_the_command_that_renews_it() {
     let (exit, said) = site(folder.path(), &check);
     assert_eq!(exit, Some(2));
     expect![[r#"
-        `README.md` is not what its records render: line 41 differs
-        `pages/README.md` is not what its records render: line 19 differs
+        `README.md` is not what its records render: line 58 differs
+        `pages/README.md` is not what its records render: line 6 differs
+        `pages/picks/qwen3-0.6b-bf16/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 64 differs
+        `pages/picks/smollm2-135m-instruct-q4_1/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 64 differs
         `pages/redline/v0.10.0/README.md` is not what its records render: line 23 differs
         `pages/redline/v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 60 differs
         `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` is missing
@@ -138,10 +140,35 @@ fn an_overlay_stands_beside_the_registry() {
     let arguments = ["pages", "--overlay", "overlay", "--only-overlay", "--out", "overlay"];
     assert_eq!(
         site(folder.path(), &arguments),
-        (Some(0), "8 of 8 pages changed in overlay\n".into())
+        (Some(0), "10 of 10 pages changed in overlay\n".into())
     );
     let readme = fs::read_to_string(folder.path().join("overlay/README.md")).expect("a README");
     assert!(readme.contains("v0.9.1") && readme.contains("v0.10.0"), "{readme}");
+}
+
+#[test]
+fn a_published_site_has_a_site_map_and_links_to_its_repository() {
+    let folder = registry();
+    let address = ["--address", "https://example.org/redline/", "--repository"];
+    let build = [["build", "--out", "site"].as_slice(), &address, &["https://example.org/r?a&b"]];
+    let (exit, said) = site(folder.path(), &build.concat());
+    assert_eq!(exit, Some(0), "{said}");
+    let map = fs::read_to_string(folder.path().join("site/sitemap.xml")).expect("a site map");
+    let pick = "pick/qwen3-0.6b-bf16/cpu-example-simulated-f6m1s1-2c/index.html";
+    for page in ["index.html", pick] {
+        assert!(map.contains(&format!("<loc>https://example.org/redline/{page}</loc>")), "{map}");
+        let text = fs::read_to_string(folder.path().join("site").join(page)).expect("a page");
+        assert!(text.contains("<a href=\"https://example.org/r?a&amp;b\">Source</a>"), "{text}");
+    }
+    assert!(!map.contains("/run/"), "single runs are left out");
+    let text = fs::read_to_string(folder.path().join("site").join(pick)).expect("a page");
+    let title = "<title>qwen3-0.6b-bf16 on cpu-example-simulated-f6m1s1-2c: redline · Redline";
+    assert!(text.contains(title) && text.contains("number of users"), "{text}");
+    let (exit, said) = site(folder.path(), &["build", "--out", "site"]);
+    assert_eq!(exit, Some(0), "{said}");
+    assert!(!folder.path().join("site/sitemap.xml").exists(), "no address is known");
+    let text = fs::read_to_string(folder.path().join("site/index.html")).expect("a page");
+    assert!(!text.contains(">Source</a>"));
 }
 
 #[test]

@@ -287,3 +287,26 @@ export async function a_price_of_the_readers_own_makes_costs({ open, site, addre
   assert.equal(await page.locator('.tools input[type="number"]').inputValue(), "3.6");
   await page.context().close();
 }
+
+export async function the_picker_shows_the_row_that_is_chosen({ open, address }) {
+  const page = await open();
+  await page.goto(address);
+  const card = page.locator("#picker");
+  const rows = page.locator("table.picks tbody tr");
+  for (const index of [(await rows.count()) - 1, 0]) {
+    const row = rows.nth(index);
+    for (const key of ["model", "hardware", "load"]) {
+      const wanted = await row.getAttribute(`data-${key}`);
+      await card.locator(`select[name=${key}]`).selectOption(wanted);
+    }
+    const part = (from, name) => from.locator(`[data-part=${name}]`).textContent();
+    for (const name of ["engine", "figure", "lead", "evidence"]) {
+      assert.equal(await part(card, name), await part(row, name), name);
+    }
+    const shown = await card.locator(".pick").textContent();
+    await page.reload();
+    assert.equal(await card.locator(".pick").textContent(), shown, "the choice is in the address");
+  }
+  assert(await card.getByRole("button", { name: "Copy" }).isVisible());
+  await page.context().close();
+}

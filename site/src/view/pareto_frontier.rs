@@ -1,4 +1,4 @@
-//! View of the Pareto frontier of one model: throughput against speed per user, and the cost of a
+//! View of the Pareto frontier of one model: throughput and speed per user, and the cost of a
 //! million tokens at a price that the reader enters.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -123,7 +123,7 @@ fn charts(name: &str, placed: &[Placed], shared: &Shared) -> Vec<Chart> {
     let fields: BTreeSet<_> = drawn.iter().map(|drawn| drawn.field).collect();
     let of = |(hardware, claimed): (&str, bool)| {
         let own: Vec<&Drawn> = drawn.iter().filter(|d| d.field == (hardware, claimed)).collect();
-        let claimed = if claimed { ", claimed" } else { "" };
+        let claimed = if claimed { ", published elsewhere" } else { "" };
         chart(&format!("{name} on {hardware}{claimed}"), &own)
     };
     fields.into_iter().filter_map(of).collect()
@@ -178,9 +178,9 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
     if best.is_empty() {
         return None;
     }
-    let title = format!("Throughput against speed, {}", outside::name(name));
-    let mut caption = "Up and to the right is better; faint points are beaten in both by another \
-                       of their kind. Gray: a single run. Hollow: claimed by others."
+    let title = format!("Throughput and speed per user, {}", outside::name(name));
+    let mut caption = "Up and to the right is better; faded points are dominated by another of their \
+                       configuration. Gray: a single run. Hollow: published elsewhere, not verified."
         .to_owned();
     if !others.is_empty() {
         let names: Vec<&str> = others.iter().map(|drawn| drawn.series.label.as_str()).collect();
@@ -192,8 +192,8 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
         caption = format!("{caption} {}", outside::message(&text));
     }
     let drawing = pareto(
-        "tokens/s that the median user sees",
-        "tokens/s of one GPU, or of a machine without",
+        "tokens/s per user (median)",
+        "tokens/s per GPU (CPU: per machine)",
         &best.iter().map(|drawn| &drawn.series).collect::<Vec<_>>(),
     );
     let heads = ["Engine", "Load", "Speed, tokens/s", "Throughput, tokens/s"];

@@ -42,13 +42,9 @@ pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
     }
 }
 
-/// Builds the first answer of the overview: the pick that stands for all, preferably one of the
-/// latest measurements; `None` without picks.
+/// Builds the first answer of the overview: the pick that stands for all; `None` without picks.
 pub fn foremost(judged: &Judged) -> Option<Value> {
-    let newest = |pick: &&Pick| pick.first.setup.measured_at();
-    let last = judged.picks.iter().max_by_key(newest)?;
-    let (model, hardware) = (last.asked.model.as_str(), last.asked.hardware.as_str());
-    pick::foremost(judged.picks_of(Some(model), Some(hardware))).map(line)
+    pick::foremost(judged.picks.iter()).map(line)
 }
 
 /// Builds the view of the page of one model on one hardware: a section for each pick.
@@ -176,8 +172,10 @@ fn time(summary: Option<&Summary>) -> String {
 /// say so.
 fn lead(pick: &Pick) -> String {
     match pick.lead() {
-        Lead::Only if pick.asked.is_published => "the only engine in the reports".to_owned(),
-        Lead::Only => "the only engine measured here".to_owned(),
+        Lead::Only if pick.asked.is_published => {
+            "the only engine published at this load".to_owned()
+        }
+        Lead::Only => "the only engine measured at this load".to_owned(),
         Lead::Alone => "the only engine within the limits".to_owned(),
         Lead::Tie => {
             let tied: Vec<String> = pick.ties.iter().map(name).collect();

@@ -1,0 +1,213 @@
+//! Tests of what pages select from the records of this source tree: each figure comes from one
+//! campaign, no figure that fails the truth gate is picked or drawn, and a looser limit never yields
+//! a lower pick.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use judge::Registry;
+use judge::best::Limit;
+use judge::pick::{self, Limits, Pick};
+use judge::validity;
+use schema::metric::by_name;
+use schema::random::SplitMix64;
+use schema::run::{Kind, RunRecord};
+use site::{Catalog, Renderer, build, pages};
+
+/// Results of this source tree, and their folder.
+fn own() -> (Registry, PathBuf) {
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
+    (store::load(&[&records]).expect("readable records"), records)
+}
+
+/// Builds the site of this source tree's results, and returns its folder.
+fn built() -> (tempfile::TempDir, PathBuf) {
+    let (registry, records) = own();
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("site");
+    let renderer = Renderer::new().expect("templates compile");
+    build::build(&Catalog::of(&registry), &[&records], &renderer, (&out, None)).expect("a site");
+    (folder, out)
+}
+
+fn read(out: &Path, page: &str) -> String {
+    fs::read_to_string(out.join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
+}
+
+/// Throughput of each pick that meets `limits`, by what was asked.
+fn met(registry: &Registry, limits: &[Limit]) -> Vec<(pick::Asked, f64)> {
+    let found = pick::picks(registry, limits).into_iter();
+    let met = found.filter(|pick| pick.limits == Limits::Met);
+    met.map(|pick| (pick.asked, pick.first.throughput.median)).collect()
+}
+
+#[test]
+fn a_looser_limit_never_yields_a_lower_pick() {
+    let (registry, _) = own();
+    // Limits are drawn around the figures that were measured or published, from 1 % below to 1 %
+    // above, so that they divide the configurations.
+    let of = |name: &str| -> Vec<f64> {
+        let metric = by_name(name).expect("a metric");
+        let runs = registry.standing().map(|stored| &stored.record);
+        runs.filter_map(|run| validity::value(metric, run)).collect()
+    };
+    let figures = pick::limits().iter().map(|limit| of(limit.metric.name)).collect::<Vec<_>>();
+    let mut random = SplitMix64(26);
+    let mut draw = |figures: &[f64]| {
+        let count = u64::try_from(figures.len()).expect("a count");
+        let at = usize::try_from(random.draw() % count).expect("an index");
+        figures[at] * (0.99 + 0.02 * random.share())
+    };
+    let (mut compared, mut improved) = (0, 0);
+    for _ in 0..60 {
+        let (mut strict, mut loose) = (pick::limits(), pick::limits());
+        for (index, figures) in figures.iter().enumerate() {
+            let (a, b) = (draw(figures), draw(figures));
+            (strict[index].value, loose[index].value) = (a.min(b), a.max(b));
+        }
+        let loose = met(&registry, &loose);
+        for (asked, figure) in met(&registry, &strict) {
+            let other = loose.iter().find(|(other, _)| *other == asked).expect("still met");
+            assert!(other.1 >= figure, "{asked:?}: {figure} and with looser limits {}", other.1);
+            compared += 1;
+            improved += usize::from(other.1 > figure);
+        }
+    }
+    assert!(compared > 100 && improved > 0, "{compared} compared, {improved} differ");
+}
+
+#[test]
+fn a_picked_figure_comes_from_one_campaign() {
+    let (registry, _) = own();
+    for pick in pick::picks(&registry, &pick::limits()) {
+        let tested = [&pick.first].into_iter().chain(&pick.ties).chain(&pick.next);
+        for tested in tested {
+            let runs = &tested.setup.runs;
+            let campaigns: BTreeSet<&str> =
+                runs.iter().filter_map(|run| Some(run.campaign.as_ref()?.id.as_str())).collect();
+            assert_eq!(campaigns.len(), usize::from(!pick.asked.is_published), "{pick:?}");
+        }
+    }
+}
+
+/// Median of the output throughput over the runs of a pick, computed without `judge`.
+fn recomputed(pick: &Pick) -> f64 {
+    let value = |run: &&RunRecord| run.metrics.as_ref()?.output_tokens_per_s;
+    let mut values: Vec<f64> = pick.first.setup.runs.iter().filter_map(value).collect();
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len() % 2 == 1 { values[half] } else { f64::midpoint(values[half - 1], values[half]) }
+}
+
+#[test]
+fn every_pick_is_what_its_records_say() {
+    let (registry, _) = own();
+    let picks = pick::picks(&registry, &pick::limits());
+    assert!(picks.len() > 30, "{}", picks.len());
+    let throughput = by_name("output_tokens_per_s").expect("a metric");
+    for pick in &picks {
+        assert!((recomputed(pick) - pick.first.throughput.median).abs() < 1e-9, "{pick:?}");
+        if !pick.asked.is_published {
+            continue;
+        }
+        // No sound result that was asked the same is faster, unless it misses the limits.
+        for run in registry.standing().map(|stored| &stored.record) {
+            let meets = pick::limits().iter().all(|limit| limit.is_met(&[run]));
+            let same = run.kind == Kind::Imported
+                && run.model.id == pick.asked.model
+                && run.hardware.id == pick.asked.hardware
+                && format!("{}@{}", run.scenario.id, run.scenario.rev) == pick.asked.scenario;
+            let value = validity::value(throughput, run).unwrap_or_default();
+            if same && (meets || pick.limits != Limits::Met) {
+                assert!(value <= pick.first.throughput.median, "{}: {value}", run.id);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_figure_that_fails_the_gate_is_picked_or_drawn() {
+    let (_guard, out) = built();
+    // One result lost 486 of 1,000 requests, and its figure would lead: 12,800 tokens/s.
+    for page in
+        ["index.md", "pick/qwen3.5-9b/h100-80g/index.md", "m/qwen3.5-9b/index.md", "index.html"]
+    {
+        let text = read(&out, page);
+        assert!(!text.contains("12,8"), "{page} has a figure of the requests that survived");
+    }
+    // A mean TPOT that contradicts E2E and TTFT (rule E23) would be 33,300 tokens/s for one user.
+    let frontier = read(&out, "frontier/qwen3.5-9b/index.html");
+    assert!(!frontier.contains("33,300"), "the frontier has a figure that fails E23");
+    // What is left of the report has no sound TPOT to compare with the limits.
+    let page = read(&out, "pick/qwen3.5-9b/h100-80g/index.md");
+    assert!(
+        !page.contains("within the limits.\n") && page.contains("no sound TTFT and TPOT"),
+        "{page}"
+    );
+    // The report's own page keeps what the report prints.
+    let report = read(&out, "imports/performance-lab/d88cdf37/index.md");
+    assert!(report.contains("514 of 1000 requests answered"), "{report}");
+    let data: serde_json::Value =
+        serde_json::from_str(&read(&out, "data/explore.json")).expect("JSON");
+    let metrics = data["metrics"].as_array().expect("metrics");
+    let tpot = metrics.iter().position(|metric| metric["name"] == "tpot_us_p50").expect("TPOT");
+    let drawn = data["runs"].as_array().expect("runs").iter();
+    let drawn: Vec<f64> = drawn.filter_map(|run| run[8 + tpot].as_f64()).collect();
+    assert!(!drawn.is_empty() && drawn.iter().all(|us| *us > 100.0), "30 us per token is drawn");
+}
+
+#[test]
+fn the_badge_names_the_engine_that_most_were_compared_with() {
+    let (_guard, out) = built();
+    let badge = read(&out, "badge/gpt-oss-20b/a100-80g.json");
+    assert!(badge.contains("vllm v0.10.1") && badge.contains("not verified"), "{badge}");
+}
+
+#[test]
+fn one_engine_is_no_ranking_and_published_results_stand_apart() {
+    let (_guard, out) = built();
+    let page = read(&out, "index.md");
+    let (measured, published) = page
+        .split_once("**Published elsewhere, not verified**")
+        .expect("published results are apart");
+    let row = measured.lines().find(|line| line.contains("16 users, ladder-lite-c16@1"));
+    let row = row.expect("a row");
+    assert!(
+        row.contains("the only engine measured at this load") && row.contains("measured, n = 13"),
+        "{row}"
+    );
+    assert!(!measured.contains("lmdeploy") && published.contains("lmdeploy v0.9.2"));
+    let first = page.lines().find(|line| line.starts_with("Latest release: ")).expect("a line");
+    assert!(first.contains("redline v0.10.0"), "{first}");
+    let html = read(&out, "index.html");
+    for word in ["best engine", "Fastest", "none keeps it", "claimed by others"] {
+        let main = html.split("<main").nth(1).expect("a page");
+        assert!(!main.contains(word), "the overview says `{word}`");
+    }
+    let card = html.split("id=\"picker\"").nth(1).expect("a first answer");
+    let card = card.split("class=\"latest\"").next().expect("the verdict is below it");
+    for part in ["redline v0.10.0", "TTFT p50", "measured, n = ", "class=\"copy\"", "serve"] {
+        assert!(card.contains(part), "the first screen lacks `{part}`: {card}");
+    }
+    let (registry, _) = own();
+    let renderer = Renderer::new().expect("templates compile");
+    let pages = pages::render(&Catalog::of(&registry), &renderer, false).expect("renders");
+    assert!(pages["README.md"].contains("16 users, ladder-lite-c16@1"), "picks are committed");
+    let own = "pages/picks/qwen3-8b/a100-80g.md";
+    assert!(pages[own].contains("tie with"), "0.7 % between two single runs is no lead");
+}
+
+#[test]
+fn runs_of_a_lab_are_not_missing_and_its_old_release_is_superseded() {
+    let (_guard, out) = built();
+    let page = read(&out, "hw/cpu-amd-epyc-f26m2s1-2c/index.md");
+    let line = page.lines().find(|line| line.contains("runs done")).expect("a line");
+    assert!(page.contains(" 0 missing") && !page.contains("12 missing"), "{line}");
+    let labs = read(&out, "index.md");
+    let line = labs.lines().find(|line| line.contains("Lab cpu-smollm2")).expect("a lab");
+    let times =
+        line.split("superseded by v0.10.0 (").nth(1).and_then(|rest| rest.split(' ').next());
+    let times: f64 = times.and_then(|times| times.parse().ok()).unwrap_or_else(|| panic!("{line}"));
+    assert!((2.0..2.6).contains(&times), "{line}");
+}
