@@ -7,6 +7,8 @@ use schema::run::{Check, Level, RunRecord, ScenarioFacts, Status, ValidityVerdic
 use schema::scenario::Arrival;
 use serde::{Deserialize, Serialize};
 
+use crate::validity;
+
 /// Facts about a run that lists of runs show and that the rules over several runs compare.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunFacts {
@@ -24,7 +26,7 @@ pub struct RunFacts {
     pub scenario: String,
     /// Status with which the run ended, as its record spells it.
     pub status: String,
-    /// Validity verdict on the run's figures, as its record spells it.
+    /// Headline verdict on the run, that of its release-blocking metrics, as a record spells it.
     pub validity: String,
     /// SHA-256 of all figures and histograms of the run; `None` for a run without figures. Two
     /// runs with the same hash are copies of each other.
@@ -68,7 +70,7 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
         config: config_slug(record),
         scenario: format!("{}@{}", record.scenario.id, record.scenario.rev),
         status: record.status.name().to_owned(),
-        validity: record.validity.verdict.name().to_owned(),
+        validity: validity::headline(record).name().to_owned(),
         figures_sha256: figures.and_then(|figures| {
             let text = serde_json::to_vec(&figures).ok()?;
             Some(sha256_hex(&text))

@@ -11,6 +11,7 @@
 #![warn(missing_docs)]
 
 pub mod best;
+mod client_error;
 pub mod diff;
 pub mod events;
 pub mod facts;
@@ -34,15 +35,15 @@ pub mod trend;
 pub mod validity;
 
 use schema::canonical::{CanonicalError, record_sha256};
-use schema::run::{Check, RunRecord};
+use schema::run::{Check, Kind, RunRecord};
 
 pub use records::{QueryError, Registry, Stored};
 pub use rule::{Rule, Scope};
 pub use rules::RULES;
 
-/// Revision of the list of quality rules. It grows when a rule is added, or applies to other records.
-/// A rule never judges a stored record in another way than it did.
-pub const CHECKS_REV: u32 = 7;
+/// Revision of the list of quality rules. It grows when a rule is added or retired, or applies to
+/// other records. A rule never judges a stored record in another way than it did.
+pub const CHECKS_REV: u32 = 8;
 
 /// Returns the checks, passed and failed, of `record` by today's quality rules, in the order of
 /// [`RULES`]. A rule gives no check where it does not apply, or where the record lacks the values
@@ -54,14 +55,15 @@ pub fn findings(record: &RunRecord) -> Vec<Check> {
 /// Returns the checks, passed and failed, of `record` by the quality rules as they were at revision
 /// `rev`. A record whose `checks_rev` is `rev` must store exactly these.
 pub fn findings_at(record: &RunRecord, rev: u32) -> Vec<Check> {
-    let known = RULES.iter().filter(|rule| rule.since.is_some_and(|since| since <= rev));
+    let known = RULES.iter().filter(|rule| rule.is_of(rev));
     known.filter_map(|rule| rule.judge(record)).collect()
 }
 
 /// Returns the checks, passed and failed, of `record` by quality rules that are newer than its
 /// `checks_rev`. Pages show those that fail; records never store them.
 pub fn findings_later(record: &RunRecord) -> Vec<Check> {
-    let later = RULES.iter().filter(|rule| rule.since > Some(record.checks_rev));
+    let later =
+        RULES.iter().filter(|rule| rule.is_of(CHECKS_REV) && rule.since > Some(record.checks_rev));
     later.filter_map(|rule| rule.judge(record)).collect()
 }
 
@@ -70,8 +72,9 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
     RULES.iter().find(|rule| rule.id == id)
 }
 
-/// Seals a finished record: stores its checks by the quality rules, their revision, and its hash. A
-/// record that changes afterwards must be sealed again.
+/// Seals a finished record: stores its checks by the quality rules, their revision, the verdicts on
+/// the metrics of a measured run, and its hash. A record that changes afterwards must be sealed
+/// again.
 ///
 /// # Errors
 ///
@@ -79,6 +82,9 @@ pub fn rule(id: &str) -> Option<&'static Rule> {
 pub fn seal(record: &mut RunRecord) -> Result<(), CanonicalError> {
     record.checks_rev = CHECKS_REV;
     record.checks = findings(record);
+    if record.kind == Kind::Measured {
+        record.validity.metrics = validity::verdicts(record);
+    }
     record.record_sha256 = record_sha256(record)?;
     Ok(())
 }

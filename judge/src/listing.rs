@@ -49,7 +49,7 @@ pub fn rules() -> Vec<RuleLine> {
         id: rule.id,
         level: rule.level.name(),
         since: rule.since,
-        applies_to: rule.scope.words(),
+        applies_to: rule.applies_to(),
         affects: affects(rule.affects),
         title: rule.title,
     });

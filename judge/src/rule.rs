@@ -31,6 +31,9 @@ pub struct Rule {
     /// First revision of the list of rules that contains this rule; `None` for a rule that needs
     /// facts which no record holds, or whose finding is stored in `validity` alone.
     pub since: Option<u32>,
+    /// Last revision of the list of rules that contains this rule; `None` for a rule of today. A
+    /// retired rule judges only the records that were stored with it.
+    pub until: Option<u32>,
     /// Scope of the rule: the records that it applies to.
     pub scope: Scope,
     /// Metrics that are doubtful where the rule is broken.
@@ -169,6 +172,7 @@ impl Rule {
         level: Level::Error,
         level_on_cpu: Level::Error,
         since: Some(1),
+        until: None,
         scope: Scope::MEASURED_FIGURES,
         affects: Family::ALL,
         conditions: &[],
@@ -176,6 +180,19 @@ impl Rule {
     /// Template of rules that are warnings; otherwise equal to [`Self::ERROR`].
     pub(crate) const WARNING: Self =
         Self { level: Level::Warning, level_on_cpu: Level::Warning, ..Self::ERROR };
+
+    /// True for a rule that judges records of revision `rev` of the list of rules.
+    pub fn is_of(&self, rev: u32) -> bool {
+        let has_begun = self.since.is_some_and(|since| since <= rev);
+        has_begun && self.until.is_none_or(|until| rev <= until)
+    }
+
+    /// Formats in words which records the rule judges: `measured runs with figures, up to revision
+    /// 7`.
+    pub fn applies_to(&self) -> String {
+        let until = self.until.map_or_else(String::new, |rev| format!(", up to revision {rev}"));
+        self.scope.words() + &until
+    }
 
     /// Judges `record` by the rule; `None` where the rule does not apply, or the record lacks the
     /// values that its conditions need.

@@ -1,9 +1,12 @@
 //! Validity of single metrics: the verdict on one metric of one run, the rules behind it, and the
 //! truth gate, which decides whether a figure may be ranked, drawn or summarized.
 
+use std::collections::BTreeMap;
+
 use schema::metric::{METRICS, Metric};
 use schema::run::{Check, Level, RunRecord, Status, ValidityVerdict};
 
+use crate::client_error;
 use crate::findings_later;
 use crate::rule::{Family, Rule};
 use crate::rules::rule_of_reason;
@@ -11,12 +14,14 @@ use crate::rules::rule_of_reason;
 /// Name of the metric that counts failures. Rules about lost requests do not make it doubtful,
 /// because it is their statement.
 const FAILED: &str = "requests_failed";
+/// Rule over the client's error bounds, which counts for the metrics that it names alone.
+const CLIENT_ERROR_RULE: &str = "W18";
 /// Id of the reason of a run that lost so many requests that the others do not represent it.
 const MANY_FAILURES: &str = "many-failures";
 
-/// Reasons that hold a wait of received bytes against a run. A receive time that the kernel stamped
-/// is exact however long the bytes waited.
-const WAITING: &[&str] = &["kernel-gap", "loop-lag"];
+/// Reason of a run whose client had no processor time left, which no error bound covers where the
+/// record does not state one.
+const CPU_SHARE: &str = "cpu-share";
 
 /// Validity of one metric of a run.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -33,38 +38,49 @@ pub struct MetricValidity {
 }
 
 /// Judges `metric` of `record` by the reasons and checks that the record stores, and by rules that
-/// are newer than the record.
+/// are newer than the record. A retired rule about waits of the client does not count where the
+/// record shows that the client's error is below the minimum effect of the metric.
 pub fn of_metric(metric: &Metric, record: &RunRecord) -> MetricValidity {
-    let mut found = MetricValidity::default();
+    let error_pct = client_error::of(metric, record);
+    let is_exact = error_pct.is_some_and(|error| error <= metric.floor_pct);
+    let is_above = error_pct.is_some_and(|error| error > metric.floor_pct);
+    let counts = |rule: &Rule, reason: &str| {
+        let is_answered = rule.until.is_some() && is_exact && reason != CPU_SHARE;
+        let is_below = rule.id == CLIENT_ERROR_RULE && !is_above;
+        concerns(rule, metric) && !is_answered && !is_below
+    };
+    let mut found = MetricValidity { error_pct, ..MetricValidity::default() };
     for check in failed(record) {
-        let Some(rule) = crate::rule(&check.rule) else { continue };
-        if concerns(rule, metric) {
-            found.rules.push(check.rule);
-            if check.level == Level::Error {
-                found.verdict = ValidityVerdict::Invalid;
-            }
+        let Some(rule) = crate::rule(&check.rule).filter(|rule| counts(rule, "")) else { continue };
+        found.rules.push(rule.id.to_owned());
+        if check.level == Level::Error {
+            found.verdict = ValidityVerdict::Invalid;
         }
     }
     for reason in &record.validity.reasons {
         let id = reason.split(':').next().unwrap_or_default();
-        if WAITING.contains(&id) && is_stamped(record) {
-            continue;
-        }
-        let Some((rule, verdict)) = rule_of_reason(id) else {
+        match rule_of_reason(id) {
+            Some((rule, verdict)) if counts(rule, id) => {
+                found.verdict = found.verdict.max(verdict);
+                found.rules.push(rule.id.to_owned());
+            }
+            Some(_) => {}
             // A reason of another program, such as a failed run, is about the whole run.
-            let whole = record.validity.verdict;
-            found.verdict =
-                found.verdict.max(if metric.name == FAILED { found.verdict } else { whole });
-            continue;
-        };
-        if concerns(rule, metric) {
-            found.verdict = found.verdict.max(verdict);
-            found.rules.push(rule.id.to_owned());
+            None if metric.name == FAILED => {}
+            None => found.verdict = found.verdict.max(record.validity.verdict),
         }
     }
     found.rules.sort();
     found.rules.dedup();
     found
+}
+
+/// Returns the verdict on each metric that the run measured, by the metric's name; empty for a run
+/// without figures.
+pub fn verdicts(record: &RunRecord) -> BTreeMap<String, ValidityVerdict> {
+    let measured = METRICS.iter().filter(|metric| metric.value(record).is_some());
+    let judged = measured.map(|metric| (metric.name.to_owned(), of_metric(metric, record).verdict));
+    if record.metrics.is_some() { judged.collect() } else { BTreeMap::new() }
 }
 
 /// Returns the value of `metric` in `record` if it may be ranked, drawn and summarized; `None`
@@ -99,11 +115,6 @@ fn blocking(record: &RunRecord) -> impl Iterator<Item = &'static Metric> + '_ {
     gates.filter(|metric| metric.value(record).is_some())
 }
 
-/// True where the kernel stamped the receive times of the run.
-fn is_stamped(record: &RunRecord) -> bool {
-    record.client.as_ref().is_some_and(|client| client.kernel_timestamps == Some(true))
-}
-
 fn has_figures(record: &RunRecord) -> bool {
     matches!(record.status, Status::Ok | Status::Partial)
 }
@@ -130,3 +141,6 @@ fn concerns(rule: &Rule, metric: &Metric) -> bool {
     }
     Family::of(metric).is_some_and(|family| rule.affects.contains(&family))
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,10 @@ pub struct Emitted {
     /// Gaps between the writes of consecutive tokens of the answer, in nanoseconds: one for each
     /// token after the first.
     pub gaps_ns: Vec<u64>,
+    /// Duration of the write of each token in nanoseconds, for the last one with the events that
+    /// end the answer: the kernel had the token by then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub write_ns: Vec<u64>,
 }
 
 impl Emitted {

@@ -123,14 +123,20 @@ pub enum Status {
     Skipped,
 }
 
-/// Validity of a run's figures: was the client the bottleneck, and do the identities between
-/// figures hold? Reasons from the load generator begin with the reason's id and a colon.
+/// Validity of a run's figures: is the error of the measurement small enough, and do the identities
+/// between figures hold? Reasons from the load generator begin with the reason's id and a colon.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Validity {
-    /// Verdict on the validity of the run's figures: that of the worst reason.
+    /// Headline verdict on the run: that of the worst of its release-blocking metrics; in records of
+    /// suites before v0.11, that of the worst reason.
     pub verdict: ValidityVerdict,
-    /// Reasons for the verdict on the run's figures, as sentences; for a VALID run, notes only.
+    /// Reasons for the verdicts on the run's metrics, as sentences; for a VALID run, notes and
+    /// reservations about metrics that block no release.
     pub reasons: Vec<String>,
+    /// Verdict on each metric that the run measured, by the metric's name such as `ttft_us_p50`;
+    /// left out in records of suites before v0.11 and where the run has no figures.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metrics: BTreeMap<String, ValidityVerdict>,
 }
 
 /// Verdict on the validity of a run's figures, ordered from best to worst.
@@ -337,6 +343,11 @@ pub struct ClientFacts {
     /// Delay of the client in taking up a request after its scheduled send, without waits for the
     /// concurrency limit: 99th percentile over the requests, in microseconds.
     pub schedule_lag_us_p99: Option<u64>,
+    /// Bound of the error that the client itself may have caused, for each metric by its name such
+    /// as `ttft_us_p50`, in percent of the figure: the error is at most that much up or down. Left
+    /// out in records of suites before v0.11 and where no request was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_pct: Option<BTreeMap<String, f64>>,
     /// Largest number of responses that were in flight at the same moment of the run.
     pub streams_max: Option<u64>,
     /// Connection of client and server: whether both ran on one machine, whether responses were

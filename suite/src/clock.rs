@@ -32,6 +32,11 @@ pub fn thread_cpu_ns() -> u64 {
     nanoseconds(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// Returns the CPU time that all threads of this program have used so far, in nanoseconds.
+pub fn process_cpu_ns() -> u64 {
+    nanoseconds(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 /// Returns the current wall-clock time as RFC 3339 in UTC, rounded down to the second; `None` if
 /// the clock's time is no valid date.
 pub fn utc_now() -> Option<String> {

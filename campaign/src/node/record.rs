@@ -164,7 +164,8 @@ fn fail(record: &mut RunRecord, failure: Failure) {
     let reason = format!("the run failed: {}", failure.message.lines().next().unwrap_or_default());
     let mut reasons = std::mem::take(&mut record.validity.reasons);
     reasons.push(reason);
-    record.validity = Validity { verdict: ValidityVerdict::Invalid, reasons };
+    record.validity =
+        Validity { verdict: ValidityVerdict::Invalid, reasons, ..Validity::default() };
     record.failure = Some(failure);
 }
 

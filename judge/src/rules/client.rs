@@ -1,11 +1,17 @@
-//! Quality rules over the load generator: it was not the bottleneck, it sent on time, the
-//! measuring window was long enough, and outputs were checked.
+//! Quality rules over the load generator: its own error is small, the measuring window was long
+//! enough, and outputs were checked. The rules up to revision 7 held every wait of the client
+//! against a run; they judge only records that were stored with them.
 
+use schema::metric::METRICS;
 use schema::run::{Level, RunRecord, Status};
 use schema::scenario::{Arrival, Tier};
 
 use super::{claim, float};
 use crate::rule::{Condition, Family, Outcome, Rule, Scope, on_cpu};
+
+/// Id of the reason of a run in which the client's error bound of a metric is above the metric's
+/// minimum effect.
+pub const CLIENT_ERROR: &str = "client-error";
 
 /// Largest share of one core that the client's event loop may use (95th percentile over the run).
 pub const CPU_SHARE_MAX: f64 = 0.8;
@@ -59,6 +65,7 @@ pub(super) const RULES: &[Rule] = &[
         why: "A client that lags adds its own delay to every time it reports.",
         // Client and server share the cores: there a busy client is expected and only reported.
         level_on_cpu: Level::Warning,
+        until: Some(7),
         affects: Family::LATENCIES,
         conditions: &[
             Condition::new(cpu_share).degraded(
@@ -113,6 +120,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "what arrived was read at once, chunk by chunk",
         why: "Chunks that wait for the client are read together, with one time for all of them.",
         since: Some(3),
+        until: Some(7),
         affects: &[Family::Ttft, Family::Itl],
         conditions: &[
             Condition::new(kernel_gap).degraded(
@@ -134,6 +142,7 @@ pub(super) const RULES: &[Rule] = &[
         title: "requests were sent when they were due",
         why: "The load was another than the scenario says where the client was late with it.",
         since: Some(3),
+        until: Some(7),
         affects: &[Family::Ttft],
         conditions: &[Condition::new(schedule_lag).degraded(
             "schedule-lag",
@@ -142,16 +151,43 @@ pub(super) const RULES: &[Rule] = &[
         ..Rule::WARNING
     },
     Rule {
+        id: "W18",
+        title: "the client's own error is below the minimum effect of each metric",
+        why: "A figure that the client may have moved by more than the smallest effect that is \
+              looked for cannot show such an effect. A receive time that the kernel stamped is exact \
+              for a read of one chunk, however long the bytes waited; chunks that were read together \
+              may have arrived earlier, and a late send or a busy core moves other figures.",
+        since: Some(8),
+        conditions: &[Condition::new(client_error).degraded(
+            CLIENT_ERROR,
+            "the error bound of a metric is above its minimum effect (that metric alone)",
+        )],
+        ..Rule::WARNING
+    },
+    Rule {
         id: "coalesced-reads",
         title: "most reads brought one chunk",
         why: "Gaps between chunks that were read together are bounds, and no measurements.",
         since: None,
+        until: Some(7),
         affects: &[Family::Itl],
         conditions: &[Condition::new(coalesced_reads)
             .degraded("coalesced-reads", "more than half of all reads brought several chunks")],
         ..Rule::WARNING
     },
 ];
+
+fn client_error(record: &RunRecord) -> Outcome {
+    let bounds = record.client.as_ref()?.error_pct.as_ref()?;
+    let above = METRICS.iter().filter_map(|metric| {
+        let error = *bounds.get(metric.name).filter(|error| **error > metric.floor_pct)?;
+        Some(format!("{} ±{error:.1} % of {} %", metric.title, metric.floor_pct))
+    });
+    let above: Vec<String> = above.collect();
+    claim(above.is_empty(), || {
+        format!("the client may have moved a metric by its minimum effect: {}", above.join(", "))
+    })
+}
 
 fn cap(record: &RunRecord) -> Outcome {
     let cap = record.scenario.arrival.as_ref().and_then(Arrival::concurrency_max)?;

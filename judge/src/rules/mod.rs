@@ -4,7 +4,7 @@
 //! are storage rules of the registry; `E09` (the same figures in two runs), `W08` (configuration
 //! differs from the release before) and `W09` (repeats that scatter) are rules over several runs.
 
-mod client;
+pub mod client;
 mod counts;
 mod facts;
 mod figures;
@@ -20,6 +20,7 @@ use std::sync::LazyLock;
 use schema::run::{RunRecord, Validity, ValidityVerdict};
 
 use crate::rule::{Evidence, Outcome, Reason, Rule};
+use crate::validity;
 
 /// All quality rules over one run, ordered by id, which is the order in which findings are listed
 /// and stored.
@@ -44,7 +45,9 @@ pub static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
 /// each once even where two conditions share it.
 pub fn reasons() -> Vec<Reason> {
     let mut reasons: Vec<Reason> = Vec::new();
-    for reason in RULES.iter().flat_map(|rule| rule.conditions).filter_map(|one| one.reason) {
+    let conditions =
+        RULES.iter().filter(|rule| rule.until.is_none()).flat_map(|rule| rule.conditions);
+    for reason in conditions.filter_map(|one| one.reason) {
         // One reason may have two conditions: too many cache hits and too few.
         if !reasons.contains(&reason) {
             reasons.push(reason);
@@ -63,12 +66,14 @@ pub fn rule_of_reason(id: &str) -> Option<(&'static Rule, ValidityVerdict)> {
     RULES.iter().find_map(|rule| Some((rule, verdict(rule)?)))
 }
 
-/// Returns the verdict of the load generator on a fresh run, with a sentence for each reason. The
-/// verdict is that of the worst reason, which comes first, and VALID without reasons. `record`
-/// needs only the sections (top-level fields) that a measurement has.
+/// Returns the verdict of the load generator on a fresh run and on each of its metrics, with a
+/// sentence for each reason, the worst first. The verdict on the run is that of its
+/// release-blocking metrics. `record` needs only the sections (top-level fields) that a measurement
+/// has.
 pub fn validity(record: &RunRecord, evidence: &Evidence) -> Validity {
     let mut found: Vec<(&Reason, String)> = Vec::new();
-    for condition in RULES.iter().flat_map(|rule| rule.conditions) {
+    let current = RULES.iter().filter(|rule| rule.until.is_none());
+    for condition in current.flat_map(|rule| rule.conditions) {
         let Some(reason) = &condition.reason else { continue };
         if let Some(Err(figures)) = condition.outcome(record, Some(evidence)) {
             found.push((reason, format!("{}: {figures}", reason.id)));
@@ -76,7 +81,11 @@ pub fn validity(record: &RunRecord, evidence: &Evidence) -> Validity {
     }
     found.sort_by_key(|(reason, _)| Reverse(reason.verdict));
     let verdict = found.first().map_or(ValidityVerdict::Valid, |(worst, _)| worst.verdict);
-    Validity { verdict, reasons: found.into_iter().map(|(_, sentence)| sentence).collect() }
+    let reasons = found.into_iter().map(|(_, sentence)| sentence).collect();
+    let mut judged = RunRecord { checks_rev: crate::CHECKS_REV, ..record.clone() };
+    judged.validity = Validity { verdict, reasons, ..Validity::default() };
+    let (verdict, metrics) = (validity::headline(&judged), validity::verdicts(&judged));
+    Validity { verdict, metrics, ..judged.validity }
 }
 
 /// True when two values differ by at most `share` of the second: `|left - right| <= share *

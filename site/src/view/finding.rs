@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use judge::diff::words::plural;
 use judge::facts;
-use judge::validity;
+use judge::validity::{self, headline};
 use schema::metric::METRICS;
 use schema::run::{Kind, Level, RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
@@ -81,7 +81,7 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
     for (verdict, tone) in
         [(ValidityVerdict::Invalid, Tone::Loud), (ValidityVerdict::Degraded, Tone::Firm)]
     {
-        let mut own = runs.iter().filter(|run| run.record.validity.verdict == verdict);
+        let mut own = runs.iter().filter(|run| headline(run.record) == verdict);
         let count = own.clone().count();
         if let Some(first) = own.next() {
             let text = of(count, runs.len(), verdict.name());

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use judge::validity::headline;
 use judge::{facts, order};
 use minijinja::{Value, context};
 use schema::run::{Kind, Status, ValidityVerdict};
@@ -51,7 +52,7 @@ pub fn view(catalog: &Catalog) -> (Value, Vec<Value>) {
 fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<Value> {
     let mut reasons: BTreeMap<&str, Vec<(&Run, &str)>> = BTreeMap::new();
     let judged = runs.iter().filter(|run| run.record.status == Status::Ok);
-    for run in judged.clone().filter(|run| run.record.validity.verdict != ValidityVerdict::Valid) {
+    for run in judged.clone().filter(|run| headline(run.record) != ValidityVerdict::Valid) {
         for reason in &run.record.validity.reasons {
             let (id, sentence) = words::reason(reason);
             reasons.entry(id).or_default().push((run, sentence));
@@ -120,7 +121,7 @@ fn row(key: &ReleaseKey, model: &str, runs: &[&Run]) -> Value {
     let classes: Vec<String> =
         classes.iter().map(|(class, count)| format!("{count} {class}")).collect();
     let of_verdict = |verdict: ValidityVerdict| {
-        runs.iter().filter(|run| run.record.validity.verdict == verdict).count()
+        runs.iter().filter(|run| headline(run.record) == verdict).count()
     };
     context! {
         engine => Link::release(key),

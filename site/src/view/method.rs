@@ -55,8 +55,9 @@ static WORDS: LazyLock<Words> =
 /// Builds the view of the method page, from the constants of this build and the words in
 /// `method.toml`.
 pub fn view() -> Value {
-    let of_record = |Rule { id, title, why, level: on_gpu, level_on_cpu, scope, .. }: &Rule| {
-        let (level, scope) = (level(*on_gpu, *level_on_cpu), scope.words());
+    let of_record = |rule: &Rule| {
+        let Rule { id, title, why, level: on_gpu, level_on_cpu, .. } = rule;
+        let (level, scope) = (level(*on_gpu, *level_on_cpu), rule.applies_to());
         (*id, context! { id => *id, title => *title, why => *why, level, scope })
     };
     let of_group = |GroupRule { id, title, why, level: always, scope, .. }: &GroupRule| {

@@ -90,7 +90,8 @@ impl Stamper {
     }
 
     /// Reads available data from `socket` into `buffer`. `since_ns` is the time in nanoseconds of
-    /// the monotonic clock at which the socket last had none, a lower bound of the arrival.
+    /// the monotonic clock at which the socket last had none, a lower bound of the arrival. If the
+    /// read takes all data, `since_ns` becomes the time just before it.
     ///
     /// # Errors
     /// The error of `recvmsg`; `EAGAIN` where there is no data.
@@ -98,10 +99,12 @@ impl Stamper {
         &mut self,
         socket: &OwnedFd,
         buffer: &mut [u8],
-        since_ns: u64,
+        since_ns: &mut u64,
     ) -> Result<StampedRead, Errno> {
         let control = self.kernel.then_some(self.control.as_mut_slice());
+        let capacity = buffer.len();
         let mut slices = [IoSliceMut::new(buffer)];
+        let before_ns = monotonic_ns();
         let message =
             recvmsg::<()>(socket.as_raw_fd(), &mut slices, control, MsgFlags::MSG_DONTWAIT)?;
         let user_ns = monotonic_ns();
@@ -112,13 +115,21 @@ impl Stamper {
             })
         });
         // A stamp slightly out of bounds is clamped; one that is far off is not credible.
+        let lower_ns = *since_ns;
         let arrived_ns = stamp
             .and_then(|stamp| stamp.checked_sub(self.offset_ns))
-            .filter(|at| (since_ns.saturating_sub(SLACK_NS)..=user_ns + SLACK_NS).contains(at))
-            .map(|at| at.clamp(since_ns.min(user_ns), user_ns));
+            .filter(|at| (lower_ns.saturating_sub(SLACK_NS)..=user_ns + SLACK_NS).contains(at))
+            .map(|at| at.clamp(lower_ns.min(user_ns), user_ns));
+        let bytes = message.bytes;
+        let at_ns = arrived_ns.unwrap_or(user_ns);
+        // A read that did not fill the buffer left the socket empty. This program may be held up
+        // before it reads the clock again, so only the time before the read is sure.
+        if bytes < capacity {
+            *since_ns = before_ns;
+        }
         Ok(StampedRead {
-            bytes: message.bytes,
-            moment: Moment { at_ns: arrived_ns.unwrap_or(user_ns), user_ns },
+            bytes,
+            moment: Moment { since_ns: lower_ns, at_ns, user_ns, stamped: arrived_ns.is_some() },
             kernel_to_user_ns: arrived_ns.map(|at| user_ns - at),
         })
     }
@@ -141,6 +152,8 @@ pub(super) struct Connection {
     /// Time at which the connection's socket last had nothing left to read, in nanoseconds of the
     /// monotonic clock.
     pub drained_ns: u64,
+    /// True when the latest read filled its buffer, so that more bytes may have arrived before it.
+    has_more: bool,
     /// Time at which the connection's last request ended, in nanoseconds of the monotonic clock;
     /// zero before its first request has ended.
     pub freed_ns: u64,
@@ -253,7 +266,7 @@ impl Connection {
         let now = monotonic_ns();
         self.phase = Phase::Open;
         self.connect_ns = Some(now - since_ns);
-        self.drained_ns = now;
+        (self.drained_ns, self.has_more) = (now, false);
         Ok(true)
     }
 
@@ -275,6 +288,9 @@ impl Connection {
                 request.written = payload.len();
             }
             let whole = session.flush(socket)?;
+            if sample.send_ns == 0 {
+                sample.send_ns = monotonic_ns() - sample.sent_ns.unwrap_or(0);
+            }
             if whole {
                 sample.written_ns.get_or_insert_with(monotonic_ns);
             }
@@ -286,7 +302,12 @@ impl Connection {
         while request.written < payload.len() {
             let rest = &payload[request.written..];
             match send(socket.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
-                Ok(count) => request.written += count,
+                Ok(count) => {
+                    if request.written == 0 {
+                        sample.send_ns = monotonic_ns() - sample.sent_ns.unwrap_or(0);
+                    }
+                    request.written += count;
+                }
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => {
                     let events = EpollFlags::EPOLLIN | EpollFlags::EPOLLOUT;
@@ -317,7 +338,8 @@ impl Connection {
     }
 
     /// Reads the connection's socket once into the beginning of `buffer`. With TLS, the time stamp
-    /// is that of the read that completed a record.
+    /// is that of the read that completed a record. The bytes arrived after `polled_ns`, a time in
+    /// nanoseconds of the monotonic clock, unless the previous read left some.
     ///
     /// # Errors
     /// The socket is not open, a system call on it fails, or TLS fails. `EAGAIN` means that there is
@@ -327,16 +349,17 @@ impl Connection {
         &mut self,
         stamper: &mut Stamper,
         buffer: &mut [u8],
+        polled_ns: u64,
     ) -> Result<StampedRead, Broken> {
         let Some(socket) = &self.socket else { return Err(Errno::ENOTCONN.into()) };
         // With TLS the second part is for encrypted bytes from the wire, the first for the decrypted
         // ones.
         let at = if self.tls.is_some() { (buffer.len() + RECORD_MAX) / 2 } else { 0 };
         let (plain, wire) = buffer.split_at_mut(at);
-        let read = stamper.read(socket, wire, self.drained_ns)?;
-        // A read that did not fill the buffer left the socket empty.
-        if read.bytes < wire.len() {
-            self.drained_ns = read.moment.user_ns;
+        let mut read = stamper.read(socket, wire, &mut self.drained_ns)?;
+        if !std::mem::replace(&mut self.has_more, read.bytes == wire.len()) {
+            // The kernel's stamp may lie below by the error of relating the two clocks.
+            read.moment.since_ns = read.moment.since_ns.max(polled_ns);
         }
         let Some(session) = &mut self.tls else { return Ok(read) };
         if read.bytes == 0 {
@@ -393,8 +416,8 @@ mod tests {
         while monotonic_ns() < before + 20_000_000 {
             std::hint::spin_loop();
         }
-        let since = if since_ns == 0 { before } else { since_ns };
-        (before, stamper.read(&socket, &mut [0; 8], since).unwrap())
+        let mut since = if since_ns == 0 { before } else { since_ns };
+        (before, stamper.read(&socket, &mut [0; 8], &mut since).unwrap())
     }
 
     #[test]
@@ -405,7 +428,7 @@ mod tests {
         let Some(lag) = read.kernel_to_user_ns else {
             return fixtures::skip("the kernel's receive stamps", "run it on Linux");
         };
-        let Moment { at_ns, user_ns } = read.moment;
+        let Moment { at_ns, user_ns, .. } = read.moment;
         assert_eq!(user_ns - at_ns, lag);
         assert!(user_ns - sent >= 20_000_000, "the reader came late");
         assert!(at_ns - sent < 10_000_000, "the stamp is the arrival's, not the reader's");

@@ -34,9 +34,6 @@ const SENDS_PER_TURN: usize = 32;
 const CLOSING_LIMIT_NS: u64 = 100_000_000;
 /// Interval at which the loop checks conditions that no event signals, in nanoseconds.
 const SWEEP_NS: u64 = 50_000_000;
-/// Shortest wait for events that counts as sleep, in nanoseconds: a shorter one found its events
-/// ready.
-const SLEPT_NS: u64 = 20_000;
 /// Time before a due request during which the loop polls instead of sleeping, in nanoseconds,
 /// because waking up takes about as long.
 const AWAKE_NS: u64 = 60_000;
@@ -178,24 +175,22 @@ impl Driver<'_> {
         (self.progress_ns, self.polled_ns) = (self.start_ns, self.start_ns);
         self.schedule.start_ns = self.start_ns;
         let (mut sweep_ns, mut woken_ns, mut count) = (self.start_ns, self.start_ns, 0);
+        let mut entered_ns = self.start_ns;
         while self.busy > 0 || !self.schedule.is_empty() {
             let timeout_ms = self.send_due()?;
             if timeout_ms > 0 {
                 self.rest();
             }
-            let asleep_ns = monotonic_ns();
-            self.load.turn(asleep_ns - woken_ns);
-            let (polled_ns, saw_all) = (woken_ns, count < events.len());
+            // What the next poll finds arrived after the previous one began, unless that one
+            // returned a full list and left some out. When it arrived within a sleep is not known.
+            if count < events.len() {
+                self.polled_ns = entered_ns;
+            }
+            entered_ns = monotonic_ns();
+            self.load.turn(entered_ns - woken_ns);
             count = self.wait(&mut events, timeout_ms)?;
             woken_ns = monotonic_ns();
             self.pacing.at(woken_ns, count);
-            // Events that ended a sleep have just arrived. Events that were ready arrived after the
-            // previous poll, unless that poll returned a full list and left some out.
-            if woken_ns - asleep_ns > SLEPT_NS {
-                self.polled_ns = woken_ns;
-            } else if saw_all {
-                self.polled_ns = polled_ns;
-            }
             for event in events[..count].iter().filter(|event| event.data() != ALARM) {
                 self.handle(event, &mut buffer)?;
                 // Handling many answers must not delay a request that becomes due meanwhile.
@@ -396,7 +391,7 @@ impl Driver<'_> {
 
     fn read(&mut self, slot: usize, buffer: &mut [u8]) -> Result<(), DriveError> {
         let connection = &mut self.connections[slot];
-        let read = match connection.read(&mut self.stamper, buffer) {
+        let read = match connection.read(&mut self.stamper, buffer, self.polled_ns) {
             Ok(read) if read.bytes > 0 => read,
             Ok(_) => return self.ended(slot, None),
             // `ENOTCONN`: an earlier event of the same poll closed the socket.
@@ -414,8 +409,7 @@ impl Driver<'_> {
             request.stream.sample.parsed_ns = Some(monotonic_ns());
         }
         let user_ns = read.moment.user_ns;
-        let waited_ns = user_ns.saturating_sub(self.polled_ns);
-        self.load.read(read.kernel_to_user_ns, brought.chunks, waited_ns);
+        self.load.read(read.kernel_to_user_ns, brought.chunks);
         self.tally.tokens += brought.tokens;
         if brought.events > 0 || brought.head {
             self.progress_ns = user_ns;
@@ -473,6 +467,7 @@ impl Driver<'_> {
         self.tally.done += 1;
         self.tally.failed += u64::from(!request.stream.sample.is_ok());
         let mut sample = request.stream.sample;
+        sample.idle_ns = connection.freed_ns.saturating_sub(sample.end_ns);
         self.observer.ended(request.index, &sample);
         sample.shrink();
         self.samples[request.index] = Some(sample);
@@ -529,7 +524,8 @@ impl Driver<'_> {
 
     fn into_result(self) -> Driven {
         let samples = self.samples.into_iter().flatten().collect();
-        Driven { samples, start_ns: self.start_ns, load: self.load, hung: self.hung }
+        let elapsed_ns = self.tally.elapsed_ns;
+        Driven { samples, start_ns: self.start_ns, elapsed_ns, load: self.load, hung: self.hung }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use hdrhistogram::Histogram;
 
-use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::clock::{monotonic_ns, process_cpu_ns, thread_cpu_ns};
 use crate::measure::summary::float;
 
 /// Minimum length of the time slices over which the CPU share is computed, except a run's last, in
@@ -12,9 +12,6 @@ const SLICE_NS: u64 = 100_000_000;
 /// Minimum length of a run's last time slice for its CPU share to be computed, in nanoseconds; a
 /// shorter one is left out.
 const SLICE_MIN_NS: u64 = 10_000_000;
-/// Time in nanoseconds for which bytes may wait in the socket before their read counts as late.
-/// Chunks of a late read may share a time stamp that is wrong by more than that.
-const LATE_NS: u64 = 1_000_000;
 /// Largest value that the histograms of the client's load can hold, in nanoseconds: one hour. A
 /// longer time is recorded as this value.
 const LONGEST_NS: u64 = 3600 * 1_000_000_000;
@@ -29,13 +26,13 @@ pub struct ClientLoad {
     reads_unstamped: u64,
     /// Number of reads that brought more than one chunk with tokens.
     reads_coalesced: u64,
-    /// Number of reads of more than one chunk with tokens whose bytes waited, or may have waited,
-    /// longer than [`LATE_NS`].
-    reads_late: u64,
     /// Shares of one CPU core that the client's loop used, one value for each time slice in order.
     pub cpu_shares: Vec<f64>,
     slice_start_ns: u64,
     slice_cpu_ns: u64,
+    /// CPU time that all threads of this program used during the run, in nanoseconds; until
+    /// [`Self::finish`], their CPU time before the run.
+    pub process_cpu_ns: u64,
     pub streams_max: u64,
 }
 
@@ -48,10 +45,10 @@ impl ClientLoad {
             reads: 0,
             reads_unstamped: 0,
             reads_coalesced: 0,
-            reads_late: 0,
             cpu_shares: Vec::new(),
             slice_start_ns: monotonic_ns(),
             slice_cpu_ns: thread_cpu_ns(),
+            process_cpu_ns: process_cpu_ns(),
             streams_max: 0,
         }
     }
@@ -61,19 +58,15 @@ impl ClientLoad {
         self.turns_ns.saturating_record(ns);
     }
 
-    /// Records a read of `chunks` token-bearing chunks that arrived at most `waited_ns` before it;
-    /// a read without such chunks is not recorded.
-    pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32, waited_ns: u64) {
+    /// Records a read of `chunks` token-bearing chunks, and the delay from the kernel's time stamp
+    /// to it in nanoseconds; a read without such chunks is not recorded.
+    pub fn read(&mut self, kernel_to_user_ns: Option<u64>, chunks: u32) {
         // A read without tokens affects no figure.
         if chunks == 0 {
             return;
         }
         self.reads += 1;
         self.reads_coalesced += u64::from(chunks > 1);
-        // A client that was scheduled late cannot tell from its own clock; the kernel's stamp shows
-        // it.
-        let late = waited_ns.max(kernel_to_user_ns.unwrap_or(0)) > LATE_NS;
-        self.reads_late += u64::from(chunks > 1 && late);
         match kernel_to_user_ns {
             Some(ns) => self.kernel_to_user_ns.saturating_record(ns),
             None => self.reads_unstamped += 1,
@@ -88,10 +81,11 @@ impl ClientLoad {
         }
     }
 
-    /// Closes the last time slice of the CPU share at the end of the run, if it is at least 10 ms
-    /// long.
+    /// Ends the run: determines the CPU time that it used, and closes the last time slice of the CPU
+    /// share if that is at least 10 ms long.
     pub fn finish(&mut self) {
         let now_ns = monotonic_ns();
+        self.process_cpu_ns = process_cpu_ns().saturating_sub(self.process_cpu_ns);
         if now_ns.saturating_sub(self.slice_start_ns) >= SLICE_MIN_NS {
             self.close_slice(now_ns);
         }
@@ -127,18 +121,7 @@ impl ClientLoad {
     /// Returns the share of reads that brought more than one chunk with tokens, of all reads that
     /// brought one, or `None` without reads.
     pub fn coalesced_read_share(&self) -> Option<f64> {
-        self.share(self.reads_coalesced)
-    }
-
-    /// Returns the share of reads that brought more than one chunk with tokens and came, or may
-    /// have come, more than 1 ms after the bytes, of all reads that brought one; `None` without
-    /// reads.
-    pub fn late_read_share(&self) -> Option<f64> {
-        self.share(self.reads_late)
-    }
-
-    fn share(&self, reads: u64) -> Option<f64> {
-        (self.reads > 0).then(|| float(reads) / float(self.reads))
+        (self.reads > 0).then(|| float(self.reads_coalesced) / float(self.reads))
     }
 }
 
@@ -189,24 +172,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_reads_of_several_chunks_that_waited_are_late() {
+    fn reads_of_tokens_are_counted_by_their_chunks_and_stamps() {
         let mut load = ClientLoad::start();
-        let long = 2 * LATE_NS;
-        for (kernel_to_user_ns, chunks, waited_ns) in [
-            (Some(1000), 1, long),
-            (Some(long), 1, long),
-            (Some(1000), 2, 1000),
-            (Some(1000), 0, long),
-            (Some(1000), 2, long),
-            (Some(long), 3, 1000),
-            (None, 3, long),
-            (None, 3, 0),
-        ] {
-            load.read(kernel_to_user_ns, chunks, waited_ns);
+        for (kernel_to_user_ns, chunks) in
+            [(Some(1000), 1), (Some(1000), 2), (Some(1000), 0), (None, 3), (None, 1)]
+        {
+            load.read(kernel_to_user_ns, chunks);
         }
-        assert_eq!(load.late_read_share(), Some(3.0 / 7.0));
-        assert_eq!(load.coalesced_read_share(), Some(5.0 / 7.0));
-        assert_eq!(load.kernel_timestamps(), Some(false), "two of seven reads had no stamp");
+        assert_eq!(load.coalesced_read_share(), Some(0.5), "two of four");
+        assert_eq!(load.kernel_timestamps(), Some(false), "two of four reads had no stamp");
     }
 
     /// Test helper: records `polls`, pairs of time in nanoseconds and number of events, and returns

@@ -71,6 +71,8 @@ pub struct Driven {
     pub samples: Vec<Sample>,
     /// Time at which the run's clock started, in nanoseconds of the monotonic clock.
     pub start_ns: u64,
+    /// Length of the run in nanoseconds, from its start until the last request ended.
+    pub elapsed_ns: u64,
     /// Load of the client's own event loop during the run.
     pub load: ClientLoad,
     /// True when no event came for longer than the limit while requests were in flight, and the run

@@ -9,17 +9,31 @@ use super::delta::Usage;
 /// monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
+    /// Lower bound of the arrival time of the bytes in nanoseconds: the socket had none of them
+    /// then.
+    pub since_ns: u64,
     /// Arrival time of the bytes by the kernel's time stamp where it is credible, otherwise the
     /// time of the read, in nanoseconds.
     pub at_ns: u64,
     /// Time at which this program had read the bytes, in nanoseconds.
     pub user_ns: u64,
+    /// True when `at_ns` is the kernel's time stamp of the last of the bytes, and not the time of
+    /// the read.
+    pub stamped: bool,
 }
 
 impl Moment {
-    /// Returns the arrival of bytes without a kernel time stamp, read at `user_ns`.
+    /// Returns the arrival of bytes without a kernel time stamp, read at `user_ns` and without
+    /// delay.
     pub fn at(user_ns: u64) -> Self {
-        Self { at_ns: user_ns, user_ns }
+        Self { since_ns: user_ns, at_ns: user_ns, user_ns, stamped: false }
+    }
+
+    /// Returns how much earlier than `at_ns` bytes may have arrived that are not the last of the
+    /// read, in nanoseconds, at most `u32::MAX`. They were sent after `sent_ns`.
+    pub fn early_ns(&self, sent_ns: u64) -> u32 {
+        let since_ns = self.since_ns.max(sent_ns);
+        u32::try_from(self.at_ns.saturating_sub(since_ns)).unwrap_or(u32::MAX)
     }
 
     /// Returns the delay between the bytes' arrival and their read in nanoseconds, at most
@@ -42,6 +56,9 @@ pub struct Sample {
     pub taken_ns: Option<u64>,
     /// Time at which the first byte of the request was written, in nanoseconds; `None` if never.
     pub sent_ns: Option<u64>,
+    /// Duration of the first write of the request in nanoseconds: its first byte was sent at most
+    /// this long after `sent_ns`. Zero if nothing was written.
+    pub send_ns: u64,
     /// Time at which the last byte of the request was written, in nanoseconds; `None` if never.
     pub written_ns: Option<u64>,
     /// Time to open the request's connection with its TLS handshake, in nanoseconds, before or
@@ -64,6 +81,9 @@ pub struct Sample {
     /// Time at which the request ended, in nanoseconds: arrival of the last bytes of its response,
     /// or the time at which it failed or was given up.
     pub end_ns: u64,
+    /// Time from the end of the request until the client had handled it, in nanoseconds: its
+    /// connection was idle, and nobody waited for the server.
+    pub idle_ns: u64,
     /// Output token ids of the answer; empty where the engine sends none.
     pub ids: Vec<u32>,
     /// Text of the answer, with reasoning text and tool calls, in the order of arrival.
@@ -85,6 +105,9 @@ pub struct ChunkStamp {
     pub at_ns: u64,
     /// Delay between the arrival and this program's read of the chunk, in nanoseconds.
     pub lag_ns: u32,
+    /// Error bound in nanoseconds: the chunk may have arrived earlier than `at_ns` by at most this.
+    /// Zero for the last chunk of a read that the kernel stamped.
+    pub early_ns: u32,
     /// Number of tokens in the chunk, by its ids or the running usage; `None` where neither is
     /// sent.
     pub tokens: Option<u32>,
@@ -202,6 +225,12 @@ impl Sample {
             server_ns: arrived - written,
             parse_ns: self.parsed_ns.unwrap_or(arrived).saturating_sub(arrived),
         })
+    }
+
+    /// Returns the delay of sending that the client itself caused, in nanoseconds: its delay in
+    /// taking up the request, and the duration of the first write.
+    pub fn send_lag_ns(&self) -> u64 {
+        self.schedule_lag_ns().unwrap_or(0) + self.send_ns
     }
 
     /// Frees unused capacity of the sample's lists, since many samples are held at one time.

@@ -76,6 +76,7 @@ impl Stream {
             reader.body(head.status == 200 && !head.json, body, at, sample);
         });
         let mut brought = std::mem::take(&mut reader.brought);
+        bound_arrivals(sample, brought.chunks, at);
         brought.head = !had_head && self.decoder.head().is_some();
         sample.end_ns = at.at_ns;
         if let Err(error) = fed {
@@ -155,6 +156,20 @@ impl Stream {
         if self.sample.chunks.is_empty() {
             self.sample.fail(FailureKind::NoTokens, "the answer holds no token");
         }
+    }
+}
+
+/// Stores the error bounds of the arrival times of the last `chunks` chunks of `sample`, which one
+/// read brought. The kernel stamps the last chunk of a read however long it waits; the chunks
+/// before it, and all chunks without a stamp, may have arrived at any time since the socket had
+/// nothing.
+fn bound_arrivals(sample: &mut Sample, chunks: u32, at: Moment) {
+    let early_ns = at.early_ns(sample.sent_ns.unwrap_or(0));
+    let unsure = if at.stamped { chunks.saturating_sub(1) } else { chunks };
+    let count = usize::try_from(chunks).unwrap_or(usize::MAX);
+    let first = sample.chunks.len().saturating_sub(count);
+    for (chunk, _) in sample.chunks[first..].iter_mut().zip(0..unsure) {
+        chunk.early_ns = early_ns;
     }
 }
 
@@ -260,7 +275,7 @@ impl EventReader {
                 grown.is_some() && (sample.usage_per_chunk || sample.chunks.is_empty());
             self.brought.first |= sample.chunks.is_empty();
             let (at_ns, lag_ns) = (at.at_ns, at.lag_ns());
-            sample.chunks.push(ChunkStamp { at_ns, lag_ns, tokens, text_bytes });
+            sample.chunks.push(ChunkStamp { at_ns, lag_ns, early_ns: 0, tokens, text_bytes });
             self.brought.chunks += 1;
             self.brought.tokens += u64::from(tokens.unwrap_or(1));
         }

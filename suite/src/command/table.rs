@@ -1,8 +1,11 @@
 //! Formats the table that is printed at the end of a run: counts, throughput, latency, telemetry
 //! and verdict in 80 columns.
 
+use std::collections::BTreeMap;
+
 use schema::measurement::Measurement;
-use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts};
+use schema::metric::{METRICS, by_name};
+use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts, ValidityVerdict};
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Telemetry};
 
 use crate::measure::summary::float;
@@ -21,6 +24,9 @@ pub fn table(measurement: &Measurement) -> String {
     if let Some(metrics) = &measurement.metrics {
         lines.extend(throughput(metrics));
         lines.extend(latencies(metrics));
+        let client = measurement.client.as_ref();
+        let errors = client.and_then(|client| client.error_pct.as_ref());
+        lines.extend(errors.map(error_bounds).unwrap_or_default());
         lines.extend(metrics.ttft_parts_us.as_ref().map(parts).unwrap_or_default());
     }
     if let Some(telemetry) = &measurement.telemetry {
@@ -38,10 +44,20 @@ pub fn table(measurement: &Measurement) -> String {
         + &verdict(measurement)
 }
 
-/// Formats the last lines of a measurement's table: the verdict and the reasons for it.
+/// Formats the last lines of a measurement's table: the headline verdict, the metrics whose own
+/// verdict is not VALID, and the reasons for the verdicts.
 pub fn verdict(measurement: &Measurement) -> String {
-    let word = format!("{:?}", measurement.validity.verdict).to_uppercase();
-    let mut lines = vec![format!("verdict        {word}")];
+    let word = |verdict: ValidityVerdict| format!("{verdict:?}").to_uppercase();
+    let mut lines = vec![format!("verdict        {}", word(measurement.validity.verdict))];
+    for verdict in [ValidityVerdict::Invalid, ValidityVerdict::Degraded] {
+        let verdicts = &measurement.validity.metrics;
+        let own = METRICS.iter().filter(|metric| verdicts.get(metric.name) == Some(&verdict));
+        let titles: Vec<&str> = own.map(|metric| metric.title).collect();
+        if !titles.is_empty() {
+            let text = format!("{}: {}", word(verdict), titles.join(", "));
+            lines.extend(wrapped("               ", &text));
+        }
+    }
     for reason in &measurement.validity.reasons {
         lines.extend(wrapped("             - ", reason));
     }
@@ -148,6 +164,31 @@ fn bounds(metrics: &Metrics) -> Option<String> {
     let shown: Vec<String> = shown.collect();
     (!shown.is_empty())
         .then(|| format!("p99 is at most, with 99 % confidence: {}", shown.join(", ")))
+}
+
+/// Formats the lines with the error bounds of the metrics, in percent of the figures. A bound above
+/// the metric's minimum effect is marked with `!`.
+fn error_bounds(bounds: &BTreeMap<String, f64>) -> Vec<String> {
+    let cell = |name: &str| {
+        let bound = bounds.get(name)?;
+        let is_above = by_name(name).is_some_and(|metric| *bound > metric.floor_pct);
+        Some(format!("{bound:.2}{}", if is_above { "!" } else { "" }))
+    };
+    let mut lines = vec![String::new(), row("client error ±%", &COLUMNS.map(str::to_owned))];
+    let latencies =
+        [("TTFT", "ttft"), ("TPOT", "tpot"), ("ITL per token", "itl_token"), ("E2E", "e2e")];
+    for (title, latency) in latencies {
+        let cells = COLUMNS.map(|figure| cell(&format!("{latency}_us_{figure}")));
+        if cells.iter().any(Option::is_some) {
+            lines.push(row(title, &cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()))));
+        }
+    }
+    let throughput = cell("output_tokens_per_s").unwrap_or_else(|| "-".to_owned());
+    lines.push(format!("{:<16}{throughput:>10}", "throughput"));
+    if lines.iter().any(|line| line.contains('!')) {
+        lines.push("! above the minimum effect of the metric, which is DEGRADED".to_owned());
+    }
+    lines
 }
 
 /// Formats the lines with the parts of TTFT, from the scheduled send to the parsed first token.
@@ -275,7 +316,7 @@ fn joined<const N: usize>(parts: [Option<String>; N]) -> String {
 mod tests {
     use super::*;
     use expect_test::expect;
-    use schema::run::{Validity, ValidityVerdict};
+    use schema::run::{ClientFacts, Validity};
 
     fn summary(us: u64, upper: Option<u64>) -> Option<Summary> {
         Some(Summary {
@@ -331,6 +372,7 @@ mod tests {
                      tokens than those that were planned, 210.1 against 225.9"
                         .to_owned(),
                 ],
+                ..Validity::default()
             },
             ..Measurement::default()
         };
@@ -346,6 +388,35 @@ mod tests {
             throughput     23.79 requests/s, - tokens/s in, 4739.31 out
         "#]]
         .assert_eq(&found.lines().take(5).map(|line| line.to_owned() + "\n").collect::<String>());
+    }
+
+    #[test]
+    fn error_bounds_and_doubtful_metrics_are_shown() {
+        let bounds =
+            [("itl_token_us_p99", 12.5), ("output_tokens_per_s", 0.61), ("ttft_us_p50", 0.1)];
+        let error_pct = bounds.map(|(name, bound)| (name.to_owned(), bound)).into();
+        let measurement = Measurement {
+            metrics: Some(Metrics::default()),
+            client: Some(ClientFacts { error_pct: Some(error_pct), ..ClientFacts::default() }),
+            validity: Validity {
+                metrics: [("itl_token_us_p99".to_owned(), ValidityVerdict::Degraded)].into(),
+                ..Validity::default()
+            },
+            ..Measurement::default()
+        };
+        let found = table(&measurement);
+        let from = found.find("client error").unwrap_or_default();
+        expect![[r#"
+            client error ±%       mean       p50       p90       p95       p99       max
+            TTFT                     -      0.10         -         -         -         -
+            ITL per token            -         -         -         -    12.50!         -
+            throughput            0.61
+            ! above the minimum effect of the metric, which is DEGRADED
+
+            verdict        VALID
+                           DEGRADED: ITL p99
+        "#]]
+        .assert_eq(&found[from..]);
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Distributions {
 /// and `per_chunk`, the number of tokens in each chunk. The gap before a chunk in which no token
 /// ends belongs to the next token, or to the last token if there is none, so that the sum is the
 /// same.
-fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
+pub(super) fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
     let mut found = Vec::new();
     let mut carried = 0;
     for (gap, tokens) in gaps.iter().zip(per_chunk.iter().skip(1)) {
@@ -168,6 +168,7 @@ mod tests {
         let stamp = |(at_ns, tokens): &(u64, u32)| ChunkStamp {
             at_ns: *at_ns,
             lag_ns: 0,
+            early_ns: 0,
             tokens: Some(*tokens),
             text_bytes: 2,
         };

@@ -318,6 +318,7 @@ mod window_tests {
             chunks: vec![ChunkStamp {
                 at_ns: end * SECOND_NS,
                 lag_ns: 0,
+                early_ns: 0,
                 tokens: Some(1),
                 text_bytes: 1,
             }],
@@ -406,8 +407,13 @@ mod slo_tests {
     /// Test helper: returns a sample that is scheduled at 0, sent at 100 ms, and has one token at
     /// each of the times `tokens_ms`, in milliseconds.
     fn sample(tokens_ms: &[u64]) -> Sample {
-        let stamp =
-            |ms: &u64| ChunkStamp { at_ns: ms * MS, lag_ns: 0, tokens: Some(1), text_bytes: 1 };
+        let stamp = |ms: &u64| ChunkStamp {
+            at_ns: ms * MS,
+            lag_ns: 0,
+            early_ns: 0,
+            tokens: Some(1),
+            text_bytes: 1,
+        };
         Sample {
             sent_ns: Some(100 * MS),
             chunks: tokens_ms.iter().map(stamp).collect(),

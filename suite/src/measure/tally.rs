@@ -227,6 +227,7 @@ mod tests {
         let stamp = |(tokens, text_bytes): &(Option<u32>, u32)| ChunkStamp {
             at_ns: 0,
             lag_ns: 0,
+            early_ns: 0,
             tokens: *tokens,
             text_bytes: *text_bytes,
         };

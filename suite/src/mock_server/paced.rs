@@ -375,6 +375,7 @@ impl Stream {
             tag: asked.tag,
             max_tokens: tokens,
             gaps_ns: Vec::with_capacity(usize::try_from(tokens).unwrap_or(0)),
+            write_ns: Vec::with_capacity(usize::try_from(tokens).unwrap_or(0)),
             ..Emitted::default()
         };
         Self {
@@ -404,12 +405,18 @@ impl Stream {
                 let is_last = self.written == self.emitted.max_tokens;
                 let bytes = if is_last { &self.last } else { &self.token };
                 put(socket, bytes, &mut self.rest)?;
+                self.emitted.write_ns.push(monotonic_ns() - self.written_ns);
             }
             if self.written >= self.emitted.max_tokens {
                 // `tail` is empty after the first time, so the answer has ended once nothing is
                 // left to write.
                 self.rest.append(&mut self.tail);
-                return Ok(if self.flush(socket)? { Fired::Ended } else { Fired::Full });
+                let is_whole = self.flush(socket)?;
+                // A client that reads both together has one time stamp for both.
+                if let Some(last) = self.emitted.write_ns.last_mut() {
+                    *last = monotonic_ns() - self.written_ns;
+                }
+                return Ok(if is_whole { Fired::Ended } else { Fired::Full });
             }
         }
         Ok(Fired::Written)

@@ -19,7 +19,7 @@ use schema::manifest::ManifestRequest;
 use schema::measurement::{Measurement, SCHEMA};
 use schema::run::{
     ClientFacts, Counts, Failure, FailureClass, Phase, PromptForm, RunRecord, ScenarioFacts,
-    Status, Time, Validity, ValidityVerdict,
+    Status, Telemetry, Time, Validity, ValidityVerdict,
 };
 use schema::scenario::{Arrival, CacheState, Connections, Scenario};
 
@@ -31,6 +31,7 @@ use crate::client::sample::{FailureKind, Sample};
 use crate::client::tls::Tls;
 use crate::clock::utc_now;
 use crate::measure::distribution::Distributions;
+use crate::measure::error::{Influence, error_pct};
 use crate::measure::rates::{Slo, Wall, lengths, met, metrics};
 use crate::measure::summary::{float, whole};
 use crate::measure::tally::{Answered, answered, counts};
@@ -252,6 +253,9 @@ impl Assignment<'_> {
         };
         self.figures(&mut measurement, &answered, &all, &counts);
         let telemetry = seen.watch.facts(driven.start_ns);
+        let influence = self.influence(driven, &telemetry);
+        let error_pct = Wall::of(&answered).map(|wall| error_pct(&answered, wall, influence));
+        let client = ClientFacts { error_pct, ..client };
         if let Some(metrics) = &mut measurement.metrics {
             let tokens = counts.output_tokens_reported.unwrap_or(0);
             metrics.joules_per_output_token = joules_per_token(&telemetry, self.ranks(), tokens);
@@ -284,6 +288,22 @@ impl Assignment<'_> {
         measurement.histograms = all.histograms().ok();
         let figures = metrics(answered, wall, counts, all, self.ranks().gpus, self.slos);
         measurement.metrics = Some(figures);
+    }
+
+    /// Returns the influence of the client on the length of the run: its share of the machine's CPU
+    /// time where the server computes on the same cores, and whether requests wait for others.
+    fn influence(&self, driven: &Driven, telemetry: &Telemetry) -> Influence {
+        let shares_machine = telemetry.host.as_ref().is_some_and(|host| host.has_server);
+        let worked = telemetry.gpus.iter().flatten().any(|gpu| gpu.worked);
+        let on_gpu = worked || self.ranks().device == Some("cuda");
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let available_ns = float(driven.elapsed_ns.max(1)) * float(cores as u64);
+        let cpu_share = float(driven.load.process_cpu_ns) / available_ns;
+        let waits = self.plan.manifest.requests.iter().any(|request| request.after.is_some());
+        Influence {
+            cpu_share: if shares_machine && !on_gpu { cpu_share } else { 0.0 },
+            chained: waits || self.scenario.arrival.concurrency_max().is_some(),
+        }
     }
 
     fn evidence(&self, answered: &[Answered<'_>], all: &Distributions) -> Evidence {
@@ -331,6 +351,7 @@ fn bare(facts: &ScenarioFacts, status: Status, failure: Failure, validity: &str)
         validity: Validity {
             verdict: ValidityVerdict::Invalid,
             reasons: vec![validity.to_owned()],
+            ..Validity::default()
         },
         failure: Some(failure),
         scenario: facts.clone(),
@@ -360,7 +381,6 @@ fn client_facts(driven: &Driven, all: &Distributions) -> ClientFacts {
         kernel_timestamps: load.kernel_timestamps(),
         kernel_to_user_us_p99: load.kernel_to_user_us_p99(),
         coalesced_read_share: load.coalesced_read_share(),
-        late_read_share: load.late_read_share(),
         schedule_lag_us_p99: lag_us,
         streams_max: Some(load.streams_max),
         // Only the program that started server and client knows where the server runs, and the commit

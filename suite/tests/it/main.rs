@@ -6,6 +6,7 @@ mod arrival;
 mod audit;
 mod bench;
 mod client;
+mod client_error;
 mod export;
 mod first_answer;
 mod harness;
