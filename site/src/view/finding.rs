@@ -166,7 +166,7 @@ pub fn caveats(cells: &[Cell]) -> Vec<String> {
     let runs: Vec<&Run> = cells.iter().flat_map(Cell::current).collect();
     let mut found: BTreeMap<(Reverse<ValidityVerdict>, &str), usize> = BTreeMap::new();
     for run in &runs {
-        let verdict = validity::headline(run.record);
+        let verdict = headline(run.record);
         let rules = broken_headlines(run.record);
         for rule in rules.iter().filter_map(|rule| judge::rule(rule)) {
             *found.entry((Reverse(verdict), rule.id)).or_default() += 1;
