@@ -10,6 +10,30 @@ pub fn plain(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
+/// Number of columns of a terminal that text for people fits.
+pub const COLUMNS: usize = 100;
+
+/// Wraps `text` at spaces to lines of at most [`COLUMNS`] characters; lines after the first are
+/// indented by `indent` spaces. Control characters are escaped. A word that is longer than a line
+/// keeps a line of its own.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = String::new();
+    let mut used = 0;
+    for word in plain(text).split(' ') {
+        let length = word.chars().count();
+        if used > 0 && used + 1 + length > COLUMNS {
+            let _ = write!(lines, "\n{:indent$}", "");
+            used = indent;
+        } else if !lines.is_empty() {
+            lines.push(' ');
+            used += 1;
+        }
+        lines.push_str(word);
+        used += length;
+    }
+    lines
+}
+
 /// Formats lines, each a list of texts, as columns that are aligned on the left; control characters
 /// are escaped.
 pub fn columns(lines: &[Vec<String>]) -> String {
@@ -29,4 +53,21 @@ pub fn columns(lines: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text.trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_wrapped_at_spaces_and_keeps_its_words() {
+        let text = "word ".repeat(60) + &"x".repeat(120) + " end";
+        let wrapped = wrapped(&text, 2);
+        let long: Vec<&str> =
+            wrapped.lines().filter(|line| line.chars().count() > COLUMNS).collect();
+        assert_eq!(long, [format!("  {}", "x".repeat(120))], "only a word that does not fit");
+        assert_eq!(wrapped.split_whitespace().count(), 62);
+        assert!(wrapped.lines().skip(1).all(|line| line.starts_with("  ")), "{wrapped}");
+        assert_eq!(super::wrapped("short", 2), "short");
+    }
 }

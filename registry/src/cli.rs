@@ -260,7 +260,8 @@ pub struct WaiveArguments {
     /// Cells that the waiver applies to, as ENGINE/HARDWARE/MODEL/CONFIG/SCENARIO@REV, with `*` for
     /// any part
     pub cell: String,
-    /// Metric whose regression is accepted, such as tpot_us_p50
+    /// Metric whose regression is accepted, such as tpot_us_p50; `outputs` accepts changed outputs,
+    /// with `*` as the scenario of the cell
     #[arg(long)]
     pub metric: String,
     /// Last day of the waiver, such as 2026-01-31, or the time at which it ends, in UTC

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::exit::Exit;
 use crate::metric::{Better, Unit};
 use crate::policy::Policy;
-use crate::verdict::{Cell, Verdict, VerdictKind};
+use crate::verdict::{Cell, Verdict};
 
 /// Schema name of a comparison of two releases.
 pub const SCHEMA: &str = "diff.v1";
@@ -25,6 +25,18 @@ pub struct Diff {
     pub candidate: String,
     /// Note on how to read the comparison, which every output format prints beside the figures.
     pub note: String,
+    /// Decision on the candidate: ship, hold or inconclusive, with its reasons in one sentence.
+    pub decision: Decision,
+    /// Comparisons of the outputs for the fixed prompts, one entry for each engine, hardware, model
+    /// and configuration whose cells are compared.
+    pub outputs: Vec<Outputs>,
+    /// Waivers that accept a regression, a new failure or changed outputs of the comparison.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waivers: Vec<AppliedWaiver>,
+    /// Share of DEGRADED runs among the baseline's runs behind the figures.
+    pub baseline_degraded: RunShare,
+    /// Share of DEGRADED runs among the candidate's runs behind the figures.
+    pub candidate_degraded: RunShare,
     /// Comparison policy that the verdicts follow.
     pub policy: Policy,
     /// Commits between baseline and candidate; null where the git history is not available.
@@ -45,6 +57,117 @@ pub struct Diff {
     pub candidate_only: Vec<Cell>,
     /// Number of retracted runs that the comparison left out.
     pub retracted: usize,
+}
+
+/// Decision that a comparison of releases supports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Decision {
+    /// Verdict on the candidate: ship, hold or inconclusive.
+    pub verdict: DecisionKind,
+    /// Reasons for the verdict in one sentence, which begins with the verdict.
+    pub sentence: String,
+}
+
+/// Verdict of a comparison on the candidate release.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum DecisionKind {
+    /// Ship: every release-blocking metric is decided, none regressed or failed without a waiver,
+    /// and changed outputs are explained.
+    Ship,
+    /// Inconclusive: a release-blocking metric is undecided, or nothing was compared.
+    Inconclusive,
+    /// Hold: a release-blocking metric regressed or failed without a waiver, or outputs changed
+    /// without an explanation.
+    Hold,
+}
+
+impl DecisionKind {
+    /// Returns the verdict as one word: `ship`, `hold` or `inconclusive`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ship => "ship",
+            Self::Hold => "hold",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+/// Comparison of both releases' outputs for the fixed prompts of the output check, with one model in
+/// one configuration on one hardware.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Outputs {
+    /// Id of the engine whose outputs are compared.
+    pub engine: String,
+    /// Id of the hardware on which the outputs were computed.
+    pub hardware: String,
+    /// Id of the model whose outputs are compared.
+    pub model: String,
+    /// Slug of the server configuration, without the hash.
+    pub config: String,
+    /// Result of the comparison: same, differ or not compared.
+    pub change: OutputsChange,
+    /// Number of fixed prompts behind the compared outputs; null where nothing was compared.
+    pub prompts: Option<u64>,
+    /// Share of the reference's output tokens that the candidate chooses after the same tokens, from
+    /// 0 to 1; null where it was not measured.
+    pub agreement: Option<f64>,
+    /// Name of the reference that `agreement` compares with; null where nothing was measured.
+    pub reference: Option<String>,
+    /// Explanation of outputs that differ, such as a default that moved or a waiver; null where
+    /// nothing explains them, and for outputs that do not differ.
+    pub explanation: Option<String>,
+    /// Releases whose own runs gave different outputs for the same prompts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unstable: Vec<String>,
+}
+
+impl Outputs {
+    /// True for outputs that differ between the releases without an explanation.
+    pub fn is_unexplained(&self) -> bool {
+        self.change == OutputsChange::Differ && self.explanation.is_none()
+    }
+}
+
+/// Result of comparing the outputs of two releases.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum OutputsChange {
+    /// Same: every output of the candidate is one that the baseline also gave.
+    Same,
+    /// Not compared: a release has no hash of its outputs, or the hashes are of different prompts or
+    /// come from different sources of token ids.
+    NotCompared,
+    /// Differ: the candidate gave an output that the baseline never gave.
+    Differ,
+}
+
+/// Waiver that accepts a regression, a new failure or changed outputs of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AppliedWaiver {
+    /// Id of the event that waives.
+    pub event: String,
+    /// Title of the metric that is waived, or `Outputs`.
+    pub title: String,
+    /// Scenarios of the waived verdicts, as `id@rev`; empty for outputs.
+    pub scenarios: Vec<String>,
+    /// Reason of the waiver, in the words of its author.
+    pub reason: String,
+    /// Time at which the waiver ends, RFC 3339 in UTC; null where it does not end.
+    pub until: Option<String>,
+}
+
+/// Number of runs, and how many of them have a property.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunShare {
+    /// Number of runs that have the property.
+    pub count: usize,
+    /// Number of all runs.
+    pub of: usize,
 }
 
 /// Effect of one release-blocking metric over the cells of an engine on a hardware that were
@@ -117,6 +240,10 @@ pub struct CellDiff {
     /// and its effects may be due to these flags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub moved: Vec<FlagChange>,
+    /// Drift of the machine: how the baseline's output throughput differs from its previous campaign;
+    /// left out where there is none, or the difference is within the metric's minimum effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
     /// Remarks on the comparison of the cell, as lower-case phrases that are shown beside its
     /// table.
     pub remarks: Vec<String>,
@@ -125,6 +252,15 @@ pub struct CellDiff {
     /// Rows of the cell's table: one for each metric that either release measured; that of failed
     /// requests only where a run failed.
     pub rows: Vec<Row>,
+}
+
+/// Difference of a baseline from its own earlier campaign, in which no release changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Drift {
+    /// Id of the earlier campaign.
+    pub campaign: String,
+    /// Difference of the baseline's output throughput from that of the earlier campaign, in percent.
+    pub effect_pct: f64,
 }
 
 /// Numbers of runs of one release in a cell, by outcome.
@@ -167,6 +303,10 @@ pub struct Row {
     pub better: Better,
     /// True when a regression of this metric blocks a release in this cell.
     pub gates: bool,
+    /// True for a large change of a metric that is not release-blocking: its interval excludes zero,
+    /// and its effect is at least ten times the metric's minimum effect.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub large: bool,
     /// Summary of the metric over the baseline's runs that the row compares; null where none of
     /// them measured the metric.
     pub baseline: Option<Summary>,
@@ -203,21 +343,13 @@ impl Diff {
         self.cells.iter().flat_map(|cell| &cell.rows)
     }
 
-    /// Returns the exit code of the comparison. It is `Worse` where the verdict on a
-    /// release-blocking metric is a regression or a new failure and no waiver accepts it; else
-    /// `Inconclusive` where such a verdict is inconclusive or a changed configuration, or where
-    /// there is no verdict on a release-blocking metric; otherwise `Well`.
+    /// Returns the exit code of the comparison: `Worse` for hold, `Inconclusive` for inconclusive and
+    /// `Well` for ship.
     pub fn exit(&self) -> Exit {
-        let gates = || self.rows().filter(|row| row.gates).map(|row| &row.verdict);
-        if gates().any(Verdict::fails) {
-            return Exit::Worse;
-        }
-        let open = |kind| matches!(kind, VerdictKind::Inconclusive | VerdictKind::ChangedConfig);
-        // Without a release-blocking row nothing was compared, which decides nothing.
-        if gates().any(|verdict| open(verdict.verdict)) || gates().next().is_none() {
-            Exit::Inconclusive
-        } else {
-            Exit::Well
+        match self.decision.verdict {
+            DecisionKind::Ship => Exit::Well,
+            DecisionKind::Inconclusive => Exit::Inconclusive,
+            DecisionKind::Hold => Exit::Worse,
         }
     }
 }

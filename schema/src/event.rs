@@ -13,6 +13,9 @@ use crate::verdict::{Cell, is_cell_pattern};
 /// Schema name of an event file.
 pub const SCHEMA: &str = "event.v1";
 
+/// Name that a waiver gives in place of a metric to accept outputs that a release changed.
+pub const OUTPUTS: &str = "outputs";
+
 /// Event file `results/events/<yyyy>/<ULID>.toml`, written by a person or by `redline-results`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -44,8 +47,8 @@ pub struct Event {
     /// `*` for any part; left out for other kinds of events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<String>,
-    /// Name of the metric whose regression or new failure a waiver accepts; left out for other
-    /// kinds of events.
+    /// Name of the metric whose regression or new failure a waiver accepts, or `outputs` where it
+    /// accepts changed outputs; left out for other kinds of events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
     /// Candidate release that a waiver applies to; where left out, the waiver applies to every
@@ -162,7 +165,7 @@ impl Event {
                 let metric = self.metric.as_deref();
                 ask(cell.is_some(), "a waiver without `cell`");
                 ask(
-                    metric.is_some_and(|name| metric::by_name(name).is_some()),
+                    metric.is_some_and(|name| name == OUTPUTS || metric::by_name(name).is_some()),
                     "a waiver whose `metric` no table shows",
                 );
                 ask(self.expires.is_some(), "a waiver without `expires`");

@@ -141,6 +141,7 @@ impl<'a> Contents<'a> {
         pages.extend(self.kernels());
         pages.extend(self.labs());
         pages.extend(self.picks());
+        pages.extend(self.side_by_side());
         pages.extend(self.subjects());
         pages.extend(self.scenarios());
         pages.extend(self.trends());
@@ -297,12 +298,15 @@ impl<'a> Contents<'a> {
             let title = format!("{text} on {hardware}");
             let everywhere = (text, Some(Target::Release { engine, release }));
             let on = Target::ReleaseOn(key.clone());
-            let mut sources = Sources::runs(runs.clone()).with(self.events());
+            let leading = self.judged.leading_to(key);
+            let baseline = leading.and_then(|(pair, _)| self.releases.get(&pair.releases()[0]));
+            let compared = runs.iter().chain(baseline.into_iter().flatten()).copied().collect();
+            let mut sources = Sources::runs(compared).with(self.events());
             sources.fresh |= self.has_fresh_neighbors(key);
             let related = self.related(key);
             let crumbs = vec![everywhere.clone(), (hardware.clone(), None)];
             pages.push(self.page(("release", on.clone()), &title, crumbs, sources, move || {
-                release::view(key, runs, related.clone())
+                release::view(key, runs, leading, related.clone())
             }));
             let cells = catalog::cells(runs);
             if release::is_inline(&cells) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 use judge::diff::words::is_worse;
-use judge::diff::{Diff, Filter, Row, apply_waivers, diff, policy};
+use judge::diff::{Diff, Filter, Row, diff, policy, waivers};
 use judge::lab::{self, Next, Replay, Superseded};
 use judge::order;
 use judge::pick::{self, Pick};
@@ -86,7 +86,7 @@ impl<'a> Judged<'a> {
             let mut diff = diff(catalog.registry, &pair.baseline, &pair.candidate, &filter)?;
             // Pages are a pure function of records and know no current day: a waiver is shown with
             // the day on which it ends.
-            apply_waivers(&mut diff, catalog.registry, 0);
+            waivers::apply(&mut diff, catalog.registry, 0);
             Ok(diff)
         };
         let diffs = pairs.par_iter().map(compare).collect::<Result<Vec<_>>>()?;

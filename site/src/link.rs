@@ -18,6 +18,7 @@ use crate::outside;
 /// - `Trends`: list of all trends. `Trend`: page of the release-blocking metrics over the releases
 ///   of an engine, for one model on one hardware.
 /// - `Frontier`: page of throughput against speed per user of one model (the Pareto frontier).
+/// - `SideBySide`: page of the engines that served one model on one hardware, side by side.
 /// - `Pick`: page of the picks of a configuration for one model on one hardware, by number of users.
 /// - `Release`: page of a release on all hardware; `ReleaseOn`: on one hardware. `ModelOn`: page of
 ///   one model of a release in one configuration, where the page of `ReleaseOn` would be too long.
@@ -45,6 +46,7 @@ pub enum Target {
     Scenario { scenario: String },
     Frontier { model: String },
     Pick { model: String, hardware: String },
+    SideBySide { model: String, hardware: String },
     Release { engine: String, release: String },
     ReleaseOn(ReleaseKey),
     ModelOn { release: ReleaseKey, model: String, config: String },
@@ -107,6 +109,7 @@ impl Target {
             Self::Scenario { scenario } => joined(&["s", scenario]),
             Self::Frontier { model } => joined(&["frontier", model]),
             Self::Pick { model, hardware } => joined(&["pick", model, hardware]),
+            Self::SideBySide { model, hardware } => joined(&["m", model, hardware]),
             Self::Release { engine, release } => joined(&["r", engine, release]),
             Self::ReleaseOn(key) => format!("r/{}", on(key)),
             Self::ModelOn { release, model, config } => {
@@ -142,6 +145,9 @@ impl Target {
             }
             Self::Lab { lab, campaign } => page(crate::pages::LABS, lab, campaign),
             Self::Pick { model, hardware } => page(crate::pages::PICKS, model, hardware),
+            Self::SideBySide { model, hardware } => {
+                page(crate::pages::SIDE_BY_SIDE, model, hardware)
+            }
             Self::Claims { source, file } => {
                 of_page("imports", &part(source), &format!("{}-options", part(file)))
             }

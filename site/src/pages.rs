@@ -137,6 +137,10 @@ pub(crate) const LABS: &str = "labs";
 /// Name of the folder of the pages of picks, which takes the place of an engine's name.
 pub(crate) const PICKS: &str = "picks";
 
+/// Name of the folder of the pages of engines side by side, which takes the place of an engine's
+/// name.
+pub(crate) const SIDE_BY_SIDE: &str = "side-by-side";
+
 /// Committed pages of a release, for the front page: the one for all hardware, one per hardware,
 /// and the comparisons that lead to the release.
 #[derive(Debug, Default)]
@@ -152,10 +156,15 @@ struct Pages<'a> {
 fn readme(picks: &str, pages: &BTreeSet<String>) -> String {
     let mut engines: BTreeMap<&str, BTreeMap<order::ReleaseKey, Pages<'_>>> = BTreeMap::new();
     let mut labs: Vec<(&str, &str, &str)> = Vec::new();
+    let mut beside: Vec<String> = Vec::new();
     for page in pages {
         let parts: Vec<&str> = page.split('/').collect();
         let [_, engine, release, file] = parts.as_slice() else { continue };
         if ["imports", PICKS].contains(engine) {
+            continue;
+        }
+        if *engine == SIDE_BY_SIDE {
+            beside.push(format!("- [{release} on {}]({page})", file.trim_end_matches(".md")));
             continue;
         }
         if *engine == LABS {
@@ -179,6 +188,9 @@ fn readme(picks: &str, pages: &BTreeSet<String>) -> String {
     let whole: Vec<String> = whole.map(|(path, name)| format!("[{name}]({path})")).collect();
     if !whole.is_empty() {
         let _ = writeln!(text, "\n{}.", whole.join(", "));
+    }
+    if !beside.is_empty() {
+        let _ = writeln!(text, "\n### Engines side by side\n\n{}", beside.join("\n"));
     }
     if !labs.is_empty() {
         text.push_str("\n### Labs\n\n");
@@ -226,6 +238,7 @@ mod tests {
                     "pages/imports/source/0011.md",
                     "pages/redline/v0.10.0/README.md",
                     "pages/redline/v0.9.2..v0.10.0/cpu-x.md",
+                    "pages/side-by-side/smollm2/cpu-x.md",
                     "pages/labs/cpu-smollm2/01KDVDQ9F80000000000000001.md",
                     "pages/labs/cpu-smollm2/01KDVDQ9F80000000000000002.md",
                     "pages/labs/cpu-smollm2/01KDVDQ9F80000000000000002-2.md",
@@ -238,6 +251,10 @@ mod tests {
         expect_test::expect![[r#"
 
             [Overview](pages/README.md).
+
+            ### Engines side by side
+
+            - [smollm2 on cpu-x](pages/side-by-side/smollm2/cpu-x.md)
 
             ### Labs
 

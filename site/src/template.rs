@@ -41,8 +41,8 @@ macro_rules! templates {
 templates! {
     pages:
         across claims corrections data diff explore frontier hardware health imports kernels lab
-        method model model_on overview pick release report run scenario trend trends,
-    partials: beside campaigns card failures figure findings matrix pager picks section trends verdicts,
+        method model model_on overview pick release report run scenario side_by_side trend trends,
+    partials: beside campaigns card decision failures figure findings matrix pager picks section trends verdicts,
     others:
         "documents/feed.xml" "documents/measured.md" "documents/picks.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
 }

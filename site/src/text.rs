@@ -1,12 +1,18 @@
-//! Text table of a release for the terminal, from the same view as its pages.
+//! Text table of a release for a terminal of 100 columns, from the same view as its pages.
 
 use anyhow::{Result, anyhow};
+use judge::diff::words::plural;
+use judge::table::{COLUMNS, wrapped};
 
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::outside;
 use crate::view::figure::Figure;
+use crate::view::finding::caveats;
 use crate::view::model::{self, Detail, ModelView};
 use crate::view::release::{extent, notices};
+
+/// Number of spaces between two columns of a table.
+const GAP: usize = 2;
 
 /// Formats the figures of the release `key` as plain text that ends in a line feed.
 ///
@@ -37,26 +43,56 @@ fn text(key: &ReleaseKey, runs: &[&Run]) -> String {
         [&key.engine, &key.release, &key.hardware].map(|name| outside::name(name));
     let mut out = format!("{engine} {release} on {hardware}\n{}\n", extent(runs, &cells));
     for notice in notices(runs) {
-        out.push_str(&format!("note: {notice}\n"));
+        out.push_str(&format!("{}\n", wrapped(&format!("note: {notice}"), 2)));
+    }
+    for caveat in caveats(&cells) {
+        out.push_str(&format!("{}\n", wrapped(&format!("note: {caveat}"), 2)));
     }
     for model in &model::all(&cells) {
-        out.push_str(&format!("\n{}, {}\n\n", model.model, model.config));
-        out.push_str(&aligned(&table(&model.detail)));
+        out.push_str(&format!("\n{}, {}\n", model.model, model.config));
+        for part in tables(&model.detail) {
+            out.push_str(&format!("\n{part}"));
+        }
         out.push_str(&findings(model));
     }
-    out.push_str("\nMedian over launches, ± half of their range. A single run has no ±.\n");
+    out.push_str("\nMedian over the runs of the newest campaign, ± half of their range.\n");
     out
 }
 
-fn table(detail: &Detail) -> Vec<Vec<String>> {
+/// Formats the table of every metric of a model as tables that fit a terminal, each with as many
+/// scenarios as there is room for.
+fn tables(detail: &Detail) -> Vec<String> {
     let mut rows = vec![[vec![String::new()], detail.scenarios.clone()].concat()];
-    rows.push([vec!["launches".to_owned()], detail.launches.clone()].concat());
-    for row in &detail.rows {
+    rows.push([vec!["runs".to_owned()], detail.launches.clone()].concat());
+    for row in detail.rows.iter().filter(|row| row.figures.iter().any(|found| !found.missing)) {
         let name = format!("{} {}", row.head.title, row.head.unit).replace(" /s", "/s");
         rows.push(line(name.trim(), &row.figures));
     }
     rows.push(line("Failed requests", &detail.failed));
-    rows
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let mut parts: Vec<Vec<usize>> = Vec::new();
+    let (first, mut used) = (width(0).unwrap_or(0), 0);
+    for column in 1..=detail.scenarios.len() {
+        let needed = GAP + width(column).unwrap_or(0);
+        match parts.last_mut().filter(|_| used + needed <= COLUMNS) {
+            Some(part) => part.push(column),
+            None => {
+                parts.push(vec![column]);
+                used = first;
+            }
+        }
+        used += needed;
+    }
+    let part = |columns: &Vec<usize>| {
+        let pick = |row: &Vec<String>| {
+            let own = columns.iter().map(|column| row[*column].clone());
+            std::iter::once(row[0].clone()).chain(own).collect()
+        };
+        aligned(&rows.iter().map(pick).collect::<Vec<Vec<String>>>())
+    };
+    parts.iter().map(part).collect()
 }
 
 fn line(name: &str, figures: &[Figure]) -> Vec<String> {
@@ -83,7 +119,7 @@ fn aligned(rows: &[Vec<String>]) -> String {
             if index == 0 {
                 text.push_str(&format!("{cell:<width$}"));
             } else {
-                text.push_str(&format!("  {cell:>width$}"));
+                text.push_str(&format!("{:GAP$}{cell:>width$}", ""));
             }
         }
         out.push_str(text.trim_end());
@@ -92,16 +128,14 @@ fn aligned(rows: &[Vec<String>]) -> String {
     out
 }
 
+/// Formats the groups of runs that have a finding; runs without one are not listed.
 fn findings(model: &ModelView) -> String {
     let mut out = String::new();
-    for finding in &model.findings {
-        out.push_str(&format!(
-            "{} {} in {} runs: {}\n",
-            finding.level, finding.rule, finding.runs, finding.detail
-        ));
-    }
-    for run in model.runs.iter().filter(|run| !run.note.is_empty()) {
-        out.push_str(&format!("{} {}: {} ({})\n", run.scenario, run.state, run.note, run.id));
+    for group in model.groups.iter().filter(|group| !group.finding.is_empty()) {
+        let runs = plural(group.count, "run");
+        let (state, finding, example) = (&group.state, &group.finding, &group.example);
+        let text = format!("{runs} {state}, {finding}: for example {example}");
+        out.push_str(&format!("{}\n", wrapped(&text, 2)));
     }
     if out.is_empty() { out } else { format!("\n{out}") }
 }

@@ -113,6 +113,21 @@ fn a_document_holds_what_the_registry_measured_and_check_says_where_it_does_not(
 }
 
 #[test]
+fn the_table_of_seven_scenarios_fits_a_terminal_and_lists_no_run_that_is_fine() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let hardware = ["--hardware", "cpu-amd-epyc-f26m2s1-2c"];
+    let arguments = [&["table", "--release", "v0.10.0"][..], &hardware].concat();
+    let (exit, said) = site(&tree, &arguments);
+    assert_eq!(exit, Some(0), "{said}");
+    let long: Vec<&str> = said.lines().filter(|line| line.chars().count() > 100).collect();
+    assert_eq!(long, [""; 0], "{said}");
+    let scenarios =
+        ["sharegpt-lite@1", "long-input-lite@1", "ladder-lite-c1@1", "ladder-lite-c16@1"];
+    assert!(scenarios.iter().all(|scenario| said.contains(scenario)), "{said}");
+    assert!(!said.contains("ok, valid") && said.contains("Output tokens/s"), "{said}");
+}
+
+#[test]
 fn an_overlay_stands_beside_the_registry() {
     let folder = registry();
     let moved = "runs/redline/v0.10.0";

@@ -6,13 +6,16 @@ use std::fmt::Write;
 use std::path::Path;
 
 use judge::diff::policy::standard;
+use judge::diff::words::plural;
 use judge::side_by_side::InTurns;
 use judge::summary;
+use judge::table::wrapped;
+use judge::validity::headline;
 use schema::campaign::{self, CampaignRecord, CampaignStatus, SCHEMA};
-use schema::comparison::Diff;
+use schema::comparison::{Decision, DecisionKind, Diff};
 use schema::exit::Exit;
 use schema::metric::{Unit, by_name};
-use schema::run::RunRecord;
+use schema::run::{RunRecord, ValidityVerdict};
 use schema::verdict::Verdict;
 use serde_json::Value;
 
@@ -58,15 +61,7 @@ pub fn finish(
     if let Some(table) = engines_table(&ready.plan, records) {
         world.console.answer(&format!("\n{}", table.trim_end()));
     }
-    world.console.answer("");
-    match uncommitted {
-        None => print_paths(world, ready, commit.as_deref()),
-        Some(staged) => {
-            let shown = world.places.shown(staged);
-            world.console.answer(&format!("records  {shown} (not committed)"));
-        }
-    }
-    let compared = match ready.compared() {
+    let ended = match ready.compared() {
         Some((baseline, candidate)) => {
             world.step(&format!("Compare {} with {baseline}", candidate.release));
             world.console.answer("");
@@ -74,13 +69,72 @@ pub fn finish(
         }
         _ => Exit::Well,
     };
+    last_lines(world, ready, records, (commit.as_deref(), uncommitted))?;
     let bad = records.iter().filter(|record| is_bad(record)).count();
     if bad > 0 {
         let failed = "runs failed or are INVALID; their records say why";
         world.console.note(&format!("{bad} of {} {failed}", records.len()));
         return Ok(Exit::Worse);
     }
-    Ok(compared)
+    Ok(ended)
+}
+
+/// Prints the last lines of a campaign of releases: verdict, pages and site, or the folder of
+/// records that are not committed, the commit, and the command to go on with.
+///
+/// # Errors
+/// A record cannot be read, or the releases cannot be compared.
+fn last_lines(
+    world: &World,
+    ready: &PreparedCampaign,
+    records: &[RunRecord],
+    (commit, uncommitted): (Option<&str>, Option<&Path>),
+) -> Result<(), Stop> {
+    let answer = |text: &str| world.console.answer(text);
+    let registry = Registry::new(world, &ready.registry);
+    let unix_s = i64::try_from(world.clock.unix_ms() / 1_000).unwrap_or(i64::MAX);
+    let decision = ready
+        .compared()
+        .map(|(baseline, candidate)| registry.decide(baseline, candidate, uncommitted, unix_s));
+    let decision = decision.transpose()?;
+    let verdict = match &decision {
+        Some(decision) => decision.sentence.clone(),
+        None => format!("not compared with another release; {}", validity(records)),
+    };
+    answer("");
+    answer(&wrapped(&format!("verdict  {verdict}"), 9));
+    match uncommitted {
+        None => print_paths(world, ready, commit),
+        Some(staged) => {
+            answer(&format!("records  {} (not committed)", world.places.shown(staged)));
+        }
+    }
+    answer(&format!("next     {}", next_command(ready, decision.as_ref(), uncommitted.is_some())));
+    Ok(())
+}
+
+/// Counts the runs by their headline verdict: `12 runs: 11 valid, 1 degraded`.
+fn validity(records: &[RunRecord]) -> String {
+    let mut counts: BTreeMap<ValidityVerdict, usize> = BTreeMap::new();
+    for record in records {
+        *counts.entry(headline(record)).or_default() += 1;
+    }
+    let counts = counts.iter().map(|(verdict, count)| format!("{count} {}", verdict.name()));
+    format!("{}: {}", plural(records.len(), "run"), counts.collect::<Vec<_>>().join(", "))
+}
+
+/// Returns the command to go on with: the whole comparison for a release that is held, the same
+/// campaign again where it was inconclusive, else the site.
+fn next_command(ready: &PreparedCampaign, decision: Option<&Decision>, staged: bool) -> String {
+    let again = || format!("cargo xtask {}", ready.command.join(" "));
+    match (decision.map(|decision| decision.verdict), ready.compared()) {
+        (Some(DecisionKind::Hold), Some((baseline, candidate))) if !staged => {
+            format!("cargo xtask diff {baseline} {}", candidate.release)
+        }
+        (Some(DecisionKind::Inconclusive), _) => again(),
+        _ if staged => again(),
+        _ => "cargo xtask site --open".to_owned(),
+    }
 }
 
 /// Writes the campaign's record, and commits all records if they are those of releases; returns the
@@ -252,7 +306,7 @@ fn cell_table(plan: &Plan, records: &[RunRecord], cell: usize, other: usize, tex
     let heading = format!("{}, {}", plan.cells[cell].scenario, plan.cells[cell].model);
     let (left, right) = (title(0), title(other));
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "{heading:<44} {left:>22} {right:>22} {:>8}   interval", "ratio");
+    let _ = writeln!(text, "{heading:<36} {left:>18} {right:>18} {:>7}  interval", "ratio");
     let pairs = InTurns::newest(&ours, &theirs);
     for (title, name) in ROWS {
         let row = pairs.as_ref().zip(by_name(name)).and_then(|(pairs, metric)| {
@@ -270,10 +324,10 @@ fn cell_table(plan: &Plan, records: &[RunRecord], cell: usize, other: usize, tex
                 let mean = ratio.mean;
                 writeln!(
                     text,
-                    "{title:<44} {ours:>22.2} {theirs:>22.2} {mean:>7.2}x   {interval}n={pairs}"
+                    "{title:<36} {ours:>18.2} {theirs:>18.2} {mean:>6.2}x  {interval}n={pairs}"
                 )
             }
-            None => writeln!(text, "{title:<44} {:>22}", "no pair has it"),
+            None => writeln!(text, "{title:<36} {:>18}", "no pair has it"),
         };
     }
 }

@@ -8,10 +8,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use judge::diff::{Filter, diff};
+use judge::diff::{Filter, diff, waivers};
 use schema::campaign::CampaignRecord;
 use schema::canonical::{record_sha256, to_file_text};
-use schema::comparison::Diff;
+use schema::comparison::{Decision, Diff};
 use schema::exit::Exit;
 use schema::run::RunRecord;
 use serde::Serialize;
@@ -136,15 +136,44 @@ impl<'a> Registry<'a> {
     }
 
     /// Returns the registry's comparison of release `of` with `baseline`, over the registry's
-    /// records and those in `staged`.
+    /// records and those in `staged`, without waivers.
     ///
     /// # Errors
     /// A record cannot be read, or the releases cannot be compared.
     pub fn compare(&self, baseline: &str, of: Named<'_>, staged: &Path) -> Result<Diff, Stop> {
-        let releases = [baseline, of.release];
-        let loaded = store::load_releases(&[&self.results(), staged], &releases)?;
+        Ok(self.compared(baseline, of, Some(staged))?.1)
+    }
+
+    /// Returns the decision of the registry's comparison of release `of` with `baseline`, over the
+    /// registry's records and those in `staged`, which are not committed, with the waivers that have
+    /// not ended at `unix_s` (seconds since 1970).
+    ///
+    /// # Errors
+    /// A record cannot be read, or the releases cannot be compared.
+    pub fn decide(
+        &self,
+        baseline: &str,
+        of: Named<'_>,
+        staged: Option<&Path>,
+        unix_s: i64,
+    ) -> Result<Decision, Stop> {
+        let (loaded, mut diff) = self.compared(baseline, of, staged)?;
+        waivers::apply(&mut diff, &loaded, unix_s);
+        Ok(diff.decision)
+    }
+
+    fn compared(
+        &self,
+        baseline: &str,
+        of: Named<'_>,
+        staged: Option<&Path>,
+    ) -> Result<(judge::Registry, Diff), Stop> {
+        let results = self.results();
+        let roots: Vec<&Path> = std::iter::once(results.as_path()).chain(staged).collect();
+        let loaded = store::load_releases(&roots, &[baseline, of.release])?;
         let (engine, hardware) = (Some(of.engine.to_owned()), Some(of.hardware.to_owned()));
-        Ok(diff(&loaded, baseline, of.release, &Filter { engine, hardware })?)
+        let diff = diff(&loaded, baseline, of.release, &Filter { engine, hardware })?;
+        Ok((loaded, diff))
     }
 
     /// Prints the registry's comparison of release `of` with `baseline`, over the registry's

@@ -27,6 +27,9 @@ fn a_release_is_built_measured_and_recorded() {
         ],
     );
     assert!(ended.stdout.contains("site     target/site/index.html"), "{}", ended.stdout);
+    let said = "verdict  not compared with another release; 2 runs: ";
+    assert!(ended.stdout.contains(said), "{}", ended.stdout);
+    assert_eq!(last_words(&ended.stdout, 5), ["verdict", "page", "site", "commit", "next"]);
 
     let staged = scratch.campaign().join("results");
     let records = scratch.records(&staged);
@@ -90,6 +93,13 @@ fn a_second_campaign_fetches_nothing_again() {
     assert_eq!(scratch.calls().matches("pip -m").count(), fetched);
 }
 
+/// Returns the first words of the last lines that are not continued from the line before.
+fn last_words(stdout: &str, count: usize) -> Vec<&str> {
+    let lines = stdout.lines().filter(|line| !line.starts_with(' ') && !line.is_empty());
+    let words: Vec<&str> = lines.filter_map(|line| line.split(' ').next()).collect();
+    words[words.len().saturating_sub(count)..].to_vec()
+}
+
 /// Returns release and scenario of each run in the headings on standard error, such as `Run 1 of 6:
 /// ...`.
 fn launches(stderr: &str, verb: &str) -> Vec<String> {
@@ -122,6 +132,11 @@ fn a_baseline_runs_interleaved_and_is_compared() {
     assert_eq!(launches(&ended.stderr, "Confirm"), [""; 0], "nothing differed");
     let calls = scratch.calls();
     assert!(calls.contains("results diff v0.9.1 v0.9.2 --registry "), "{calls}");
+    assert!(ended.stdout.contains("verdict  Inconclusive: "), "{}", ended.stdout);
+    let next = ended.stdout.lines().last().unwrap();
+    assert!(next.starts_with("next     cargo xtask release-bench v0.9.2 --baseline"), "{next}");
+    let long = ended.stdout.lines().filter(|line| line.chars().count() > 100);
+    assert_eq!(long.collect::<Vec<_>>(), [""; 0], "{}", ended.stdout);
     let hashes: std::collections::BTreeSet<_> = scratch
         .records(&scratch.root().join("results"))
         .into_iter()
@@ -149,6 +164,9 @@ fn what_differs_is_launched_again_and_recorded_as_a_confirmation() {
     scratch.write_speed("0.9.2", 50.0);
     let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "3"];
     let ended = scratch.run(&flags).expect(3, &["Select cells to confirm", "Confirm 16 of 16"]);
+    let said = "verdict  Hold: Output tokens of talk-lite@1 regressed, down 50 %";
+    assert!(ended.stdout.contains(said), "{}", ended.stdout);
+    assert!(ended.stdout.contains("next     cargo xtask diff v0.9.1 v0.9.2"), "{}", ended.stdout);
     assert_eq!(launches(&ended.stderr, "Run").len(), 12);
     let confirmed = launches(&ended.stderr, "Confirm");
     assert!(confirmed.iter().all(|launch| launch.ends_with("talk-lite")), "{confirmed:?}");

@@ -4,6 +4,10 @@
 use schema::policy::PolicyFile;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+/// Number of minimum effects from which on the change of a metric that is not release-blocking is
+/// large enough to be shown beside the release-blocking ones.
+const LARGE: f64 = 10.0;
+
 /// Mean of two or more log ratios with its standard error.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
@@ -95,6 +99,14 @@ impl Estimate {
     /// Returns an estimate that has an effect and no statistics about its certainty.
     pub const fn alone(pairs: u32, effect_pct: f64) -> Self {
         Self { pairs, effect_pct, interval_pct: None, p: None, mde_pct: None, cliffs_delta: None }
+    }
+
+    /// True for a large change: the interval excludes zero, and the ratio of the releases is at least
+    /// that of ten times `min_effect_pct`, the metric's minimum effect in percent.
+    pub fn is_large(&self, min_effect_pct: f64) -> bool {
+        let excludes_zero = self.interval_pct.is_some_and(|(low, high)| low > 0.0 || high < 0.0);
+        // On the logarithm, so that a metric that halves is as large a change as one that doubles.
+        excludes_zero && log_of(self.effect_pct).abs() >= log_of(LARGE * min_effect_pct)
     }
 }
 

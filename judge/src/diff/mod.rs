@@ -5,31 +5,37 @@
 //! campaigns. A changed configuration and a new failure are reported from any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
-//! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`broad`] (all cells at
-//! once), [`drift`] (a baseline against itself).
+//! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`outputs`] (tokens, not
+//! speed), [`decision`] (ship, hold or inconclusive), [`waivers`] (accepted regressions), [`broad`]
+//! (all cells at once), [`drift`] (a baseline against itself).
 
 pub mod broad;
 pub mod campaigns;
 pub mod cells;
+pub mod decision;
 pub mod drift;
 pub mod estimate;
 pub mod flags;
+pub mod grouped;
 pub mod judge;
+pub mod outputs;
 pub mod policy;
 pub mod report;
+pub mod waivers;
 pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schema::comparison::SCHEMA;
 pub use schema::comparison::{CellDiff, Diff, FlagChange, Row, SideCounts};
+use schema::comparison::{Decision, DecisionKind, RunShare, SCHEMA};
 use schema::metric::{METRICS, Metric};
-use schema::run::RunRecord;
+use schema::run::{RunRecord, ValidityVerdict};
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
 use crate::order::ReleaseKey;
 use crate::records::{QueryError, Registry};
 use crate::summary::{self, Summary};
+use crate::validity;
 use campaigns::{Judged, Noise, Pairs};
 use cells::CellRuns;
 use estimate::Estimate;
@@ -104,14 +110,20 @@ pub fn diff(
         campaigns::noise(&pairs, &policy.file)
     };
     let cells = judged(&compared, &noise, &policy, (&baseline, &candidate));
+    let behind: Vec<_> = compared.iter().map(Compared::behind).collect();
     let in_percent = |noise: BTreeMap<&str, f64>| -> BTreeMap<String, f64> {
         noise.into_iter().map(|(name, log)| (name.to_owned(), estimate::percent(log))).collect()
     };
-    Ok(Diff {
+    let mut diff = Diff {
         schema: SCHEMA.to_owned(),
         baseline,
         candidate,
         note: note(&policy),
+        decision: Decision { verdict: DecisionKind::Inconclusive, sentence: String::new() },
+        outputs: outputs::of(&compared),
+        waivers: Vec::new(),
+        baseline_degraded: degraded(behind.iter().flat_map(|(baseline, _)| baseline)),
+        candidate_degraded: degraded(behind.iter().flat_map(|(_, candidate)| candidate)),
         policy: policy.quoted,
         commits: None,
         broad: broad::of(&cells, &policy.file),
@@ -120,23 +132,19 @@ pub fn diff(
         baseline_only,
         candidate_only,
         retracted,
-    })
+    };
+    diff.decision = decision::of(&diff);
+    Ok(diff)
 }
 
-/// Adds to each failing verdict of `diff` the waiver, if there is one, that accepts the regression
-/// at `unix_s` (seconds since 1970).
-pub fn apply_waivers(diff: &mut Diff, registry: &Registry, unix_s: i64) {
-    let release = diff.candidate.clone();
-    for row in diff.cells.iter_mut().flat_map(|cell| &mut cell.rows) {
-        if !row.verdict.fails() {
-            continue;
-        }
-        let waiver = registry.waiver(&row.verdict.cell, &row.verdict.metric, &release, unix_s);
-        row.verdict.waiver = waiver.map(|event| {
-            let until = event.expires.as_deref().unwrap_or("ever");
-            format!("{} (until {until}, event {})", event.reason, event.id)
-        });
+/// Counts the runs whose headline verdict is DEGRADED.
+fn degraded<'a>(runs: impl Iterator<Item = &'a &'a RunRecord>) -> RunShare {
+    let mut share = RunShare::default();
+    for run in runs {
+        share.of += 1;
+        share.count += usize::from(validity::headline(run) == ValidityVerdict::Degraded);
     }
+    share
 }
 
 /// Finds the release `name`, given with or without a leading `v`, and returns its name as the
@@ -159,9 +167,9 @@ fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, Q
 fn note(policy: &Standard) -> String {
     let Standard { file, quoted } = policy;
     format!(
-        "Judged by policy {}@{}: a figure is called better or worse after a screen of {} pairs and \
-         a confirmation of {} on fresh launches, both interleaved. Figures of different campaigns \
-         are shown and never judged. `sees` is the smallest effect that the pairs would have found, `delta` is Cliff's.",
+        "Policy {}@{}: a metric is called regressed or improved when a screen of {} pairs and a \
+         confirmation of {} more, on fresh server starts, agree. The releases run alternately. \
+         Figures of different campaigns are shown and not judged.",
         quoted.id, quoted.rev, file.screen_pairs, file.confirm_pairs
     )
 }
@@ -223,6 +231,17 @@ impl<'a> Compared<'a> {
         }
     }
 
+    /// Returns the baseline's and the candidate's runs behind the figures of all stages.
+    fn behind(&self) -> (Vec<&'a RunRecord>, Vec<&'a RunRecord>) {
+        let (mut baseline, mut candidate) = self.used(Stage::Screen);
+        if self.pairs.is_some() {
+            let confirming = self.used(Stage::Confirm);
+            baseline.extend(confirming.0);
+            candidate.extend(confirming.1);
+        }
+        (baseline, candidate)
+    }
+
     fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let (baseline, candidate) = (self.runs.baseline.counts(), self.runs.candidate.counts());
@@ -233,10 +252,9 @@ impl<'a> Compared<'a> {
             && !older.is_empty()
         {
             let older = older.join("`, `");
-            remarks.push(format!("compared before in `{older}`; the newest campaign is judged"));
+            remarks
+                .push(format!("older campaigns compared it too: `{older}`; the newest is judged"));
         }
-        let judged = self.pairs.as_ref().map(|pairs| pairs.campaign.as_str());
-        remarks.extend(judged.and_then(|judged| drift::of(&self.runs, judged)));
         if self.torn > 0 {
             let torn = self.torn;
             remarks.push(format!("{torn} blocks left out: their runs are of different machines"));
@@ -299,6 +317,7 @@ fn judged(
             candidate_runs: cell.runs.candidate.counts(),
             changed: cell.differing.asked.clone(),
             moved: cell.differing.moved.clone(),
+            drift: cell.pairs.as_ref().and_then(|pairs| drift::of(&cell.runs, &pairs.campaign)),
             remarks: cell.remarks(),
             command: cell.command(releases),
         }
@@ -370,11 +389,13 @@ fn row(
     (judgement, noise): (Judgement, Option<f64>),
 ) -> Row {
     let any = cell.runs.baseline.all.iter().chain(&cell.runs.candidate.all).next();
+    let gates = metric.gates_under(any.and_then(|run| run.scenario.arrival.as_ref()));
     Row {
         title: metric.title.to_owned(),
         unit: metric.unit,
         better: metric.better,
-        gates: metric.gates_under(any.and_then(|run| run.scenario.arrival.as_ref())),
+        gates,
+        large: !gates && estimate.is_some_and(|estimate| estimate.is_large(metric.floor_pct)),
         baseline,
         candidate,
         verdict: Verdict {

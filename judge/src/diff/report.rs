@@ -4,47 +4,95 @@
 use std::fmt::Write as _;
 
 use schema::comparison::{CellDiff, Diff, Row};
-use schema::verdict::VerdictKind;
+use schema::verdict::{Cell, VerdictKind};
 
-use super::words::{broad, cells, commits, counts, facts, heads, missing, rows, title, word};
-use crate::table::{columns, plain};
+use super::grouped;
+use super::words::{self, broad, cells, commits, heads, missing, rows, title, word};
+use crate::table::{columns, plain, wrapped};
 
 /// First line of the pull-request comment, by which a program finds the comment that it must
 /// replace.
 pub const MARKER: &str = "<!-- redline diff -->";
 
-/// Formats a comparison of releases as text: sentences, one table in columns for each cell, what
+/// Formats a comparison of releases as text for a terminal of 100 columns: the decision, what a
+/// reader must know about it, the release-blocking metrics, large changes of other metrics, what
 /// could not be compared, and the note on the method.
 pub fn text(diff: &Diff) -> String {
-    // Writing to a string cannot fail.
-    let mut text = format!("{} -> {}: ", plain(&diff.baseline), plain(&diff.candidate));
-    let _ = writeln!(text, "{}", counts(diff));
-    if let Some((head, lines)) = diff.commits.as_ref().map(commits) {
-        let _ = writeln!(text, "{}", plain(&head));
-        for (id, subject) in lines {
-            let _ = writeln!(text, "  {} {}", plain(&id), plain(&subject));
-        }
+    let mut lines = vec![format!("{} -> {}", diff.baseline, diff.candidate)];
+    lines.push(diff.decision.sentence.clone());
+    lines.extend(words::caveats(diff));
+    lines.extend(diff.waivers.iter().map(words::waiver));
+    if let Some((head, list)) = diff.commits.as_ref().map(commits) {
+        lines.push(head);
+        lines.extend(list.into_iter().map(|(id, subject)| format!("  {id} {subject}")));
     }
-    for line in broad(diff) {
-        let _ = writeln!(text, "{}", plain(&line));
+    lines.extend(broad(diff).into_iter().map(|line| line + "."));
+    let mut text = paragraphs(&lines);
+    for cells in models(diff) {
+        model_text(&mut text, diff, &cells);
     }
+    let mut rest = missing(diff);
+    rest.push(diff.note.clone());
+    text + "\n" + &paragraphs(&rest)
+}
+
+/// Wraps each line; lines after the first of a paragraph are indented.
+fn paragraphs(lines: &[String]) -> String {
+    lines.iter().map(|line| wrapped(line, 2) + "\n").collect()
+}
+
+/// Returns the cells of a comparison by engine, hardware, model and configuration.
+fn models(diff: &Diff) -> Vec<Vec<&CellDiff>> {
+    let key = |cell: &CellDiff| Cell { scenario: String::new(), ..cell.cell.clone() };
+    let mut found: Vec<Vec<&CellDiff>> = Vec::new();
     for cell in &diff.cells {
-        let _ = writeln!(text, "\n{}", plain(&title(&cell.cell)));
-        for line in facts(cell) {
-            let _ = writeln!(text, "  {}", plain(&line));
+        match found.iter_mut().find(|cells| key(cells[0]) == key(cell)) {
+            Some(cells) => cells.push(cell),
+            None => found.push(vec![cell]),
         }
-        let mut lines = vec![heads(diff).to_vec()];
-        lines.extend(rows(cell).into_iter().map(|row| cells(row).to_vec()));
-        for line in columns(&lines).lines() {
-            let _ = writeln!(text, "  {line}");
+    }
+    found
+}
+
+/// Appends the part about one model in one configuration: its remarks, its release-blocking metrics
+/// by scenario, and the large changes of others.
+fn model_text(text: &mut String, diff: &Diff, cells: &[&CellDiff]) {
+    let Cell { engine, hardware, model, config, .. } = &cells[0].cell;
+    let _ =
+        writeln!(text, "\n{}", wrapped(&format!("{engine} on {hardware}: {model}, {config}"), 2));
+    for remark in grouped::remarks(cells) {
+        let scenarios = grouped::scenarios(&remark.scenarios, cells.len());
+        let _ = writeln!(text, "{}", wrapped(&format!("- {scenarios}: {}", remark.text), 2));
+    }
+    let mut lines = vec![heads(diff).to_vec()];
+    for cell in cells {
+        let blocking: Vec<&Row> = cell.rows.iter().filter(|row| row.gates).collect();
+        if !blocking.is_empty() {
+            lines.push(vec![cell.cell.scenario.clone()]);
+            lines.extend(blocking.into_iter().map(|row| self::cells(row).to_vec()));
         }
-        let _ = writeln!(text, "  again: {}", plain(&cell.command.join(" ")));
     }
-    for line in missing(diff) {
-        let _ = writeln!(text, "\n{}", plain(&line));
+    let _ = writeln!(text, "\nRelease-blocking metrics\n{}", table_text(&lines));
+    let large = grouped::large(cells);
+    if !large.is_empty() {
+        let _ = writeln!(text, "\nLarge changes of other metrics");
+        for change in &large {
+            let _ = writeln!(text, "{}", wrapped(&words::large(change, cells.len()), 2));
+        }
     }
-    let _ = writeln!(text, "\n{}", diff.note);
-    text
+}
+
+/// Formats lines as a table in columns; a line with a single text, the name of a scenario, spans
+/// all of them.
+fn table_text(lines: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> = lines.iter().filter(|line| line.len() > 1).cloned().collect();
+    let table = columns(&rows);
+    let mut rows = table.lines();
+    let line = |line: &Vec<String>| match line.as_slice() {
+        [name] => plain(name),
+        _ => format!("  {}", rows.next().unwrap_or_default()),
+    };
+    lines.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Formats a comparison of releases as a Markdown comment for a pull request.
@@ -52,10 +100,28 @@ pub fn markdown(diff: &Diff) -> String {
     // Writing to a string cannot fail.
     let mut text =
         format!("{MARKER}\n## {} -> {}\n\n", name(&diff.baseline), name(&diff.candidate));
-    let _ = writeln!(text, "{}\n", counts(diff));
+    let _ = writeln!(text, "**{}**\n", name(&diff.decision.sentence));
+    for line in words::caveats(diff) {
+        let _ = writeln!(text, "- {}", name(&line));
+    }
+    let _ = writeln!(text);
+    for waiver in &diff.waivers {
+        let _ = writeln!(text, "> {}\n", name(&words::waiver(waiver)));
+    }
     notable(&mut text, diff);
+    for cells in models(diff) {
+        let large = grouped::large(&cells);
+        if !large.is_empty() {
+            let of = format!("{}, {}", cells[0].cell.model, cells[0].cell.config);
+            let _ = writeln!(text, "Large changes of other metrics ({}):\n", name(&of));
+            for change in &large {
+                let _ = writeln!(text, "- {}", name(&words::large(change, cells.len())));
+            }
+            let _ = writeln!(text);
+        }
+    }
     for line in broad(diff) {
-        let _ = writeln!(text, "{}\n", name(&line));
+        let _ = writeln!(text, "{}.\n", name(&line));
     }
     if let Some((head, lines)) = diff.commits.as_ref().map(commits) {
         let _ = writeln!(text, "<details><summary>{}</summary>\n", name(&head));
@@ -70,7 +136,7 @@ pub fn markdown(diff: &Diff) -> String {
     for line in missing(diff) {
         let _ = writeln!(text, "{}\n", name(&line));
     }
-    let _ = writeln!(text, "{}", diff.note);
+    let _ = writeln!(text, "{}", name(&diff.note));
     text
 }
 
@@ -84,15 +150,15 @@ fn notable(text: &mut String, diff: &Diff) {
     let mut lines = Vec::new();
     for cell in &diff.cells {
         for row in cell.rows.iter().filter(is_notable) {
-            let [metric, before, after, effect, interval, ..] = &cells(row);
+            let [metric, before, after, effect, interval, _] = &cells(row);
             let of = format!("{} {}", cell.cell.model, cell.cell.scenario);
             let words = [&of, metric, before, after, effect, interval, &word(row)];
             lines.push(words.map(|word| name(word)).to_vec());
         }
     }
     if !lines.is_empty() {
-        let head = ["cell", "metric", &diff.baseline, &diff.candidate];
-        let rest = ["effect", "95 % interval", "verdict"];
+        let head = ["scenario", "metric", &diff.baseline, &diff.candidate];
+        let rest = ["change", "95 % interval", "verdict"];
         let heads: Vec<String> = head.iter().chain(&rest).map(|head| name(head)).collect();
         table(text, &heads, &lines);
     }
@@ -101,8 +167,8 @@ fn notable(text: &mut String, diff: &Diff) {
 /// Appends to `text` a collapsible section with all sentences and rows of a cell.
 fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
     let _ = writeln!(text, "<details><summary>{}</summary>\n", name(&title(&cell.cell)));
-    for line in facts(cell) {
-        let _ = writeln!(text, "- {}", name(&line));
+    for remark in grouped::remarks(&[cell]) {
+        let _ = writeln!(text, "- {}", name(&remark.text));
     }
     let _ = writeln!(text);
     let heads: Vec<String> = heads(diff).iter().map(|head| name(head)).collect();
@@ -111,7 +177,7 @@ fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
         .map(|row| cells(row).iter().map(|cell| name(cell)).collect())
         .collect();
     table(text, &heads, &lines);
-    let _ = writeln!(text, "Again: {}\n\n</details>\n", code(&cell.command.join(" ")));
+    let _ = writeln!(text, "Measure again: {}\n\n</details>\n", code(&cell.command.join(" ")));
 }
 
 /// Appends to `text` a Markdown table whose first and last columns are left-aligned text and whose

@@ -1,8 +1,13 @@
 //! Wording of a comparison that its text and Markdown outputs share. Display only.
 
-use schema::comparison::{Broad, CellDiff, Commits, Diff, FlagChange, Row, Summary};
+use schema::comparison::{
+    AppliedWaiver, Broad, CellDiff, Commits, Diff, FlagChange, Outputs, Row, RunShare, Summary,
+};
 use schema::metric::Unit;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
+
+use super::grouped::{self, LargeChange};
+use super::{decision, outputs};
 
 /// Largest number of commits that a comparison lists; where there are more, it lists the newest.
 pub const COMMITS_SHOWN: usize = 12;
@@ -52,54 +57,69 @@ pub fn is_untested(row: &Row) -> bool {
     !row.gates && row.verdict.verdict == VerdictKind::Inconclusive
 }
 
-/// Returns the conclusion that a reader may draw from a comparison, in one or two sentences.
-pub fn conclusion(diff: &Diff) -> String {
-    let any = |kind| diff.rows().any(|row| row.verdict.verdict == kind);
-    let unwaived =
-        |row: &Row| row.verdict.verdict == VerdictKind::Regressed && row.verdict.waiver.is_none();
-    let gating = diff.rows().filter(|row| row.gates).count();
-    let of_kind = |kind| diff.rows().filter(|row| row.gates && row.verdict.verdict == kind).count();
-    let undecided = of_kind(VerdictKind::Inconclusive);
-    let changed = of_kind(VerdictKind::ChangedConfig);
-    let open = undecided + changed;
-    let known = if diff.cells.is_empty() {
-        "The two releases share no cell."
-    } else if diff.rows().any(unwaived) {
-        "Something got worse, and screen and confirmation agree on it."
-    } else if any(VerdictKind::NewFailure) {
-        "Something that ran before fails now."
-    } else if any(VerdictKind::Regressed) {
-        "What got worse is waived, for the reason and until the day that stand beside it."
-    } else if open == gating {
-        "No figure is judged better or worse: the differences below are estimates."
-    } else {
-        "Nothing that gates is known to be worse."
-    };
-    if open == 0 || undecided == gating {
-        return known.to_owned();
-    }
-    let counts = [(undecided, "undecided"), (changed, "of a changed configuration")];
-    let counts = counts.iter().filter(|(count, _)| *count > 0);
-    let words = |(count, what): &(usize, &str)| {
-        format!("{count} {} {what}", if *count == 1 { "is" } else { "are" })
-    };
-    let counts: Vec<String> = counts.map(words).collect();
-    format!("{known} Of {gating} figures that gate, {}.", counts.join(" and "))
+/// Returns the end of a waiver in words: `until 2027-03-31`, or `without an end`.
+pub fn until(expires: Option<&str>) -> String {
+    let day = |at: &str| at.chars().take(10).collect::<String>();
+    expires.map_or_else(|| "without an end".to_owned(), |at| format!("until {}", day(at)))
 }
 
-/// Counts the verdicts on release-blocking metrics and formats the counts, worst first, with the
-/// number of waived ones: `2 regressed (1 waived), 3 unchanged`.
-pub fn counts(diff: &Diff) -> String {
-    let gating = || diff.rows().filter(|row| row.gates).map(|row| &row.verdict);
-    let count = |kind: &VerdictKind| {
-        let of_kind = || gating().filter(|verdict| verdict.verdict == *kind);
-        let waived = of_kind().filter(|verdict| verdict.waiver.is_some()).count();
-        let waived = if waived > 0 { format!(" ({waived} waived)") } else { String::new() };
-        let count = of_kind().count();
-        (count > 0).then(|| format!("{count} {}{waived}", kind.name()))
+/// Returns the sentences that stand below the decision: outputs, moved defaults and DEGRADED runs.
+pub fn caveats(diff: &Diff) -> Vec<String> {
+    let cells: Vec<&CellDiff> = diff.cells.iter().collect();
+    let several = diff.outputs.len() > 1;
+    let of_model = |outputs: &Outputs| {
+        let of = if several {
+            format!("{}, {}: ", outputs.model, outputs.config)
+        } else {
+            String::new()
+        };
+        of + &outputs::sentence(outputs)
     };
-    let counts: Vec<String> = WORST_FIRST.iter().filter_map(count).collect();
-    if counts.is_empty() { "nothing was compared".to_owned() } else { counts.join(", ") }
+    let mut caveats: Vec<String> = diff.outputs.iter().map(of_model).collect();
+    for flag in grouped::flags(&cells, |cell| &cell.moved) {
+        caveats.push(format!("The default of {}, which may be the cause.", became(flag)));
+    }
+    for flag in grouped::flags(&cells, |cell| &cell.changed) {
+        caveats.push(format!("The commands differ in {}, so nothing is judged.", became(flag)));
+    }
+    caveats.extend(degraded(diff));
+    caveats
+}
+
+/// Formats a flag with its values: `dtype changed from "f32" to "int8"`.
+fn became(change: &FlagChange) -> String {
+    let FlagChange { flag, baseline, candidate } = change;
+    format!("{flag} changed from {} to {}", baseline.join(" or "), candidate.join(" or "))
+}
+
+/// Returns the sentence about the share of DEGRADED runs of each release; `None` without runs.
+fn degraded(diff: &Diff) -> Option<String> {
+    let (before, after) = (diff.baseline_degraded, diff.candidate_degraded);
+    let share =
+        |share: RunShare, release: &str| format!("{} of {} with {release}", share.count, share.of);
+    (before.of + after.of > 0).then(|| {
+        format!(
+            "Degraded runs: {} and {}.",
+            share(before, &diff.baseline),
+            share(after, &diff.candidate)
+        )
+    })
+}
+
+/// Returns the sentence of a waiver: what it accepts, until when, and why.
+pub fn waiver(waiver: &AppliedWaiver) -> String {
+    let AppliedWaiver { event, title, scenarios, reason, until: end } = waiver;
+    let of =
+        if scenarios.is_empty() { String::new() } else { format!(" of {}", scenarios.join(", ")) };
+    format!("{title}{of}, waived {} (event {event}): {reason}", until(end.as_deref()))
+}
+
+/// Returns the sentence about a large change of a metric that is not release-blocking.
+pub fn large(change: &LargeChange, all: usize) -> String {
+    let LargeChange { title, worse, range_pct, scenarios } = change;
+    let way = if *worse { "worse" } else { "better" };
+    let size = decision::change(*range_pct);
+    format!("{title} {size} ({way}) in {}", grouped::scenarios(scenarios, all))
 }
 
 /// Returns sentences about the shift of each release-blocking metric over all cells of an engine on
@@ -111,35 +131,27 @@ pub fn broad(diff: &Diff) -> Vec<String> {
             .interval_pct
             .map_or_else(String::new, |bounds| format!(" (95 % interval {})", interval(bounds)));
         let effect = percent(*effect_pct);
-        format!("Over all {cells} cells of {engine} on {hardware}: {title} {effect}{within}")
+        format!(
+            "Overall change in {cells} scenarios of {engine} on {hardware}: {title} {effect}{within}"
+        )
     };
     diff.broad.iter().map(line).collect()
 }
 
-/// Returns the sentences that stand before a cell's table: number of pairs, remarks, and server
-/// flags whose values differ, because a command sets them or because a default moved.
-pub fn facts(cell: &CellDiff) -> Vec<String> {
+/// Returns the sentence about the pairs behind a cell's figures; `None` where the releases never ran
+/// side by side.
+pub fn pairs(cell: &CellDiff) -> Option<String> {
     let most = |stage| {
         let rows = cell.rows.iter().filter(|row| (row.verdict.stage == Stage::Confirm) == stage);
         rows.map(|row| row.verdict.pairs).max().unwrap_or(0) as usize
     };
-    let mut facts = Vec::new();
-    if let Some(campaign) = &cell.judged {
-        let confirm = match most(true) {
-            0 => String::new(),
-            pairs => format!(", then {} that confirm", plural(pairs, "pair")),
-        };
-        let pairs = plural(most(false), "pair");
-        facts.push(format!("{pairs}{confirm}, interleaved in campaign {campaign}"));
-    }
-    facts.extend(cell.remarks.iter().cloned());
-    let flag = |change: &FlagChange, how: &str| {
-        let FlagChange { flag, baseline, candidate } = change;
-        format!("--{flag}: {} became {}{how}", baseline.join(" or "), candidate.join(" or "))
+    let campaign = cell.judged.as_ref()?;
+    let confirm = match most(true) {
+        0 => String::new(),
+        pairs => format!(", then {} that confirm", plural(pairs, "pair")),
     };
-    facts.extend(cell.changed.iter().map(|change| flag(change, "")));
-    facts.extend(cell.moved.iter().map(|change| flag(change, " by default, and may be the cause")));
-    facts
+    let pairs = plural(most(false), "pair");
+    Some(format!("{pairs}{confirm}, interleaved in campaign {campaign}"))
 }
 
 /// Formats a count with its noun: `1 pair`, `5 pairs`, `2 launches`.
@@ -153,7 +165,7 @@ pub fn plural(count: usize, word: &str) -> String {
 pub fn missing(diff: &Diff) -> Vec<String> {
     let mut lines = Vec::new();
     if diff.cells.is_empty() {
-        lines.push("No cell was measured with both releases.".to_owned());
+        lines.push("No scenario was measured with both releases.".to_owned());
     }
     let sides = [(&diff.baseline, &diff.baseline_only), (&diff.candidate, &diff.candidate_only)];
     for (release, cells) in sides {
@@ -181,23 +193,23 @@ pub fn commits(commits: &Commits) -> (String, Vec<(String, String)>) {
 }
 
 /// Returns the column heads of a cell's table in a comparison of two releases.
-pub fn heads(diff: &Diff) -> [String; 8] {
+pub fn heads(diff: &Diff) -> [String; 6] {
     let (baseline, candidate) = (diff.baseline.as_str(), diff.candidate.as_str());
-    ["metric", baseline, candidate, "effect", "95 % interval", "delta", "sees", "verdict"]
-        .map(str::to_owned)
+    ["metric", baseline, candidate, "change", "95 % interval", "verdict"].map(str::to_owned)
 }
 
-/// Returns the texts of one row of a comparison table, in the order of [`heads`].
-pub fn cells(row: &Row) -> [String; 8] {
+/// Returns the texts of one row of a comparison table, in the order of [`heads`]: the means of both
+/// releases, effect, interval and verdict.
+pub fn cells(row: &Row) -> [String; 6] {
     let verdict = &row.verdict;
+    let mean =
+        |side: Option<&Summary>| side.map_or("-".to_owned(), |side| value(side.mean, row.unit));
     [
         row.title.clone(),
-        spread(row.baseline.as_ref(), row.unit),
-        spread(row.candidate.as_ref(), row.unit),
+        mean(row.baseline.as_ref()),
+        mean(row.candidate.as_ref()),
         verdict.effect_pct.map_or("-".to_owned(), percent),
         verdict.interval_pct.map_or("-".to_owned(), interval),
-        verdict.cliffs_delta.map_or("-".to_owned(), |delta| format!("{delta:+.2}")),
-        verdict.mde_pct.map_or("-".to_owned(), |mde| format!("{mde:.1} %")),
         word(row),
     ]
 }
@@ -209,41 +221,34 @@ pub fn rows(cell: &CellDiff) -> Vec<&Row> {
 }
 
 /// Returns the verdict as a word, with its qualification: waived, suspected or not reproduced. The
-/// word is `informs` for an inconclusive metric that is not release-blocking.
+/// word is `not judged` for an inconclusive metric that is not release-blocking.
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
     let name = verdict.name();
     if is_untested(row) {
-        return "informs".to_owned();
+        return "not judged".to_owned();
     }
-    let confirmed = matches!(verdict, VerdictKind::Regressed | VerdictKind::Improved);
+    let open = *verdict == VerdictKind::Inconclusive;
     match (waiver, suspected, stage) {
-        (Some(waiver), ..) => format!("{name}, waived: {waiver}"),
-        (None, true, Stage::Confirm) if !confirmed => format!("{name}: not reproduced"),
-        (None, true, Stage::Screen) => format!("{name}: suspected, not confirmed"),
+        (Some(_), ..) => format!("{name} (waived)"),
+        (None, true, Stage::Confirm) if open => "not reproduced".to_owned(),
+        (None, true, Stage::Screen) if open => "suspected, not confirmed".to_owned(),
         _ => name.to_owned(),
     }
 }
 
-/// Formats a percentage with its sign: `-5.2 %`.
+/// Formats a percentage with its sign, and with one decimal below 100: `-5.2 %`, `+121 %`.
 pub fn percent(value: f64) -> String {
-    format!("{value:+.1} %")
+    format!("{} %", signed(value))
 }
 
 /// Formats an interval in percent: `-5.9 to -4.6 %`.
 pub fn interval((low, high): (f64, f64)) -> String {
-    format!("{low:+.1} to {high:+.1} %")
+    format!("{} to {} %", signed(low), signed(high))
 }
 
-/// Formats a mean with its coefficient of variation, if known, and number of runs: `1316.8/s (CV
-/// 0.4 %, n 5)`; `-` without a summary.
-pub fn spread(summary: Option<&Summary>, unit: Unit) -> String {
-    let Some(summary) = summary else { return "-".to_owned() };
-    let value = value(summary.mean, unit);
-    match summary.cv {
-        Some(cv) => format!("{value} (CV {:.1} %, n {})", cv * 100.0, summary.n),
-        None => format!("{value} (n {})", summary.n),
-    }
+fn signed(value: f64) -> String {
+    if value.abs() < 99.95 { format!("{value:+.1}") } else { format!("{value:+.0}") }
 }
 
 /// Formats a value with the unit that people read: rates per second, times scaled to s, ms or us,

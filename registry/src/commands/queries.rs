@@ -144,7 +144,7 @@ pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
     let (engine, hardware) = (given.on.engine.clone(), given.on.hardware.clone());
     let filter = diff::Filter { engine, hardware };
     let mut diff = diff::diff(&loaded, baseline, candidate, &filter)?;
-    diff::apply_waivers(&mut diff, &loaded, world.unix_s());
+    diff::waivers::apply(&mut diff, &loaded, world.unix_s());
     diff.commits = commits_between(&given.sources.place.registry, &loaded, &diff);
     match given.format {
         DiffFormat::Text => print(diff::report::text(&diff).trim_end())?,
@@ -190,11 +190,8 @@ fn case_status(row: &Row) -> TestCaseStatus {
         VerdictKind::Inconclusive | VerdictKind::ChangedConfig => TestCaseStatus::skipped(),
         _ => TestCaseStatus::success(),
     };
-    let [_, before, after, effect, interval, delta, sees, _] = diff::words::cells(row);
-    let figures = format!(
-        "{}: {before} became {after}, {effect} (95 % interval {interval}, delta {delta}, sees {sees})",
-        diff::words::word(row)
-    );
+    let [_, before, after, effect, interval, word] = diff::words::cells(row);
+    let figures = format!("{word}: {before} became {after}, {effect} (95 % interval {interval})");
     status.set_type(row.verdict.verdict.name());
     status.set_message(figures);
     status

@@ -1,4 +1,4 @@
-//! Pages of picks, and pages that are lists, split into parts: scenarios, trends, health,
+//! Pages of picks and of engines side by side, and pages that are lists, split into parts: scenarios, trends, health,
 //! corrections, imports, labs.
 
 use std::collections::BTreeMap;
@@ -13,13 +13,36 @@ use crate::catalog;
 use crate::judged::Judged;
 use crate::link::{Link, Target};
 use crate::view::lab::{self, Lab};
-use crate::view::{corrections, health, imports, pick, subjects, trends};
+use crate::view::{corrections, health, imports, pick, side_by_side, subjects, trends};
 
 /// Largest number of rows on one page of a list (of a scenario's figures, failures, corrections,
 /// published results or trends); further rows are on further pages. A row is about a kilobyte.
 const ROWS: usize = 60;
 
 impl<'a> Contents<'a> {
+    /// Returns the pages of engines side by side, one for each model on each hardware that several
+    /// engines served.
+    pub(super) fn side_by_side(&'a self) -> Vec<Page<'a>> {
+        let places = self.catalog.places().into_iter();
+        let places = places.filter(|place| side_by_side::has_several(self.catalog, *place));
+        let page = |(model, hardware): (&'a str, &'a str)| {
+            let here =
+                |record: &RunRecord| record.model.id == model && record.hardware.id == hardware;
+            let sources = Sources::runs(self.catalog.runs_where(here)).with(self.events());
+            let crumbs = vec![
+                (model.to_owned(), Some(Target::Model { model: model.to_owned() })),
+                (hardware.to_owned(), None),
+            ];
+            let title = format!("{model} on {hardware}: engines side by side");
+            let (model, hardware) = (model.to_owned(), hardware.to_owned());
+            let target = Target::SideBySide { model: model.clone(), hardware: hardware.clone() };
+            self.page(("side_by_side", target), &title, crumbs, sources, move || {
+                side_by_side::view(self.catalog, &model, &hardware)
+            })
+        };
+        places.map(page).collect()
+    }
+
     /// Returns the pages of picks, one for each model and hardware.
     pub(super) fn picks(&'a self) -> Vec<Page<'a>> {
         let mut places: Vec<(&str, &str)> = self

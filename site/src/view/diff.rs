@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use judge::diff::words::{WORST_FIRST, conclusion, is_untested};
+use judge::diff::grouped::{self, LargeChange, Remark};
+use judge::diff::words::{WORST_FIRST, caveats, is_untested, until};
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
 use judge::order;
 use judge::summary::Summary;
 use minijinja::{Value, context};
-use schema::comparison::Broad;
+use schema::comparison::{AppliedWaiver, Broad, DecisionKind};
 use schema::verdict::{Cell, Stage, VerdictKind};
 
 use super::figure::{self, Figure};
@@ -46,16 +47,51 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
         baseline_page,
         candidate_page,
         counts => counts(diff),
-        conclusion => conclusion(diff),
-        // Shift of each release-blocking metric over all cells that were measured side by side,
-        // each counted once; it is information and no verdict.
+        // Change of each release-blocking metric over all scenarios that were measured side by
+        // side, each counted once; it is no verdict.
         broad => diff.broad.iter().map(shift).collect::<Value>(),
         // Cells in which only one of the releases ran.
         baseline_only => names(&diff.baseline_only),
         candidate_only => names(&diff.candidate_only),
         note => &diff.note,
         command => outside::command(&argv),
+        ..decision(diff)
     }
+}
+
+/// Builds the decision of a comparison: verdict and its tone, the sentence, what a reader must know
+/// beside it (outputs, moved defaults, DEGRADED runs), and the waivers.
+pub fn decision(diff: &Diff) -> Value {
+    let kind = diff.decision.verdict;
+    let waiver = |waiver: &AppliedWaiver| {
+        context! {
+            title => &waiver.title,
+            scenarios => outside::name(&waiver.scenarios.join(", ")),
+            until => outside::name(&until(waiver.until.as_deref())),
+            reason => outside::message(&waiver.reason),
+            event => outside::name(&waiver.event),
+        }
+    };
+    context! {
+        verdict => kind.name(),
+        verdict_tone => match kind {
+            DecisionKind::Hold => Tone::Loud,
+            DecisionKind::Ship => Tone::Firm,
+            DecisionKind::Inconclusive => Tone::Soft,
+        },
+        // The reasons without the verdict, which stands beside them.
+        sentence => outside::message(&reasons(&diff.decision.sentence)),
+        caveats => caveats(diff).iter().map(|text| outside::message(text)).collect::<Value>(),
+        waivers => diff.waivers.iter().map(waiver).collect::<Value>(),
+    }
+}
+
+/// Returns the sentence of a decision without the verdict that it begins with.
+fn reasons(sentence: &str) -> String {
+    let (_, reasons) = sentence.split_once(": ").unwrap_or(("", sentence));
+    let mut letters = reasons.chars();
+    let first = letters.next().map(|letter| letter.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
 }
 
 /// Formats a server flag whose values differ between two releases: the flag, and its values in
@@ -94,33 +130,62 @@ pub fn counts(diff: &Diff) -> Value {
 fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> Value {
     cells.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
     let first = cells.first().map(|cell| cell.cell.clone()).unwrap_or_default();
-    let mut gating = Vec::new();
-    let mut informing = Vec::new();
-    let mut remarks = Vec::new();
-    for cell in &cells {
-        for row in &cell.rows {
-            if row.gates { gating.push(row) } else { informing.push(row) }
+    let rows = cells.iter().flat_map(|cell| &cell.rows);
+    let (blocking, others): (Vec<&Row>, Vec<&Row>) = rows.partition(|row| row.gates);
+    let named = |scenarios: &[String]| outside::name(&grouped::scenarios(scenarios, cells.len()));
+    let remark = |remark: &Remark| (named(&remark.scenarios), outside::message(&remark.text));
+    let large = |change: &LargeChange| {
+        context! {
+            metric => &change.title,
+            change => range(change.range_pct),
+            scenarios => named(&change.scenarios),
         }
-        let scenario = outside::name(&cell.cell.scenario);
-        let remark = |remark: &String| (scenario.clone(), outside::message(remark));
-        remarks.extend(cell.remarks.iter().map(remark));
-    }
-    let charts = [throughput(pair, &cells), forest_plot(&gating)];
+    };
+    let large_changes = grouped::large(&cells);
+    let (worse, better): (Vec<&LargeChange>, Vec<&LargeChange>) =
+        large_changes.iter().partition(|change| change.worse);
+    let charts = [throughput(pair, &cells), forest_plot(&blocking)];
     context! {
         model => outside::name(&first.model),
         config => outside::name(&first.config),
         charts => charts.into_iter().flatten().collect::<Value>(),
-        // Remarks on the comparison that a reader has to know: scenario and sentence.
-        remarks,
+        // Remarks on the comparison: scenarios and sentence, each sentence once.
+        remarks => grouped::remarks(&cells).iter().map(remark).collect::<Value>(),
         // Flags that differ because a command sets them.
         changed => distinct(cells.iter().flat_map(|cell| &cell.changed).map(changed_flag)),
         // Flags whose value differs without any command naming them: the candidate moved their
         // default.
         moved => distinct(cells.iter().flat_map(|cell| &cell.moved).map(changed_flag)),
-        // Rows of release-blocking metrics; `informing` has those of other metrics.
-        gating => gating.into_iter().map(line).collect::<Value>(),
-        informing => informing.into_iter().map(line).collect::<Value>(),
+        // Large changes of metrics that are not release-blocking, for the worse and for the better.
+        worse => worse.into_iter().map(large).collect::<Value>(),
+        better => better.into_iter().map(large).collect::<Value>(),
+        blocking => table(blocking),
+        others => table(others),
     }
+}
+
+/// Builds a table of rows, with the columns that say something about them: the detectable effect
+/// where a release-blocking metric is undecided, Cliff's delta where the runs of both releases
+/// overlap.
+pub fn table(rows: Vec<&Row>) -> Value {
+    let overlaps = |row: &&Row| row.verdict.cliffs_delta.is_some_and(|delta| delta.abs() < 1.0);
+    context! {
+        has_detectable => rows.iter().any(|row| detectable(row).is_some()),
+        has_delta => rows.iter().any(overlaps),
+        rows => rows.into_iter().map(line).collect::<Value>(),
+    }
+}
+
+/// Returns the smallest effect, in percent, that as many pairs would have shown, for a
+/// release-blocking metric that is undecided: beside a verdict it would say nothing.
+fn detectable(row: &Row) -> Option<f64> {
+    let undecided = row.gates && row.verdict.verdict == VerdictKind::Inconclusive;
+    row.verdict.mde_pct.filter(|_| undecided)
+}
+
+/// Formats the smallest and the largest of several effects: `+615 to +987 %`.
+fn range((low, high): (f64, f64)) -> String {
+    if low == high { format::change(low) } else { format::interval((low, high)) }
 }
 
 /// Returns effect, interval and verdict of a row as texts; `-` for a missing effect or interval.
@@ -128,7 +193,7 @@ pub fn shown(row: &Row) -> (String, String, &'static str) {
     let verdict = &row.verdict;
     let effect = or_dash(verdict.effect_pct, format::change);
     let interval = or_dash(verdict.interval_pct, format::interval);
-    let word = if is_untested(row) { "informs" } else { words::verdict(verdict.verdict) };
+    let word = if is_untested(row) { "not judged" } else { words::verdict(verdict.verdict) };
     (effect, interval, word)
 }
 
@@ -138,6 +203,7 @@ pub fn line(row: &Row) -> Value {
     let means = row.baseline.iter().chain(&row.candidate).map(|summary| summary.mean);
     let scale = Scale::fit(row.unit, means.fold(0.0, f64::max));
     let (effect, interval, word) = shown(row);
+    let suspected = verdict.suspected && verdict.verdict == VerdictKind::Inconclusive;
     context! {
         scenario => outside::name(&verdict.cell.scenario),
         metric => &row.title,
@@ -150,34 +216,24 @@ pub fn line(row: &Row) -> Value {
         delta => or_dash(verdict.cliffs_delta, format::signed_share),
         pairs => verdict.pairs,
         floor => format!("{} %", verdict.floor_pct),
-        // Minimum detectable effect of the row's pairs.
-        detectable => or_dash(verdict.mde_pct, |pct| format!("{} %", format::half_width(pct))),
+        detectable => or_dash(detectable(row), |pct| format!("{} %", format::half_width(pct))),
         verdict => word,
-        // Direction of the change, `better` or `worse`; empty where the verdict claims none.
-        direction => direction(verdict.verdict),
+        // Qualification of the verdict in a word; the waiver itself stands above the tables.
         stage => match verdict.stage {
-            Stage::Estimate => "estimate",
-            Stage::Screen => "screen",
+            _ if verdict.waiver.is_some() => "waived",
+            Stage::Estimate => "",
+            Stage::Screen if suspected => "suspected, not confirmed",
+            Stage::Confirm if suspected => "not reproduced",
+            Stage::Screen => "",
             Stage::Confirm => "confirmed",
         },
         tone => tone(verdict.verdict),
-        waiver => outside::message(verdict.waiver.as_deref().unwrap_or_default()),
     }
 }
 
 fn mean(summary: Option<&Summary>, scale: Scale) -> Figure {
     let missing = || Figure::missing("no run of this side knows it");
     summary.map_or_else(missing, |summary| Figure::mean(summary, scale))
-}
-
-/// Returns the direction of a verdict, `better` or `worse`, only where the verdict claims one: an
-/// inconclusive positive effect is not a gain.
-fn direction(kind: VerdictKind) -> &'static str {
-    match kind {
-        VerdictKind::Regressed | VerdictKind::NewFailure => "worse",
-        VerdictKind::Improved | VerdictKind::FixedFailure => "better",
-        VerdictKind::Unchanged | VerdictKind::Inconclusive | VerdictKind::ChangedConfig => "",
-    }
 }
 
 fn tone(kind: VerdictKind) -> Tone {
@@ -216,17 +272,17 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
     if groups.is_empty() {
         return None;
     }
-    let caption = "Mean over launches, whiskers span them. In color: measured side by side.";
+    let caption = "Mean over runs, whiskers span them. In color: measured side by side.";
     let heads =
         ["Scenario".to_owned(), outside::name(&pair.baseline), outside::name(&pair.candidate)];
     let drawing = bars("tokens/s", &groups);
     Some(Chart::new("Output tokens per second", caption, drawing, heads, table))
 }
 
-fn forest_plot(gating: &[&Row]) -> Option<Chart> {
+fn forest_plot(blocking: &[&Row]) -> Option<Chart> {
     let mut rows = Vec::new();
     let mut table = Vec::new();
-    for row in gating {
+    for row in blocking {
         let verdict = &row.verdict;
         let Some(effect_pct) = verdict.effect_pct else { continue };
         let (effect, interval, word) = shown(row);
@@ -249,10 +305,10 @@ fn forest_plot(gating: &[&Row]) -> Option<Chart> {
     if rows.is_empty() {
         return None;
     }
-    let caption = "Effect with its 95 % interval. Inside the shaded floor nothing is called a \
-                   change. Filled: confirmed. In color: worse.";
-    let heads = ["Metric", "Effect", "95 % interval", "Verdict"];
-    Some(Chart::new("Change of what gates", caption, forest(&rows), heads, table))
+    let caption = "Change with its 95 % interval. Inside the shaded minimum effect nothing is called \
+                   a change. Filled: confirmed. Red: regressed.";
+    let heads = ["Metric", "Change", "95 % interval", "Verdict"];
+    Some(Chart::new("Change of release-blocking metrics", caption, forest(&rows), heads, table))
 }
 
 #[cfg(test)]
@@ -325,12 +381,53 @@ mod tests {
         assert!(format::change(output.effect_pct).starts_with("\u{2212}10."), "{output:?}");
         assert!(or_dash(output.interval_pct, format::interval).contains(" to "), "{output:?}");
         let models = models_of(&diff);
-        let mut rows = attribute(&models[0], "gating").try_iter().unwrap();
+        let blocking = attribute(&models[0], "blocking");
+        let mut rows = attribute(&blocking, "rows").try_iter().unwrap();
         let output = Value::from("Output tokens");
         let row = rows.find(|row| attribute(row, "metric") == output).unwrap();
         let delta = attribute(&row, "delta").to_string();
-        assert_eq!(delta, "\u{2212}1.00", "no launch of one is as fast as any of the other");
+        assert_eq!(delta, "\u{2212}1.00", "no run of one is as fast as any of the other");
+        let rows: Vec<&Row> =
+            diff.rows().filter(|row| row.verdict.metric == "output_tokens_per_s").collect();
+        let has_delta = attribute(&table(rows), "has_delta");
+        assert!(!has_delta.is_true(), "a column of ±1.00 says nothing");
         assert!(compared(&["sharegpt-lite"], &Changed::default()).broad.is_empty());
+    }
+
+    #[test]
+    fn a_detectable_effect_is_shown_for_undecided_metrics_only() {
+        let diff = compared(&["balanced-lite"], &Changed::default());
+        let mut rows: Vec<Row> = diff.rows().filter(|row| row.gates).cloned().collect();
+        let undecided = attribute(&table(rows.iter().collect()), "has_detectable");
+        assert!(undecided.is_true());
+        for row in &mut rows {
+            row.verdict.verdict = VerdictKind::Improved;
+        }
+        let table = table(rows.iter().collect());
+        assert!(!attribute(&table, "has_detectable").is_true());
+        let mut lines = attribute(&table, "rows").try_iter().unwrap();
+        assert!(lines.all(|line| attribute(&line, "detectable").to_string() == "-"));
+    }
+
+    #[test]
+    fn a_waiver_stands_above_the_tables_and_not_in_a_cell() {
+        let mut diff = compared(&["balanced-lite"], &Changed::default());
+        let reason = "A reason that would stretch a table. ".repeat(10);
+        diff.cells[0].rows[0].verdict.waiver = Some(reason.clone());
+        diff.waivers = vec![AppliedWaiver {
+            event: campaign_id(5),
+            title: "Peak memory".into(),
+            scenarios: vec!["balanced-lite@1".into()],
+            reason: reason.trim().to_owned(),
+            until: Some("2027-03-31T23:59:59Z".into()),
+        }];
+        let shown = decision(&diff);
+        let waiver = attribute(&shown, "waivers").get_item_by_index(0).unwrap();
+        assert_eq!(attribute(&waiver, "until").to_string(), "until 2027-03-31");
+        assert_eq!(attribute(&waiver, "reason").to_string(), reason.trim());
+        let line = line(&diff.cells[0].rows[0]);
+        assert_eq!(attribute(&line, "stage").to_string(), "waived");
+        assert!(!line.to_string().contains("stretch"), "{line}");
     }
 
     #[test]
@@ -346,8 +443,8 @@ mod tests {
             (names(model, "moved"), names(model, "changed")),
             (vec!["max-batch-size".into()], vec![])
         );
-        let conclusion = conclusion(&moved);
-        assert!(!conclusion.contains("changed configuration"), "{conclusion}");
+        let sentence = &moved.decision.sentence;
+        assert!(!sentence.contains("changed configuration"), "{sentence}");
         let asked = Changed { flags, argv: vec!["--max-batch-size".into()] };
         let model = &models_of(&compared(&["balanced-lite"], &asked))[0];
         assert_eq!(

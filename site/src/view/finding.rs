@@ -1,10 +1,13 @@
 //! Findings that a reader must see before trusting a row: failures, validity, and broken rules. Pages
 //! show them as badges.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use judge::diff::words::plural;
 use judge::facts;
-use judge::validity::headline;
+use judge::validity::{self, headline};
+use schema::metric::METRICS;
 use schema::run::{Kind, Level, RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
 
@@ -46,6 +49,10 @@ pub struct RuleFindings {
     pub runs: String,
     /// Claim of the quality rule that is broken; empty for a rule that this version does not have.
     pub title: String,
+    /// Reason why the rule matters, as a sentence; empty for a rule that this version does not have.
+    pub why: String,
+    /// Families of metrics that are doubtful where the rule is broken, in words.
+    pub affects: String,
     pub detail: String,
 }
 
@@ -136,17 +143,66 @@ pub fn by_rule(runs: &[&Run]) -> Vec<RuleFindings> {
             entry.0 += 1;
         }
     }
-    let finding =
-        |((warning, rule), (count, detail)): ((bool, &str), (usize, &str))| RuleFindings {
-            known: judge::rule(rule).is_some(),
+    let finding = |((warning, rule), (count, detail)): ((bool, &str), (usize, &str))| {
+        let known = judge::rule(rule);
+        RuleFindings {
+            known: known.is_some(),
             rule: outside::name(rule),
             level: if warning { "warning" } else { "error" },
             count,
             runs: format!("{count} of {}", runs.len()),
-            title: judge::rule(rule).map_or("", |rule| rule.title).to_owned(),
+            title: known.map_or("", |rule| rule.title).to_owned(),
+            why: known.map_or("", |rule| rule.why).to_owned(),
+            affects: known.map_or_else(String::new, |rule| words::families(rule.affects)),
             detail: outside::message(detail),
-        };
+        }
+    };
     found.into_iter().map(finding).collect()
+}
+
+/// Returns sentences about the runs of `cells` whose headline verdict is not VALID, one for each
+/// verdict and rule, and about cells that a single run measured.
+pub fn caveats(cells: &[Cell]) -> Vec<String> {
+    let runs: Vec<&Run> = cells.iter().flat_map(Cell::current).collect();
+    let mut found: BTreeMap<(Reverse<ValidityVerdict>, &str), usize> = BTreeMap::new();
+    for run in &runs {
+        let verdict = headline(run.record);
+        let rules = broken_headlines(run.record);
+        for rule in rules.iter().filter_map(|rule| judge::rule(rule)) {
+            *found.entry((Reverse(verdict), rule.id)).or_default() += 1;
+        }
+    }
+    let sentence = |((Reverse(verdict), id), count): ((Reverse<ValidityVerdict>, &str), usize)| {
+        let rule = judge::rule(id)?;
+        let (is, all) = (if count == 1 { "is" } else { "are" }, runs.len());
+        let affects = words::families(rule.affects);
+        Some(format!(
+            "{count} of {all} runs {is} {}, because the check \"{}\" ({id}) failed: {} It affects \
+             {affects}.",
+            verdict.name(),
+            rule.title,
+            rule.why
+        ))
+    };
+    let mut caveats: Vec<String> = found.into_iter().filter_map(sentence).collect();
+    let once = cells.iter().filter(|cell| cell.counted().count() == 1).count();
+    if once > 0 {
+        let of = plural(cells.len(), "scenario");
+        caveats.push(format!("{once} of {of} measured by a single run: the noise is not known."));
+    }
+    caveats
+}
+
+/// Returns the ids of the failed rules behind a headline verdict that is not VALID.
+fn broken_headlines(record: &RunRecord) -> Vec<String> {
+    let arrival = record.scenario.arrival.as_ref();
+    let blocking = METRICS.iter().filter(|metric| metric.gates_under(arrival));
+    let verdicts = blocking.map(|metric| validity::of_metric(metric, record));
+    let doubtful = verdicts.filter(|found| found.verdict != ValidityVerdict::Valid);
+    let mut rules: Vec<String> = doubtful.flat_map(|found| found.rules).collect();
+    rules.sort();
+    rules.dedup();
+    rules
 }
 
 /// Removes from each of `rows` the findings that all rows have, and returns those findings, so that

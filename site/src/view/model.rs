@@ -1,8 +1,13 @@
 //! View of one model of a release: charts, every metric, commands, configuration, runs.
 
+use std::collections::BTreeMap;
+
+use judge::newest::{self, Earlier};
+use judge::rules::rule_of_reason;
+use judge::validity;
 use minijinja::{Value, context};
 use schema::metric::METRICS;
-use schema::run::{Kind, ServerFacts};
+use schema::run::{Kind, RunRecord, ServerFacts, ValidityVerdict};
 use serde::Serialize;
 
 use super::fact::{self, Fact};
@@ -11,7 +16,7 @@ use super::finding::{self, RuleFindings};
 use super::{charts, words};
 use crate::catalog::{Cell, ReleaseKey, Run, distinct};
 use crate::chart::Chart;
-use crate::format::or_dash;
+use crate::format::{self, Scale, or_dash};
 use crate::link::{self, Link, Target};
 use crate::{outside, questions};
 
@@ -32,14 +37,41 @@ pub struct ModelView {
     pub commands: Value,
     pub configuration: Vec<Fact>,
     pub findings: Vec<RuleFindings>,
-    pub runs: Vec<RunRow>,
-    /// Number of the model's runs beyond those that its page lists; `data/runs.csv` has all.
-    pub more_runs: usize,
+    /// Runs behind the figures, grouped by state and finding, those with a finding first.
+    pub groups: Vec<RunGroup>,
+    /// Folder of the registry with the records of all runs of the model's release.
+    pub folder: Option<Target>,
+    /// Earlier campaigns of the same release and hardware, with their output throughput.
+    pub history: Vec<HistoryRow>,
 }
 
-/// Largest number of runs that the page of a model lists; where there are more, the page counts the
+/// Largest number of runs of a group that a page lists; where there are more, the page counts the
 /// others.
-const RUNS_MAX: usize = 80;
+const RUNS_MAX: usize = 40;
+
+/// Runs that share their state and their finding.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunGroup {
+    pub state: String,
+    /// Finding that the runs share, explained; empty where there is none.
+    pub finding: String,
+    /// What one of the runs says about it, with its figures; empty where there is no finding.
+    pub example: String,
+    pub count: usize,
+    pub runs: Vec<RunRow>,
+    /// Number of runs beyond those in `runs`; `data/runs.csv` has all.
+    pub more: usize,
+}
+
+/// Figure of a scenario in a campaign before the newest one.
+#[derive(Debug, Clone, Serialize)]
+pub struct HistoryRow {
+    pub scenario: String,
+    pub campaign: String,
+    pub figure: Figure,
+    /// Change from this campaign to the newest one; `-` where it cannot be computed.
+    pub drift: String,
+}
 
 /// Table of every metric of a model by scenario, with the numbers of runs and of failed requests.
 #[derive(Debug, Clone, Serialize)]
@@ -65,10 +97,6 @@ pub struct RunRow {
     pub record: Target,
     pub scenario: String,
     pub started: String,
-    pub state: String,
-    /// Explanation of the run's failure, doubtful validity, retraction or annotation; empty where
-    /// there is nothing to say.
-    pub note: String,
     pub output: Figure,
     pub retracted: bool,
 }
@@ -103,8 +131,9 @@ impl ModelView {
             commands: commands(&model, cells, &runs),
             configuration: fact::configuration(&runs),
             findings: finding::by_rule(&runs),
-            more_runs: runs.len().saturating_sub(RUNS_MAX),
-            runs: cells.iter().flat_map(run_rows).take(RUNS_MAX).collect(),
+            groups: groups(cells),
+            folder: runs.first().and_then(|run| folder(run)),
+            history: cells.iter().flat_map(history).collect(),
         }
     }
 }
@@ -185,24 +214,90 @@ fn bench_command(engine: &str, scenario: &str) -> String {
     )
 }
 
-fn run_rows(cell: &Cell) -> Vec<RunRow> {
-    let row = |run: &&Run| {
-        let alone = Cell { key: cell.key.clone(), runs: vec![*run] };
-        let time = run.record.time.as_ref();
-        let started = time.and_then(|time| time.started_at.as_deref());
-        RunRow {
-            id: outside::name(&run.record.id),
-            target: Link::run(run).target,
-            record: Target::Record { path: run.path.to_owned() },
-            scenario: outside::name(&cell.key.scenario),
-            started: or_dash(started, outside::name),
-            state: state(run),
-            note: note(run),
-            output: Column::new(figure::output(), [&alone]).figure(&alone),
-            retracted: run.retracted.is_some(),
+/// Groups the current runs of `cells` by state and finding.
+fn groups(cells: &[Cell]) -> Vec<RunGroup> {
+    let mut found: BTreeMap<(bool, String, String), RunGroup> = BTreeMap::new();
+    for cell in cells {
+        for run in cell.current() {
+            let (state, finding) = (state(run), finding_of(run));
+            let key = (finding.is_empty(), state.clone(), finding.clone());
+            let group = found.entry(key).or_insert_with(|| RunGroup {
+                example: if finding.is_empty() { String::new() } else { note(run) },
+                state,
+                finding,
+                count: 0,
+                runs: Vec::new(),
+                more: 0,
+            });
+            group.count += 1;
+            if group.runs.len() < RUNS_MAX {
+                group.runs.push(run_row(cell, run));
+            } else {
+                group.more += 1;
+            }
         }
+    }
+    found.into_values().collect()
+}
+
+/// Returns what a run shares with others of its state: retraction, class of its failure, and the
+/// rules behind its validity, explained by their claims; empty for a run whose release-blocking
+/// metrics are VALID.
+fn finding_of(run: &Run) -> String {
+    let record = run.record;
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(run.retracted.is_some().then(|| "retracted".to_owned()));
+    parts.extend(record.failure.as_ref().map(|found| words::class(found.class).to_owned()));
+    if validity::headline(record) != ValidityVerdict::Valid {
+        parts.extend(record.validity.reasons.iter().map(|text| explained(text)));
+    }
+    parts.join("; ")
+}
+
+/// Formats a reason of a record's validity without its figures: its id, and the claim of its rule
+/// that does not hold.
+fn explained(reason: &str) -> String {
+    let (id, _) = words::reason(reason);
+    let claim =
+        rule_of_reason(id).map(|(rule, _)| format!(" (failed check {}: {})", rule.id, rule.title));
+    format!("{}{}", outside::name(id), claim.unwrap_or_default())
+}
+
+/// Returns the folder of the registry in which the records of a run's release on its hardware lie;
+/// `None` where the path is not that of a run of a release.
+fn folder(run: &Run) -> Option<Target> {
+    let parts: Vec<&str> = run.path.split('/').collect();
+    let found = parts.first() == Some(&"runs") && parts.len() > 4;
+    found.then(|| Target::Record { path: parts[..4].join("/") })
+}
+
+/// Returns the earlier campaigns that measured a cell, with their output throughput.
+fn history(cell: &Cell) -> Vec<HistoryRow> {
+    let usable = cell.runs.iter().filter(|run| run.is_usable());
+    let records: Vec<&RunRecord> = usable.map(|run| run.record).collect();
+    let metric = figure::output();
+    let row = |earlier: Earlier| HistoryRow {
+        scenario: outside::name(&cell.key.scenario),
+        campaign: outside::name(&earlier.campaign),
+        figure: Figure::median(&earlier.figure, Scale::PER_SECOND),
+        drift: or_dash(earlier.drift_pct, format::change),
     };
-    cell.runs.iter().map(row).collect()
+    newest::history(metric, &records).into_iter().map(row).collect()
+}
+
+fn run_row(cell: &Cell, run: &Run) -> RunRow {
+    let alone = Cell { key: cell.key.clone(), runs: vec![run] };
+    let time = run.record.time.as_ref();
+    let started = time.and_then(|time| time.started_at.as_deref());
+    RunRow {
+        id: outside::name(&run.record.id),
+        target: Link::run(run).target,
+        record: Target::Record { path: run.path.to_owned() },
+        scenario: outside::name(&cell.key.scenario),
+        started: or_dash(started, outside::name),
+        output: Column::new(figure::output(), [&alone]).figure(&alone),
+        retracted: run.retracted.is_some(),
+    }
 }
 
 /// Returns status and validity of a run, as words; only the status for a run without figures.
@@ -211,7 +306,7 @@ pub fn state(run: &Run) -> String {
         return run.record.status.name().to_owned();
     }
     let record = run.record;
-    format!("{}, {}", record.status.name(), judge::validity::headline(record).name())
+    format!("{}, {}", record.status.name(), validity::headline(record).name())
 }
 
 /// Returns a text on the state of a run: retraction, failure, reasons for its validity,

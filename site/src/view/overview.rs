@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use judge::diff::Row;
-use judge::diff::words::conclusion;
 use judge::order;
 use minijinja::{Value, context};
 use schema::run::Status;
@@ -70,7 +69,7 @@ fn latest_verdict(judged: &Judged) -> Option<Value> {
         release => Link::release(&pair.releases()[1]),
         hardware => outside::name(&pair.hardware),
         since => Link::new(&format!("compared with {}", pair.baseline), pair.target()),
-        verdict => conclusion(found),
+        verdict => outside::message(&found.decision.sentence),
     })
 }
 

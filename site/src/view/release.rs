@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use judge::diff::words::{claims, conclusion, plural};
+use judge::diff::words::{claims, plural};
 use judge::diff::{CellDiff, Diff, Row};
 use judge::{facts, order};
 use minijinja::{Value, context};
@@ -31,9 +31,15 @@ pub const SUMMARY: [&str; 6] = [
     "e2e_us_p50",
 ];
 
-/// Builds the view of a release on a hardware from `runs`, which all belong to `key`. `related` are
-/// links to other pages about the release.
-pub fn view(key: &ReleaseKey, runs: &[&Run], related: Vec<Link>) -> Value {
+/// Builds the view of a release on a hardware from `runs`, which all belong to `key`. `leading` is
+/// the comparison with the release before, if there is one; `related` are links to other pages about
+/// the release.
+pub fn view(
+    key: &ReleaseKey,
+    runs: &[&Run],
+    leading: Option<&(Pair, Diff)>,
+    related: Vec<Link>,
+) -> Value {
     let cells = catalog::cells(runs);
     let ReleaseKey { engine, release, hardware } = key;
     context! {
@@ -43,6 +49,9 @@ pub fn view(key: &ReleaseKey, runs: &[&Run], related: Vec<Link>) -> Value {
         extent => extent(runs, &cells),
         // Sentences that a reader must see before any figure.
         notices => notices(runs),
+        since => leading.map(|(pair, found)| verdict(pair, found)),
+        // Sentences about figures that are doubtful.
+        caveats => finding::caveats(&cells),
         environment => fact::environment(runs),
         table => summary(&cells, key),
         // True where the page has room for its models; otherwise each has a page of its own.
@@ -223,6 +232,15 @@ fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> Value {
     }
 }
 
+/// Builds the verdict on a release: the decision of the comparison with the release before.
+fn verdict(pair: &Pair, found: &Diff) -> Value {
+    context! {
+        baseline => outside::name(&pair.baseline),
+        target => pair.target(),
+        ..diff::decision(found)
+    }
+}
+
 /// Builds the view of the changes since the release before, on one hardware.
 fn since(pair: &Pair, found: &Diff) -> Value {
     let flags = |cell: &CellDiff| {
@@ -233,16 +251,14 @@ fn since(pair: &Pair, found: &Diff) -> Value {
     let mut changed = distinct(found.cells.iter().flat_map(flags));
     changed.truncate(ROWS_MAX);
     context! {
-        baseline => outside::name(&pair.baseline),
-        target => pair.target(),
-        conclusion => conclusion(found),
         counts => diff::counts(found),
         heat => heat_table(pair, found),
         // Rows whose verdict claims a change, worst first.
-        rows => claims(found).into_iter().take(ROWS_MAX).map(diff::line).collect::<Value>(),
+        claims => diff::table(claims(found).into_iter().take(ROWS_MAX).collect()),
         // Models, each with a flag whose effective value differs.
         changed,
         noise => words::noise(found.noise_pct.values().flatten()),
+        ..verdict(pair, found)
     }
 }
 

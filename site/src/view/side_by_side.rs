@@ -1,5 +1,7 @@
 //! View of engines side by side: the latest release of each engine, for one model on one hardware.
 
+use std::collections::BTreeSet;
+
 use minijinja::{Value, context};
 use schema::run::Kind;
 
@@ -27,7 +29,12 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
         outside::name(parts.join(", ").trim_end_matches(", "))
     };
     let named: Vec<(String, &table::Row)> = rows.iter().map(|row| (series(row), row)).collect();
+    let [model_name, hardware_name] = [model, hardware].map(str::to_owned);
     context! {
+        model => Link::model(model),
+        // Page with this comparison alone; none where it compares one engine with nothing.
+        page => has_several(catalog, (model, hardware))
+            .then_some(Target::SideBySide { model: model_name, hardware: hardware_name }),
         hardware => outside::name(hardware),
         hardware_page => Target::Hardware { hardware: hardware.to_owned() },
         device => fact::device(&runs),
@@ -45,6 +52,14 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
         charts => charts::side_by_side(&named, &scenarios),
         findings => finding::by_rule(&runs),
     }
+}
+
+/// True where the latest releases of several engines served a model on a hardware, given by their
+/// names.
+pub fn has_several(catalog: &Catalog, (model, hardware): (&str, &str)) -> bool {
+    let runs = latest(catalog, model, hardware);
+    let engines: BTreeSet<&str> = runs.iter().map(|run| run.record.engine.name.as_str()).collect();
+    engines.len() > 1
 }
 
 /// Returns links to the imported reports that contain any of `runs`.

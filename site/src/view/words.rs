@@ -1,5 +1,6 @@
 //! Words that pages show for values of records: failures, arrival processes, verdicts and so on.
 
+use judge::rule::Family;
 use schema::metric::{Gates, METRICS};
 use schema::run::{Failure, FailureClass, Phase, PromptForm, RunRecord};
 use schema::scenario::Arrival;
@@ -38,6 +39,23 @@ fn phase(phase: Phase) -> &'static str {
         Phase::Warmup => "warming up",
         Phase::Measure => "measuring",
     }
+}
+
+/// Formats families of metrics that a rule affects: `all metrics`, or their names.
+pub fn families(families: &[Family]) -> String {
+    if families == Family::ALL {
+        return "all metrics".to_owned();
+    }
+    let name = |family: &Family| match family {
+        Family::Throughput => "throughput",
+        Family::Ttft => "TTFT",
+        Family::Tpot => "TPOT",
+        Family::Itl => "ITL",
+        Family::E2e => "E2E",
+        Family::Energy => "energy",
+    };
+    let names: Vec<&str> = families.iter().map(name).collect();
+    if names.is_empty() { "no metric".to_owned() } else { names.join(", ") }
 }
 
 /// Returns the words for the form in which prompts were sent.

@@ -1,0 +1,195 @@
+//! Decision of a comparison: ship, hold or inconclusive, with its reasons in one sentence.
+
+use std::collections::BTreeMap;
+
+use schema::comparison::{
+    AppliedWaiver, Decision, DecisionKind, Diff, Outputs, OutputsChange, Row,
+};
+use schema::metric::{Better, METRICS};
+use schema::verdict::VerdictKind;
+
+use super::words::{self, plural};
+
+/// Decides about the candidate of `diff`, from its rows, outputs and waivers.
+///
+/// *Hold* where a release-blocking metric regressed or failed without a waiver, or outputs changed
+/// without an explanation; else *inconclusive* where a release-blocking metric is undecided, or
+/// nothing was compared; else *ship*.
+pub fn of(diff: &Diff) -> Decision {
+    let blocking: Vec<&Row> = diff.rows().filter(|row| row.gates).collect();
+    let failing: Vec<&Row> = blocking.iter().copied().filter(|row| row.verdict.fails()).collect();
+    let unexplained = diff.outputs.iter().any(Outputs::is_unexplained);
+    let open: Vec<&Row> = blocking.iter().copied().filter(|row| is_open(row)).collect();
+    let (verdict, reasons) = if !failing.is_empty() || unexplained {
+        (DecisionKind::Hold, hold(&failing, unexplained))
+    } else if blocking.is_empty() {
+        let reason = if diff.cells.is_empty() {
+            "no scenario was measured with both releases"
+        } else {
+            "no release-blocking metric was measured"
+        };
+        (DecisionKind::Inconclusive, vec![reason.to_owned()])
+    } else if !open.is_empty() {
+        (DecisionKind::Inconclusive, inconclusive(&open, blocking.len()))
+    } else {
+        (DecisionKind::Ship, ship(diff, &blocking))
+    };
+    let mut name = verdict.name().to_owned();
+    name[..1].make_ascii_uppercase();
+    Decision { verdict, sentence: format!("{name}: {}.", reasons.join("; ")) }
+}
+
+fn is_open(row: &Row) -> bool {
+    matches!(row.verdict.verdict, VerdictKind::Inconclusive | VerdictKind::ChangedConfig)
+}
+
+/// Returns the reasons to hold: the worst regression or failure, the number of others, and changed
+/// outputs that nothing explains.
+fn hold(failing: &[&Row], unexplained: bool) -> Vec<String> {
+    let mut worst: Vec<&Row> = failing.to_vec();
+    worst.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    let mut reasons: Vec<String> = worst.first().map(|row| failure(row)).into_iter().collect();
+    if let others @ 1.. = worst.len().saturating_sub(1) {
+        reasons.push(format!("{} regressed or failed too", metrics(others)));
+    }
+    if unexplained {
+        reasons.push("outputs changed and nothing explains it".to_owned());
+    }
+    reasons
+}
+
+/// Returns the rank of a failing row: a new failure before any regression, regressions by size.
+fn size(row: &Row) -> f64 {
+    match row.verdict.verdict {
+        VerdictKind::NewFailure => f64::INFINITY,
+        _ => row.verdict.effect_pct.map_or(0.0, |effect| (effect / 100.0).ln_1p().abs()),
+    }
+}
+
+fn failure(row: &Row) -> String {
+    let scenario = &row.verdict.cell.scenario;
+    match (row.verdict.verdict, row.verdict.effect_pct) {
+        (VerdictKind::NewFailure, _) => {
+            format!("runs or requests of {scenario} fail that did not fail before")
+        }
+        (_, Some(effect)) => {
+            format!("{} of {scenario} regressed, {}", row.title, change((effect, effect)))
+        }
+        (_, None) => format!("{} of {scenario} regressed", row.title),
+    }
+}
+
+/// Returns the reasons for no conclusion: the largest regression that could not be excluded, and how
+/// many metrics are undecided or have a changed configuration.
+fn inconclusive(open: &[&Row], blocking: usize) -> Vec<String> {
+    let of_kind = |kind| open.iter().copied().filter(move |row: &&Row| row.verdict.verdict == kind);
+    let undecided = of_kind(VerdictKind::Inconclusive).count();
+    let changed = of_kind(VerdictKind::ChangedConfig).count();
+    let mut reasons = Vec::new();
+    let bounds = of_kind(VerdictKind::Inconclusive).filter_map(|row| Some((harm(row)?, row)));
+    if let Some((bound, row)) = bounds.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        let (title, scenario) = (&row.title, &row.verdict.cell.scenario);
+        reasons.push(if bound > 0.0 {
+            format!(
+                "a regression of up to {} of {title} in {scenario} could not be excluded",
+                size_of(bound)
+            )
+        } else {
+            format!("an improvement of {title} in {scenario} was not confirmed")
+        });
+    } else if undecided > 0 {
+        reasons.push("too few pairs of runs have valid figures".to_owned());
+    }
+    if undecided > 0 {
+        let are = if undecided == 1 { "is" } else { "are" };
+        reasons.push(format!("{undecided} of {} {are} undecided", metrics(blocking)));
+    }
+    if changed > 0 {
+        let was = if changed == 1 { "was" } else { "were" };
+        reasons.push(format!("{} {was} measured with a changed configuration", metrics(changed)));
+    }
+    reasons
+}
+
+/// Returns the worst effect, as a regression in percent, that the interval of a row includes; zero
+/// or less where the interval excludes every regression. `None` without an interval.
+fn harm(row: &Row) -> Option<f64> {
+    let (low, high) = row.verdict.interval_pct?;
+    Some(match row.better {
+        Better::Lower => high,
+        Better::Higher => -low,
+    })
+}
+
+/// Returns the reasons to ship: improvements by metric, waived regressions, and changed outputs.
+fn ship(diff: &Diff, blocking: &[&Row]) -> Vec<String> {
+    let of_kind = |kind| blocking.iter().copied().filter(move |row| row.verdict.verdict == kind);
+    let mut reasons = Vec::new();
+    let improved = ranges(of_kind(VerdictKind::Improved));
+    if !improved.is_empty() {
+        let words = improved.iter().map(|(title, range)| format!("{title} {}", change(*range)));
+        reasons.push(words.collect::<Vec<_>>().join(", "));
+    }
+    let waived: Vec<String> =
+        diff.waivers.iter().filter_map(|waiver| accepted(waiver, blocking)).collect();
+    if improved.is_empty() && waived.is_empty() {
+        reasons.push("no release-blocking metric changed".to_owned());
+    }
+    reasons.extend(waived);
+    let differ = |outputs: &&Outputs| outputs.change == OutputsChange::Differ;
+    if let Some(outputs) = diff.outputs.iter().find(differ) {
+        let explanation = outputs.explanation.as_deref().unwrap_or_default();
+        reasons.push(format!("outputs changed ({explanation})"));
+    }
+    reasons
+}
+
+/// Formats the regressions that a waiver accepts, with its last day; `None` for a waiver of outputs.
+fn accepted(waiver: &AppliedWaiver, blocking: &[&Row]) -> Option<String> {
+    let own = blocking.iter().copied().filter(|row| {
+        let scenario = &row.verdict.cell.scenario;
+        row.verdict.waiver.is_some()
+            && row.title == waiver.title
+            && waiver.scenarios.contains(scenario)
+    });
+    let (title, scenarios) = (&waiver.title, waiver.scenarios.join(", "));
+    let regressed = match ranges(own).first() {
+        Some((_, range)) => format!("{title} of {scenarios} regressed, {}", change(*range)),
+        None if waiver.scenarios.is_empty() => return None,
+        None => format!("{title} of {scenarios}"),
+    };
+    Some(format!("{regressed}, waived {}", words::until(waiver.until.as_deref())))
+}
+
+/// Returns title and smallest and largest effect, in percent, of each metric of `rows`, in the order
+/// of [`METRICS`].
+fn ranges<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<(&'a str, (f64, f64))> {
+    let mut found: BTreeMap<usize, (&str, (f64, f64))> = BTreeMap::new();
+    for row in rows {
+        let place = METRICS.iter().position(|metric| metric.name == row.verdict.metric);
+        let (Some(place), Some(effect)) = (place, row.verdict.effect_pct) else { continue };
+        let range = &mut found.entry(place).or_insert((&row.title, (effect, effect))).1;
+        *range = (range.0.min(effect), range.1.max(effect));
+    }
+    found.into_values().collect()
+}
+
+/// Formats a range of effects in percent as `up 121 to 165 %`, `down 56 to 62 %` or `up 3.2 %`.
+pub fn change((low, high): (f64, f64)) -> String {
+    let way = if high > 0.0 { "up" } else { "down" };
+    let (least, most) = if high > 0.0 { (low, high) } else { (-high, -low) };
+    let (least, most) = (size_of(least), size_of(most));
+    if least == most {
+        return format!("{way} {most}");
+    }
+    format!("{way} {} to {most}", least.trim_end_matches(" %"))
+}
+
+/// Formats a size in percent with one decimal below 10 and none above: `3.2 %`, `165 %`.
+fn size_of(pct: f64) -> String {
+    if pct.abs() < 9.95 { format!("{pct:.1} %") } else { format!("{pct:.0} %") }
+}
+
+fn metrics(count: usize) -> String {
+    plural(count, "release-blocking metric")
+}

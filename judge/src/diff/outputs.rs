@@ -1,0 +1,176 @@
+//! Comparison of two releases' outputs, from the hashes of the output token ids for fixed prompts
+//! that each run's record holds. A changed output blocks a release unless something explains it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schema::comparison::{FlagChange, Outputs, OutputsChange};
+use schema::run::{IdsSource, RunRecord};
+use schema::verdict::Cell;
+
+use super::Compared;
+
+/// Server flags, in normalized spelling, that set the number format of weights, activations or KV
+/// cache. A different value changes outputs, so it explains outputs that differ.
+const FORMAT_FLAGS: [&str; 8] = [
+    "dtype",
+    "kv-dtype",
+    "kv-cache-dtype",
+    "cache-type-k",
+    "cache-type-v",
+    "quantization",
+    "quant-policy",
+    "model-format",
+];
+
+/// Runs of both releases behind the figures of cells that differ in their scenario alone.
+#[derive(Debug, Default)]
+struct Sides<'a> {
+    baseline: Vec<&'a RunRecord>,
+    candidate: Vec<&'a RunRecord>,
+    /// Explanations of changed outputs: flags of [`FORMAT_FLAGS`] whose values differ.
+    explained: BTreeSet<String>,
+}
+
+/// Hash of the outputs for fixed prompts: number of prompts, true for ids of the suite's own
+/// tokenizer, and digest.
+/// Only hashes that share the first two can be compared.
+type Digest<'a> = (Option<u64>, bool, &'a str);
+
+/// Compares the outputs of both releases, once for each engine, hardware, model and configuration
+/// of `compared`: the fixed prompts are the same in every scenario.
+pub(super) fn of(compared: &[Compared<'_>]) -> Vec<Outputs> {
+    let mut groups: BTreeMap<Cell, Sides<'_>> = BTreeMap::new();
+    for cell in compared {
+        let group = Cell { scenario: String::new(), ..cell.cell.clone() };
+        let sides = groups.entry(group).or_default();
+        let (baseline, candidate) = cell.behind();
+        sides.baseline.extend(baseline);
+        sides.candidate.extend(candidate);
+        let moved = cell.differing.moved.iter().map(|change| (change, "the default of "));
+        let asked = cell.differing.asked.iter().map(|change| (change, ""));
+        let formats = moved.chain(asked).filter(|(change, _)| is_format(change));
+        sides.explained.extend(formats.map(|(change, whose)| explanation(change, whose)));
+    }
+    groups.into_iter().map(|(cell, sides)| outputs(cell, &sides)).collect()
+}
+
+fn is_format(change: &FlagChange) -> bool {
+    let name = change.flag.trim_start_matches('-').replace('_', "-");
+    FORMAT_FLAGS.contains(&name.as_str())
+}
+
+/// Formats a flag that explains changed outputs: `the default of dtype changed from f32 to int8`.
+fn explanation(change: &FlagChange, whose: &str) -> String {
+    let values = |values: &[String]| values.join(" or ").replace('"', "");
+    let (before, after) = (values(&change.baseline), values(&change.candidate));
+    format!("{whose}{} changed from {before} to {after}", change.flag)
+}
+
+fn outputs(cell: Cell, sides: &Sides<'_>) -> Outputs {
+    let (before, after) = (digests(&sides.baseline), digests(&sides.candidate));
+    let kinds = |digests: &BTreeSet<Digest<'_>>| -> BTreeSet<(Option<u64>, bool)> {
+        digests.iter().map(|(prompts, source, _)| (*prompts, *source)).collect()
+    };
+    let change = if before.is_empty() || after.is_empty() || kinds(&before) != kinds(&after) {
+        OutputsChange::NotCompared
+    } else if after.is_subset(&before) {
+        OutputsChange::Same
+    } else {
+        OutputsChange::Differ
+    };
+    let differ = change == OutputsChange::Differ;
+    let unstable = [(&sides.baseline, &before), (&sides.candidate, &after)].into_iter();
+    let unstable = unstable.filter(|(_, digests)| has_two_of_a_kind(digests));
+    let (agreement, reference) = agreement(&sides.candidate).unzip();
+    Outputs {
+        engine: cell.engine,
+        hardware: cell.hardware,
+        model: cell.model,
+        config: cell.config,
+        change,
+        prompts: after.iter().find_map(|digest| digest.0),
+        agreement,
+        reference,
+        explanation: if differ { explained(sides) } else { None },
+        unstable: unstable
+            .filter_map(|(runs, _)| Some(runs.first()?.engine.release.clone()))
+            .collect(),
+    }
+}
+
+/// Returns what explains changed outputs: flags, else the data type that the weights are computed
+/// in; `None` where neither changed.
+fn explained(sides: &Sides<'_>) -> Option<String> {
+    if !sides.explained.is_empty() {
+        return Some(Vec::from_iter(sides.explained.iter().cloned()).join(", "));
+    }
+    let dtypes = |runs: &[&RunRecord]| -> BTreeSet<String> {
+        runs.iter().filter_map(|run| run.model.dtype.clone()).collect()
+    };
+    let (before, after) = (dtypes(&sides.baseline), dtypes(&sides.candidate));
+    let changed = !before.is_empty() && !after.is_empty() && before.is_disjoint(&after);
+    let names = |dtypes: BTreeSet<String>| Vec::from_iter(dtypes).join(" or ");
+    changed.then(|| {
+        format!("weights are computed in {} and no longer in {}", names(after), names(before))
+    })
+}
+
+/// Returns the distinct hashes of outputs among `runs`.
+fn digests<'a>(runs: &[&'a RunRecord]) -> BTreeSet<Digest<'a>> {
+    let digest = |run: &&'a RunRecord| {
+        let found = run.correctness.as_ref()?;
+        // Records that are older than the field hold ids that the engine reported.
+        let own = found.ids_source == Some(IdsSource::Retokenized);
+        Some((found.prompts, own, found.tokens_sha256.as_deref()?))
+    };
+    runs.iter().filter_map(digest).collect()
+}
+
+/// True where runs of one release gave different outputs for the same prompts.
+fn has_two_of_a_kind(digests: &BTreeSet<Digest<'_>>) -> bool {
+    let kinds: BTreeSet<_> = digests.iter().map(|(prompts, source, _)| (prompts, source)).collect();
+    kinds.len() < digests.len()
+}
+
+/// Returns the smallest measured agreement among `runs`, with its reference; `None` where no run
+/// measured one, or the runs name several references.
+fn agreement(runs: &[&RunRecord]) -> Option<(f64, String)> {
+    let measured = runs.iter().filter_map(|run| {
+        let found = run.correctness.as_ref()?;
+        Some((found.agreement?, found.reference.as_deref()?))
+    });
+    let measured: Vec<(f64, &str)> = measured.collect();
+    let (_, reference) = measured.first()?;
+    if measured.iter().any(|(_, other)| other != reference) {
+        return None;
+    }
+    let least = measured.iter().map(|(share, _)| *share).min_by(f64::total_cmp)?;
+    Some((least, (*reference).to_owned()))
+}
+
+/// Returns a sentence about the outputs of one model: whether they are the same, differ or were not
+/// compared, the explanation and the agreement.
+pub fn sentence(outputs: &Outputs) -> String {
+    let prompts = outputs.prompts.map_or_else(String::new, |n| format!(" for {n} fixed prompts"));
+    let mut sentence = match outputs.change {
+        OutputsChange::Same => format!("Outputs are the same{prompts}"),
+        OutputsChange::NotCompared => "Outputs were not compared".to_owned(),
+        OutputsChange::Differ => match &outputs.explanation {
+            Some(explanation) => format!("Outputs differ{prompts}: {explanation}"),
+            None => format!("Outputs differ{prompts}, and nothing explains it"),
+        },
+    };
+    match (outputs.agreement, &outputs.reference) {
+        (Some(share), Some(reference)) => {
+            sentence +=
+                &format!("; {:.1} % of the tokens of {reference} are chosen", share * 100.0);
+        }
+        _ if outputs.change == OutputsChange::Differ => sentence += "; agreement was not measured",
+        _ => {}
+    }
+    if !outputs.unstable.is_empty() {
+        let releases = outputs.unstable.join(" and ");
+        sentence += &format!("; runs of {releases} gave different outputs for the same prompts");
+    }
+    sentence + "."
+}
