@@ -9,6 +9,7 @@ use schema::run::RunRecord;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::diff::cells::cell_of;
+use crate::validity;
 
 /// Probability, in percent, that all figures of an unchanged engine on an unchanged machine fall into
 /// their intervals. It is shared among the figures (Bonferroni).
@@ -168,7 +169,7 @@ fn predict(
     siblings: &[&RunRecord],
     new: &[RunRecord],
 ) -> Prediction {
-    let of = |run: &RunRecord| metric.value(run);
+    let of = |run: &RunRecord| validity::value(metric, run);
     let values: Vec<f64> = siblings.iter().filter_map(|run| of(run)).collect();
     let found: Option<Vec<f64>> = new.iter().map(of).collect();
     let found = found.filter(|found| !found.is_empty());
