@@ -8,9 +8,10 @@ use schema::run::{Level, RunRecord, ValidityVerdict};
 
 /// Returns the records of runs below `folder`.
 fn records(folder: &Path) -> Vec<RunRecord> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let entries =
+        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|path| path.is_dir());
-    let read = |path: &PathBuf| serde_json::from_slice(&fs::read(path).unwrap()).ok();
+    let read = |path: &PathBuf| serde_json::from_slice(&fs::read(path).expect("readable")).ok();
     let own: Vec<RunRecord> = files.iter().filter_map(read).collect();
     own.into_iter().chain(folders.iter().flat_map(|folder| records(folder))).collect()
 }

@@ -449,6 +449,7 @@ mod tests {
             ignore_eos: true,
             return_token_ids: false,
             usage_per_chunk: false,
+            prompt_logprobs: false,
         };
         let cases = [
             ("/v1/completions", ApiFormat::Completions, true),

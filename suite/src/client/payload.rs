@@ -177,6 +177,7 @@ mod tests {
             ignore_eos: takes_all,
             return_token_ids: takes_all,
             usage_per_chunk: false,
+            prompt_logprobs: false,
         };
         let entry = ManifestRequest {
             prompt: vec![1, 2, 3],

@@ -143,6 +143,7 @@ impl Sample {
                 ids_source: None,
                 reference: None,
                 agreement: Some(1.0),
+                ..Correctness::default()
             }),
             ..RunRecord::default()
         };
