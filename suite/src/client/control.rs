@@ -375,7 +375,11 @@ impl<'a> Caller<'a> {
         let mut buffer = [0; 8 << 10];
         while !decoder.is_done() {
             wire.socket().set_read_timeout(Some(left(deadline)?))?;
-            let count = wire.read(&mut buffer)?;
+            let count = match wire.read(&mut buffer) {
+                // A read with a time limit fails when this program is stopped and resumed.
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                read => read?,
+            };
             let now_ns = monotonic_ns();
             // A body without length and chunks ends with the connection.
             if count == 0 && decoder.ends_with_connection() {

@@ -117,13 +117,17 @@ fn assert_bounded(
         .iter()
         .filter(|metric| bounds.get(metric.name).is_some_and(|error| *error > metric.floor_pct));
     let above: Vec<String> = above.map(|metric| metric.name.to_owned()).collect();
-    // The test machine may have given its cores to others, which degrades all metrics.
-    let is_alone = found.validity.reasons.iter().all(|text| text.starts_with("client-error: "));
-    for (name, verdict) in found.validity.metrics.iter().filter(|_| is_alone) {
+    for (name, verdict) in found.validity.metrics.iter().filter(|_| is_judged_alone(found)) {
         let is_degraded = *verdict == ValidityVerdict::Degraded;
         assert_eq!(is_degraded, above.contains(name), "{claim}: `{name}` {verdict:?}");
     }
     above
+}
+
+/// True when nothing but the error bounds was held against a run. The host of the test machine may
+/// have given its cores to others (`steal`), which degrades all metrics.
+fn is_judged_alone(found: &Measurement) -> bool {
+    found.validity.reasons.iter().all(|text| text.starts_with("client-error: "))
 }
 
 /// Times of sending of the requests in nanoseconds of the monotonic clock, in the order of the plan.
@@ -160,12 +164,12 @@ fn prepare(workspace: &Workspace, requests: u64, tokens: usize, arrival: &str) {
     workspace.write("short.toml", &scenario.replace("requests = 2,", "requests = 0,"));
 }
 
-/// Times in milliseconds at which the scripted server writes the tokens of an answer: while the
-/// client is stopped it writes three.
+/// Times in milliseconds at which the scripted server writes the tokens of an answer, no more than
+/// 100 ms apart: while the client is stopped it writes three.
 fn script_ms(stop_ms: u64) -> Vec<u64> {
     let burst = (0..3).map(|i| 600 + i * stop_ms / 2);
     let before = (0..4).map(|i| 200 + i * 100);
-    let after = (0..4).map(|i| 800 + i * 100);
+    let after = (0..4).map(|i| 700 + i * 100);
     before.chain(burst).chain(after).collect()
 }
 
@@ -237,7 +241,8 @@ fn a_stop_of_the_client_degrades_exactly_the_metrics_that_it_touches() {
         assert!(stop_ms == 2 || degraded.contains(&longest), "{claim}: {degraded:?}");
         assert!(degraded.iter().all(|name| name.starts_with("itl_")), "{claim}: {degraded:?}");
         assert!(!degraded.contains(&"itl_token_us_mean".to_owned()), "{claim}: {degraded:?}");
-        assert_eq!(found.validity.verdict, ValidityVerdict::Valid, "{claim}: ITL blocks nothing");
+        let is_valid = found.validity.verdict == ValidityVerdict::Valid;
+        assert!(is_valid || !is_judged_alone(&found), "{claim}: ITL blocks nothing");
         let says = found.validity.reasons.iter().any(|text| text.starts_with("client-error: "));
         assert_eq!(says, !degraded.is_empty(), "{claim}: {:?}", found.validity.reasons);
     }
@@ -247,7 +252,8 @@ fn a_stop_of_the_client_degrades_exactly_the_metrics_that_it_touches() {
 fn a_client_that_is_left_alone_is_valid_with_all_its_metrics() {
     let (found, truths) = stopped_once(50, false);
     assert_eq!(assert_bounded(&found, &truths, "left alone"), Vec::<String>::new());
-    assert_eq!(found.validity.verdict, ValidityVerdict::Valid, "{:?}", found.validity.reasons);
+    let is_valid = found.validity.verdict == ValidityVerdict::Valid;
+    assert!(is_valid || !is_judged_alone(&found), "{:?}", found.validity.reasons);
     let bounds = found.client.and_then(|client| client.error_pct).expect("bounds");
     assert_eq!(bounds.len(), 20, "{bounds:?}");
 }

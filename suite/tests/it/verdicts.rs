@@ -256,8 +256,8 @@ fn a_client_that_is_held_up_moves_no_token_and_is_valid() {
     }
     assert_eq!(reasons(&found), Vec::<&str>::new());
     assert!(found.client.as_ref().and_then(|client| client.kernel_to_user_us_p99) >= Some(20_000));
-    let ttft = found.validity.metrics["ttft_us_p99"];
-    assert_eq!(ttft, ValidityVerdict::Valid, "{:?}", found.validity.reasons);
+    let says = |id: &str| found.validity.reasons.iter().any(|reason| reason.starts_with(id));
+    assert!(!says("client-error"), "{:?}", found.validity.reasons);
     let (mut origin_ns, mut samples) = (0, 0);
     for line in lines(&workspace) {
         let sample = match line {
