@@ -1,6 +1,7 @@
 //! Tests of pages: their text is that of the stored cases, they are well-formed, their links lead
 //! somewhere, and no text of a record becomes markup.
 
+mod comparisons;
 mod html;
 mod labs;
 
@@ -314,75 +315,6 @@ fn five_questions_are_answered_within_two_clicks() {
             assert!(page.text.contains(answer), "{question} {clicks:?} lacks `{answer}`");
         }
     }
-}
-
-#[test]
-fn a_comparison_begins_with_its_decision_and_a_waiver_stands_above_the_tables() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (registry, records) = own();
-    let out = built_from(&registry, &records, folder.path());
-    let at = "diff/redline/v0.9.2..v0.10.0/cpu-amd-epyc-f26m2s1-2c";
-    let page = fs::read_to_string(out.join(at).join("index.md")).expect("a page");
-    let (head, rest) = page.split_once("### Release-blocking metrics").expect("a table");
-    let (blocking, others) = rest.split_once("<summary>Other metrics").expect("both tables");
-    for verdict in ["regressed", "inconclusive", "improved"] {
-        let rows = blocking.lines().filter(|line| line.contains(&format!("| {verdict}"))).count();
-        let counted = page.contains(&format!("- {rows} {verdict}\n"));
-        assert_eq!(counted, rows > 0, "{rows} rows are {verdict}");
-    }
-    assert!(others.contains("| not judged |") && !others.contains("| inconclusive"));
-    // In this order: the verdict, outputs, moved defaults, degraded runs; the waiver before all tables.
-    let parts = [
-        "**SHIP.** Output tokens up 121 to 165 %",
-        "> Waived until 2027-03-31: Peak memory of ladder-lite-c1@1.",
-        "- Outputs differ for 4 fixed prompts: the default of dtype changed from f32 to int8; \
-         agreement was not measured.",
-        "- The default of dtype changed from \"f32\" to \"int8\"",
-        "- Degraded runs: ",
-    ];
-    let places: Vec<Option<usize>> = parts.iter().map(|part| head.find(part)).collect();
-    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {head}");
-    assert!(blocking.contains("| regressed (waived) |") && !blocking.contains("until 2027"));
-    assert!(!blocking.contains("Detectable") && !blocking.contains("Cliff"), "all are decided");
-    let html = fs::read_to_string(out.join(at).join("index.html")).expect("a page");
-    let cells = html.split("<td").skip(1).filter_map(|cell| cell.split("</td>").next());
-    assert!(!cells.into_iter().any(|cell| cell.contains("The peak is that of loading")));
-    let across = fs::read_to_string(out.join("r/redline/v0.10.0/index.md")).expect("a page");
-    let noise = across.lines().find(|line| line.starts_with("Noise, ")).expect("a line");
-    assert!(noise.contains(": Output tokens ±") && !noise.contains("E2E"), "{noise}");
-}
-
-#[test]
-fn a_large_change_of_another_metric_is_not_folded_and_remarks_are_said_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (registry, records) = own();
-    let out = built_from(&registry, &records, folder.path());
-    let read = |at: &str| fs::read_to_string(out.join(at)).expect("a page");
-    let page = read("diff/redline/v0.9.1..v0.9.2/cpu-intel-xeon-f6m85s7-2c/index.md");
-    let (shown, _) = page.split_once("<summary>Other metrics").expect("folded metrics");
-    let line = shown.lines().find(|line| line.contains("ITL p99")).expect("a line");
-    assert!(line.starts_with("- worse: ITL p99 +615 to +987 % in "), "{line}");
-    assert!(shown.contains("**INCONCLUSIVE.** A regression of up to "), "{shown}");
-    assert!(shown.contains("| Detectable change |"), "undecided metrics have one");
-    let page = read("diff/redline/v0.9.2..v0.10.0/cpu-amd-epyc-f26m2s1-2c/index.md");
-    let said = |text: &str| page.lines().filter(|line| line.contains(text)).count();
-    assert_eq!(said("older campaigns compared it too"), 1, "{page}");
-    assert_eq!(said("the baseline ran 3.1 to 15.7 % faster than in campaign"), 1, "{page}");
-}
-
-#[test]
-fn a_release_page_begins_with_the_verdict_and_groups_its_runs() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let (registry, records) = own();
-    let out = built_from(&registry, &records, folder.path());
-    let at = "r/redline/v0.10.0/cpu-amd-epyc-f26m2s1-2c";
-    let page = fs::read_to_string(out.join(at).join("index.md")).expect("a page");
-    let parts = ["**SHIP.**", "## Summary", "### Runs", "## Environment"];
-    let places: Vec<Option<usize>> = parts.iter().map(|part| page.find(part)).collect();
-    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {page}");
-    let groups: Vec<&str> = page.lines().filter(|line| line.contains(" runs: ok, ")).collect();
-    assert!((1..8).contains(&groups.len()), "{groups:?}");
-    assert!(page.matches(".json").count() < 12, "runs are grouped, not listed one by one");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use schema::comparison::{
 use schema::metric::{Better, METRICS};
 use schema::verdict::VerdictKind;
 
-use super::words::{self, plural};
+use super::words::{change, plural, size_of, until};
 
 /// Decides about the candidate of `diff`, from its rows, outputs and waivers.
 ///
@@ -158,7 +158,7 @@ fn accepted(waiver: &AppliedWaiver, blocking: &[&Row]) -> Option<String> {
         None if waiver.scenarios.is_empty() => return None,
         None => format!("{title} of {scenarios}"),
     };
-    Some(format!("{regressed}, waived {}", words::until(waiver.until.as_deref())))
+    Some(format!("{regressed}, waived {}", until(waiver.until.as_deref())))
 }
 
 /// Returns title and smallest and largest effect, in percent, of each metric of `rows`, in the order
@@ -172,22 +172,6 @@ fn ranges<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<(&'a str, (f64, f64))>
         *range = (range.0.min(effect), range.1.max(effect));
     }
     found.into_values().collect()
-}
-
-/// Formats a range of effects in percent as `up 121 to 165 %`, `down 56 to 62 %` or `up 3.2 %`.
-pub fn change((low, high): (f64, f64)) -> String {
-    let way = if high > 0.0 { "up" } else { "down" };
-    let (least, most) = if high > 0.0 { (low, high) } else { (-high, -low) };
-    let (least, most) = (size_of(least), size_of(most));
-    if least == most {
-        return format!("{way} {most}");
-    }
-    format!("{way} {} to {most}", least.trim_end_matches(" %"))
-}
-
-/// Formats a size in percent with one decimal below 10 and none above: `3.2 %`, `165 %`.
-fn size_of(pct: f64) -> String {
-    if pct.abs() < 9.95 { format!("{pct:.1} %") } else { format!("{pct:.0} %") }
 }
 
 fn metrics(count: usize) -> String {

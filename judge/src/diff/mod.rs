@@ -11,6 +11,7 @@
 
 pub mod broad;
 pub mod campaigns;
+pub mod caveats;
 pub mod cells;
 pub mod decision;
 pub mod drift;

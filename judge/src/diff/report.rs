@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use schema::comparison::{CellDiff, Diff, Row};
 use schema::verdict::{Cell, VerdictKind};
 
-use super::grouped;
-use super::words::{self, broad, cells, commits, heads, missing, rows, title, word};
+use super::words::{broad, cells, commits, heads, missing, rows, title, word};
+use super::{caveats, grouped};
 use crate::table::{columns, plain, wrapped};
 
 /// First line of the pull-request comment, by which a program finds the comment that it must
@@ -20,8 +20,8 @@ pub const MARKER: &str = "<!-- redline diff -->";
 pub fn text(diff: &Diff) -> String {
     let mut lines = vec![format!("{} -> {}", diff.baseline, diff.candidate)];
     lines.push(diff.decision.sentence.clone());
-    lines.extend(words::caveats(diff));
-    lines.extend(diff.waivers.iter().map(words::waiver));
+    lines.extend(caveats::caveats(diff));
+    lines.extend(diff.waivers.iter().map(caveats::waiver));
     if let Some((head, list)) = diff.commits.as_ref().map(commits) {
         lines.push(head);
         lines.extend(list.into_iter().map(|(id, subject)| format!("  {id} {subject}")));
@@ -77,7 +77,7 @@ fn model_text(text: &mut String, diff: &Diff, cells: &[&CellDiff]) {
     if !large.is_empty() {
         let _ = writeln!(text, "\nLarge changes of other metrics");
         for change in &large {
-            let _ = writeln!(text, "{}", wrapped(&words::large(change, cells.len()), 2));
+            let _ = writeln!(text, "{}", wrapped(&caveats::large(change, cells.len()), 2));
         }
     }
 }
@@ -101,12 +101,12 @@ pub fn markdown(diff: &Diff) -> String {
     let mut text =
         format!("{MARKER}\n## {} -> {}\n\n", name(&diff.baseline), name(&diff.candidate));
     let _ = writeln!(text, "**{}**\n", name(&diff.decision.sentence));
-    for line in words::caveats(diff) {
+    for line in caveats::caveats(diff) {
         let _ = writeln!(text, "- {}", name(&line));
     }
     let _ = writeln!(text);
     for waiver in &diff.waivers {
-        let _ = writeln!(text, "> {}\n", name(&words::waiver(waiver)));
+        let _ = writeln!(text, "> {}\n", name(&caveats::waiver(waiver)));
     }
     notable(&mut text, diff);
     for cells in models(diff) {
@@ -115,7 +115,7 @@ pub fn markdown(diff: &Diff) -> String {
             let of = format!("{}, {}", cells[0].cell.model, cells[0].cell.config);
             let _ = writeln!(text, "Large changes of other metrics ({}):\n", name(&of));
             for change in &large {
-                let _ = writeln!(text, "- {}", name(&words::large(change, cells.len())));
+                let _ = writeln!(text, "- {}", name(&caveats::large(change, cells.len())));
             }
             let _ = writeln!(text);
         }

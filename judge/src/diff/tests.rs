@@ -310,7 +310,7 @@ fn a_default_that_the_release_moved_is_named_and_judged() {
         assert_eq!((cell.moved[0].flag.as_str(), cell.changed.len()), ("max-batch-size", 0));
         assert_eq!(row_of(&diff, "output_tokens_per_s").verdict.verdict, kind);
         assert_eq!(diff.exit(), exit);
-        let caveats = words::caveats(&diff).join("\n");
+        let caveats = caveats::caveats(&diff).join("\n");
         let moved =
             "The default of max-batch-size changed from 128 to 256, which may be the cause.";
         assert!(caveats.contains(moved), "{caveats}");

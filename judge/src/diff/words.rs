@@ -1,13 +1,8 @@
 //! Wording of a comparison that its text and Markdown outputs share. Display only.
 
-use schema::comparison::{
-    AppliedWaiver, Broad, CellDiff, Commits, Diff, FlagChange, Outputs, Row, RunShare, Summary,
-};
+use schema::comparison::{Broad, CellDiff, Commits, Diff, Row, Summary};
 use schema::metric::Unit;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
-
-use super::grouped::{self, LargeChange};
-use super::{decision, outputs};
 
 /// Largest number of commits that a comparison lists; where there are more, it lists the newest.
 pub const COMMITS_SHOWN: usize = 12;
@@ -61,65 +56,6 @@ pub fn is_untested(row: &Row) -> bool {
 pub fn until(expires: Option<&str>) -> String {
     let day = |at: &str| at.chars().take(10).collect::<String>();
     expires.map_or_else(|| "without an end".to_owned(), |at| format!("until {}", day(at)))
-}
-
-/// Returns the sentences that stand below the decision: outputs, moved defaults and DEGRADED runs.
-pub fn caveats(diff: &Diff) -> Vec<String> {
-    let cells: Vec<&CellDiff> = diff.cells.iter().collect();
-    let several = diff.outputs.len() > 1;
-    let of_model = |outputs: &Outputs| {
-        let of = if several {
-            format!("{}, {}: ", outputs.model, outputs.config)
-        } else {
-            String::new()
-        };
-        of + &outputs::sentence(outputs)
-    };
-    let mut caveats: Vec<String> = diff.outputs.iter().map(of_model).collect();
-    for flag in grouped::flags(&cells, |cell| &cell.moved) {
-        caveats.push(format!("The default of {}, which may be the cause.", became(flag)));
-    }
-    for flag in grouped::flags(&cells, |cell| &cell.changed) {
-        caveats.push(format!("The commands differ in {}, so nothing is judged.", became(flag)));
-    }
-    caveats.extend(degraded(diff));
-    caveats
-}
-
-/// Formats a flag with its values: `dtype changed from "f32" to "int8"`.
-fn became(change: &FlagChange) -> String {
-    let FlagChange { flag, baseline, candidate } = change;
-    format!("{flag} changed from {} to {}", baseline.join(" or "), candidate.join(" or "))
-}
-
-/// Returns the sentence about the share of DEGRADED runs of each release; `None` without runs.
-fn degraded(diff: &Diff) -> Option<String> {
-    let (before, after) = (diff.baseline_degraded, diff.candidate_degraded);
-    let share =
-        |share: RunShare, release: &str| format!("{} of {} with {release}", share.count, share.of);
-    (before.of + after.of > 0).then(|| {
-        format!(
-            "Degraded runs: {} and {}.",
-            share(before, &diff.baseline),
-            share(after, &diff.candidate)
-        )
-    })
-}
-
-/// Returns the sentence of a waiver: what it accepts, until when, and why.
-pub fn waiver(waiver: &AppliedWaiver) -> String {
-    let AppliedWaiver { event, title, scenarios, reason, until: end } = waiver;
-    let of =
-        if scenarios.is_empty() { String::new() } else { format!(" of {}", scenarios.join(", ")) };
-    format!("{title}{of}, waived {} (event {event}): {reason}", until(end.as_deref()))
-}
-
-/// Returns the sentence about a large change of a metric that is not release-blocking.
-pub fn large(change: &LargeChange, all: usize) -> String {
-    let LargeChange { title, worse, range_pct, scenarios } = change;
-    let way = if *worse { "worse" } else { "better" };
-    let size = decision::change(*range_pct);
-    format!("{title} {size} ({way}) in {}", grouped::scenarios(scenarios, all))
 }
 
 /// Returns sentences about the shift of each release-blocking metric over all cells of an engine on
@@ -235,6 +171,22 @@ pub fn word(row: &Row) -> String {
         (None, true, Stage::Screen) if open => "suspected, not confirmed".to_owned(),
         _ => name.to_owned(),
     }
+}
+
+/// Formats a range of effects in percent as `up 121 to 165 %`, `down 56 to 62 %` or `up 3.2 %`.
+pub fn change((low, high): (f64, f64)) -> String {
+    let way = if high > 0.0 { "up" } else { "down" };
+    let (least, most) = if high > 0.0 { (low, high) } else { (-high, -low) };
+    let (least, most) = (size_of(least), size_of(most));
+    if least == most {
+        return format!("{way} {most}");
+    }
+    format!("{way} {} to {most}", least.trim_end_matches(" %"))
+}
+
+/// Formats a size in percent with one decimal below 10 and none above: `3.2 %`, `165 %`.
+pub fn size_of(pct: f64) -> String {
+    if pct.abs() < 9.95 { format!("{pct:.1} %") } else { format!("{pct:.0} %") }
 }
 
 /// Formats a percentage with its sign, and with one decimal below 100: `-5.2 %`, `+121 %`.

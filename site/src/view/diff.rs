@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use judge::diff::caveats::caveats;
 use judge::diff::grouped::{self, LargeChange, Remark};
-use judge::diff::words::{WORST_FIRST, caveats, is_untested, until};
+use judge::diff::words::{WORST_FIRST, is_untested, until};
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
 use judge::order;
 use judge::summary::Summary;

@@ -67,7 +67,7 @@ pub fn view(
 const CELLS_INLINE: usize = 8;
 /// Largest number of runs with which a release's page shows its models itself; with more it would
 /// be too long for a phone, so each model has a page of its own.
-const RUNS_INLINE: usize = 60;
+const RUNS_INLINE: usize = 200;
 
 /// True where the page of a release shows the charts and lists of `cells` itself, because neither
 /// the cells nor their runs are too many.

@@ -185,7 +185,7 @@ fn degraded_runs_are_counted_on_each_side() {
     assert_eq!(diff.baseline_degraded, RunShare { count: 0, of: 13 });
     assert_eq!(diff.candidate_degraded, RunShare { count: 3, of: 13 });
     let said = "Degraded runs: 0 of 13 with v0.9.1 and 3 of 13 with v0.9.2.";
-    assert!(words::caveats(&diff).contains(&said.to_owned()), "{:?}", words::caveats(&diff));
+    assert!(caveats::caveats(&diff).contains(&said.to_owned()), "{:?}", caveats::caveats(&diff));
 }
 
 #[test]

@@ -1,0 +1,67 @@
+//! Sentences that stand below the decision of a comparison: caveats, waivers and large changes.
+//! Display only.
+
+use schema::comparison::{AppliedWaiver, CellDiff, Diff, FlagChange, Outputs, RunShare};
+
+use super::grouped::{self, LargeChange};
+use super::outputs;
+use super::words::{change, until};
+
+/// Returns the sentences that stand below the decision: outputs, moved defaults and DEGRADED runs.
+pub fn caveats(diff: &Diff) -> Vec<String> {
+    let cells: Vec<&CellDiff> = diff.cells.iter().collect();
+    let several = diff.outputs.len() > 1;
+    let of_model = |outputs: &Outputs| {
+        let of = if several {
+            format!("{}, {}: ", outputs.model, outputs.config)
+        } else {
+            String::new()
+        };
+        of + &outputs::sentence(outputs)
+    };
+    let mut caveats: Vec<String> = diff.outputs.iter().map(of_model).collect();
+    for flag in grouped::flags(&cells, |cell| &cell.moved) {
+        caveats.push(format!("The default of {}, which may be the cause.", became(flag)));
+    }
+    for flag in grouped::flags(&cells, |cell| &cell.changed) {
+        caveats.push(format!("The commands differ in {}, so nothing is judged.", became(flag)));
+    }
+    caveats.extend(degraded(diff));
+    caveats
+}
+
+/// Formats a flag with its values: `dtype changed from "f32" to "int8"`.
+fn became(change: &FlagChange) -> String {
+    let FlagChange { flag, baseline, candidate } = change;
+    format!("{flag} changed from {} to {}", baseline.join(" or "), candidate.join(" or "))
+}
+
+/// Returns the sentence about the share of DEGRADED runs of each release; `None` without runs.
+fn degraded(diff: &Diff) -> Option<String> {
+    let (before, after) = (diff.baseline_degraded, diff.candidate_degraded);
+    let share =
+        |share: RunShare, release: &str| format!("{} of {} with {release}", share.count, share.of);
+    (before.of + after.of > 0).then(|| {
+        format!(
+            "Degraded runs: {} and {}.",
+            share(before, &diff.baseline),
+            share(after, &diff.candidate)
+        )
+    })
+}
+
+/// Returns the sentence of a waiver: what it accepts, until when, and why.
+pub fn waiver(waiver: &AppliedWaiver) -> String {
+    let AppliedWaiver { event, title, scenarios, reason, until: end } = waiver;
+    let of =
+        if scenarios.is_empty() { String::new() } else { format!(" of {}", scenarios.join(", ")) };
+    format!("{title}{of}, waived {} (event {event}): {reason}", until(end.as_deref()))
+}
+
+/// Returns the sentence about a large change of a metric that is not release-blocking.
+pub fn large(found: &LargeChange, all: usize) -> String {
+    let LargeChange { title, worse, range_pct, scenarios } = found;
+    let way = if *worse { "worse" } else { "better" };
+    let size = change(*range_pct);
+    format!("{title} {size} ({way}) in {}", grouped::scenarios(scenarios, all))
+}
