@@ -62,9 +62,9 @@ fn open(pair: &Pair, row: &Row) -> Value {
 /// Builds the line about the latest release: the comparison that leads to it, with its verdict in a
 /// sentence. `None` where no release was compared with one before.
 fn latest_verdict(judged: &Judged) -> Option<Value> {
-    let of_own = judged.diffs.iter().filter(|(pair, _)| pair.engine == OWN);
-    let (pair, found) =
-        of_own.max_by(|(a, _), (b, _)| order::releases(&a.candidate, &b.candidate))?;
+    let of_own = || judged.diffs.iter().filter(|(pair, _)| pair.engine == OWN);
+    let newest = order::newest(of_own().map(|(pair, _)| pair.candidate.as_str()))?;
+    let (pair, found) = of_own().find(|(pair, _)| pair.candidate == newest)?;
     Some(context! {
         release => Link::release(&pair.releases()[1]),
         hardware => outside::name(&pair.hardware),
