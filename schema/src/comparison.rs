@@ -119,6 +119,10 @@ pub struct Outputs {
     /// Explanation of outputs that differ, such as a default that moved or a waiver; null where
     /// nothing explains them, and for outputs that do not differ.
     pub explanation: Option<String>,
+    /// Perplexity of the fixed text with the baseline and with the candidate; left out where a side
+    /// did not measure it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perplexity: Option<(f64, f64)>,
     /// Releases whose own runs gave different outputs for the same prompts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unstable: Vec<String>,

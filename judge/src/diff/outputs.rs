@@ -8,6 +8,8 @@ use schema::run::{IdsSource, RunRecord};
 use schema::verdict::Cell;
 
 use super::Compared;
+use crate::quantile::median;
+use crate::summary::difference_pct;
 
 /// Server flags, in normalized spelling, that set the number format of weights, activations or KV
 /// cache. A different value changes outputs, so it explains outputs that differ.
@@ -81,7 +83,8 @@ fn outputs(cell: Cell, sides: &Sides<'_>) -> Outputs {
     let differ = change == OutputsChange::Differ;
     let unstable = [(&sides.baseline, &before), (&sides.candidate, &after)].into_iter();
     let unstable = unstable.filter(|(_, digests)| has_two_of_a_kind(digests));
-    let (agreement, reference) = agreement(&sides.candidate).unzip();
+    let measured = agreement(&sides.candidate).or_else(|| agreement(&sides.baseline));
+    let (agreement, reference) = measured.unzip();
     Outputs {
         engine: cell.engine,
         hardware: cell.hardware,
@@ -92,6 +95,7 @@ fn outputs(cell: Cell, sides: &Sides<'_>) -> Outputs {
         agreement,
         reference,
         explanation: if differ { explained(sides) } else { None },
+        perplexity: perplexity(&sides.baseline).zip(perplexity(&sides.candidate)),
         unstable: unstable
             .filter_map(|(runs, _)| Some(runs.first()?.engine.release.clone()))
             .collect(),
@@ -132,12 +136,21 @@ fn has_two_of_a_kind(digests: &BTreeSet<Digest<'_>>) -> bool {
     kinds.len() < digests.len()
 }
 
+/// Returns the median perplexity of the fixed text among `runs`; `None` where no run measured it.
+fn perplexity(runs: &[&RunRecord]) -> Option<f64> {
+    let found = runs.iter().filter_map(|run| run.correctness.as_ref()?.perplexity);
+    median(&found.collect::<Vec<f64>>())
+}
+
 /// Returns the smallest measured agreement among `runs`, with its reference; `None` where no run
-/// measured one, or the runs name several references.
+/// measured one, or the runs name several references. A run that was compared with another run of
+/// its own release says nothing about two releases.
 fn agreement(runs: &[&RunRecord]) -> Option<(f64, String)> {
     let measured = runs.iter().filter_map(|run| {
         let found = run.correctness.as_ref()?;
-        Some((found.agreement?, found.reference.as_deref()?))
+        let reference = found.reference.as_deref()?;
+        let is_own = reference.ends_with(&run.engine.release);
+        Some((found.agreement?, reference)).filter(|_| !is_own)
     });
     let measured: Vec<(f64, &str)> = measured.collect();
     let (_, reference) = measured.first()?;
@@ -167,6 +180,11 @@ pub fn sentence(outputs: &Outputs) -> String {
         }
         _ if outputs.change == OutputsChange::Differ => sentence += "; agreement was not measured",
         _ => {}
+    }
+    if let Some((before, after)) = outputs.perplexity {
+        let change = difference_pct(after, before).unwrap_or(0.0);
+        sentence +=
+            &format!("; perplexity of a fixed text {before:.3}, then {after:.3} ({change:+.2} %)");
     }
     if !outputs.unstable.is_empty() {
         let releases = outputs.unstable.join(" and ");

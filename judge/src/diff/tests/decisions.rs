@@ -142,6 +142,27 @@ fn a_measured_agreement_is_part_of_the_sentence() {
 }
 
 #[test]
+fn a_release_that_is_compared_with_itself_says_nothing_and_perplexity_does() {
+    let runs = with_candidate(two_stages(1.0, 1.0), |run| {
+        other_outputs(run);
+        let found = run.correctness.as_mut().unwrap();
+        (found.agreement, found.reference) = (Some(1.0), Some("redline v0.9.2".into()));
+    });
+    let measured = |mut run: RunRecord| {
+        let is_new = run.engine.release == "v0.9.2";
+        let found = run.correctness.as_mut().unwrap();
+        found.perplexity = Some(if is_new { 20.2 } else { 20.0 });
+        if !is_new {
+            (found.agreement, found.reference) = (Some(0.5), Some("redline v0.9.2".into()));
+        }
+        reseal(run)
+    };
+    let said = outputs::sentence(&compare_all(runs.into_iter().map(measured).collect()).outputs[0]);
+    assert!(said.contains("50.0 % of the tokens of redline v0.9.2"), "{said}");
+    assert!(said.contains("perplexity of a fixed text 20.000, then 20.200 (+1.00 %)"), "{said}");
+}
+
+#[test]
 fn a_waiver_accepts_a_regression_or_changed_outputs_and_is_named_with_its_day() {
     let unix_s = 0;
     let mut registry = registry(two_stages(0.9, 0.9));
