@@ -23,6 +23,7 @@ mod outside;
 pub mod pages;
 mod questions;
 mod template;
+pub mod terminal;
 pub mod text;
 mod view;
 

@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use judge::Registry;
 use schema::exit::Exit;
-use site::{Catalog, ReleaseKey, RenderError, Renderer, build, document, pages, text};
+use site::{Catalog, ReleaseKey, RenderError, Renderer, build, document, pages, terminal, text};
 
 /// Renders a registry: pages are a pure function of its records.
 #[derive(Debug, Parser)]
@@ -85,6 +85,9 @@ struct Part {
     /// Document in a folder beside `results/`, whose marked part holds what this registry measured.
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
+    /// SVG file with a picture of the terminal after the newest campaign.
+    #[arg(long, value_name = "FILE")]
+    terminal: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -132,6 +135,12 @@ fn run(command: &Command) -> Result<Exit> {
             {
                 println!("{} changed", file.display());
             }
+            if let Some(file) = &part.terminal
+                && let Some(picture) = terminal::picture(&catalog)?
+                && terminal::write(file, &picture)?
+            {
+                println!("{} changed", file.display());
+            }
         }
         Command::Build { source, out, address, repository } => {
             let registry = read(source)?;
@@ -160,6 +169,10 @@ fn run(command: &Command) -> Result<Exit> {
             let mut stale = pages::stale(&catalog, &renderer, &source.results())?;
             if let Some(file) = &part.document {
                 stale.extend(document::stale(file, &document::measured(&catalog, &renderer)?)?);
+            }
+            if let Some(file) = &part.terminal {
+                let picture = terminal::picture(&catalog)?;
+                stale.extend(picture.and_then(|picture| terminal::stale(file, &picture)));
             }
             for problem in &stale {
                 println!("{problem}");

@@ -25,10 +25,9 @@ export async function everyPage({ open, site, address, folder }) {
           const where = nodes.slice(0, 3).map((node) => node.html.slice(0, 160));
           wrong.push(`${path} at ${width}, ${colorScheme}: ${id}: ${where.join(" | ")}`);
         }
-        await page.screenshot({
-          path: join(folder, `${kind}-${width}-${colorScheme}.png`),
-          fullPage: true,
-        });
+        const picture = join(folder, `${kind}-${width}-${colorScheme}`);
+        await page.screenshot({ path: `${picture}.png`, fullPage: true });
+        await page.screenshot({ path: `${picture}-top.png` });
       }
     }
   }

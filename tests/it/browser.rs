@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use fixtures::cache;
+use fixtures::{cache, files_under};
+use schema::canonical::sha256_hex;
 use tests::clone::repository;
 use tests::program::{built, command, run};
 
@@ -104,4 +105,35 @@ fn extra_the_site_holds_its_promises_in_a_real_browser() {
     let ended = run(node.current_dir(folder.path()).stdin(Stdio::null())).expect_code(0);
     println!("{}screenshots: {}", ended.stdout, pictures.display());
     assert!(!ended.stdout.contains("NOT OK"), "{}", ended.stdout);
+    landing_picture_is_fresh(&pictures.join("start-1280-light-top.png"));
+}
+
+/// Checks that README.md's picture of the site was made from today's templates and styles. Records
+/// may be newer: they change what the picture shows, not how the site looks. With the variable
+/// `REDLINE_RENEW_PICTURES` the picture is replaced by `taken`.
+fn landing_picture_is_fresh(taken: &Path) {
+    let root = repository();
+    let folders = ["templates/pages", "templates/partials", "site/static"];
+    let sources = folders.iter().flat_map(|folder| files_under(&root.join(folder)));
+    let mut text = String::new();
+    for file in sources {
+        let bytes = std::fs::read(&file).expect("readable");
+        text.push_str(&format!("{} {}\n", file.display(), sha256_hex(&bytes)));
+    }
+    let text = text.replace(&root.display().to_string(), "");
+    let hash = sha256_hex(text.as_bytes());
+    let (picture, note) =
+        (root.join("docs/images/overview.png"), root.join("docs/images/overview.sha256"));
+    if std::env::var_os("REDLINE_RENEW_PICTURES").is_some() {
+        std::fs::copy(taken, &picture).expect("a copy");
+        std::fs::write(&note, format!("{hash}\n")).expect("writable");
+    }
+    let noted = std::fs::read_to_string(&note).unwrap_or_default();
+    assert!(picture.is_file() && taken.is_file());
+    assert_eq!(
+        noted.trim(),
+        hash,
+        "the site looks different from docs/images/overview.png; hint: run this test with \
+         REDLINE_RENEW_PICTURES=1 and commit docs/images"
+    );
 }

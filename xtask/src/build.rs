@@ -9,6 +9,9 @@ use crate::shell::Shell;
 /// Name of the program that renders the site and the registry's pages.
 const SITE: &str = "redline-site";
 
+/// Picture of the terminal after the newest campaign, which README.md shows.
+const TERMINAL: &str = "docs/images/release-bench.svg";
+
 /// Names of the measurement programs, which are built together. The engine is not among them,
 /// because a release of it is built from its own worktree.
 const TOOLS: &[&str] = &[
@@ -92,7 +95,8 @@ fn with_document(mut words: Vec<OsString>, rest: &[OsString]) -> Vec<OsString> {
         ["--registry", "--overlay", "--out"].iter().any(|flag| word.starts_with(flag))
     };
     if !rest.iter().any(names_another) {
-        words.extend(["--document", "docs/method/performance.md"].map(OsString::from));
+        let own = ["--document", "docs/method/performance.md", "--terminal", TERMINAL];
+        words.extend(own.map(OsString::from));
     }
     words.extend_from_slice(rest);
     words

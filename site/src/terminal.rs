@@ -1,0 +1,106 @@
+//! Picture of a terminal as SVG: the command that measured the newest release, and the table that it
+//! printed. A pure function of the records, so that it is as fresh as the pages.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::catalog::{Catalog, ReleaseKey};
+use crate::{escape, text};
+
+/// Height of a line, and width of a character of the monospaced font, in SVG units.
+const LINE: (usize, usize) = (18, 8);
+/// Space around the text, in SVG units.
+const MARGIN: usize = 16;
+/// Number of columns of the terminal.
+const COLUMNS: usize = judge::table::COLUMNS;
+
+/// Draws the terminal after the newest campaign of a release; `None` where the registry has no
+/// measured release.
+///
+/// # Errors
+///
+/// Never: the release is one of the registry.
+pub fn picture(catalog: &Catalog) -> Result<Option<String>> {
+    let Some(key) = newest(catalog) else { return Ok(None) };
+    let table = text::release(catalog, &key)?;
+    let engine = match key.engine.as_str() {
+        "redline" => String::new(),
+        other => format!("--engine {other} "),
+    };
+    let command = format!("$ cargo xtask release-bench {engine}{}", key.release);
+    let lines: Vec<&str> = std::iter::once(command.as_str()).chain(table.lines()).collect();
+    Ok(Some(svg(&lines)))
+}
+
+/// Returns the release and hardware of the campaign that was started last.
+fn newest(catalog: &Catalog) -> Option<ReleaseKey> {
+    let mut newest: Option<(String, ReleaseKey)> = None;
+    for (key, runs) in catalog.releases() {
+        for campaign in runs.iter().filter_map(|run| run.record.campaign.as_ref()) {
+            // Ids are ULIDs, which sort by time.
+            if newest.as_ref().is_none_or(|(id, _)| *id < campaign.id) {
+                newest = Some((campaign.id.clone(), key.clone()));
+            }
+        }
+    }
+    newest.map(|(_, key)| key)
+}
+
+fn svg(lines: &[&str]) -> String {
+    let width = COLUMNS * LINE.1 + 2 * MARGIN;
+    let height = lines.len() * LINE.0 + 2 * MARGIN;
+    let mut out = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+         width=\"{width}\" height=\"{height}\" role=\"img\">\n\
+         <title>Output of cargo xtask release-bench</title>\n\
+         <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#14181f\"/>\n\
+         <g font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, monospace\" \
+         font-size=\"13\" fill=\"#dfe5ee\" xml:space=\"preserve\">\n"
+    );
+    for (index, line) in lines.iter().enumerate().filter(|(_, line)| !line.is_empty()) {
+        let y = MARGIN + (index + 1) * LINE.0 - 5;
+        let length = line.chars().count() * LINE.1;
+        // The length is given, so that columns line up in whichever font is there.
+        let _ = writeln!(
+            out,
+            "<text x=\"{MARGIN}\" y=\"{y}\" textLength=\"{length}\">{}</text>",
+            escape::html(line)
+        );
+    }
+    out.push_str("</g>\n</svg>\n");
+    out
+}
+
+/// Writes the picture to `file`. Returns true when that changed the file.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn write(file: &Path, picture: &str) -> Result<bool> {
+    if stale(file, picture).is_none() {
+        return Ok(false);
+    }
+    std::fs::write(file, picture).with_context(|| format!("cannot write `{}`", file.display()))?;
+    Ok(true)
+}
+
+/// Returns a line that reports that `file` is not the picture; `None` where it is.
+pub fn stale(file: &Path, picture: &str) -> Option<String> {
+    let found = std::fs::read_to_string(file).unwrap_or_default();
+    (found != picture).then(|| format!("`{}` is not what the records render", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_line_is_a_text_of_its_own_length_and_markup_is_escaped() {
+        let picture = svg(&["$ a <b>", "", "  c"]);
+        assert!(picture.contains("y=\"29\" textLength=\"56\">$ a &lt;b&gt;</text>"), "{picture}");
+        assert!(picture.contains("y=\"65\" textLength=\"24\">  c</text>"), "{picture}");
+        assert_eq!(picture.matches("<text ").count(), 2);
+    }
+}
