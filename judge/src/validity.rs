@@ -1,15 +1,16 @@
 //! Validity of single metrics: the verdict on one metric of one run, the rules behind it, and the
 //! truth gate, which decides whether a figure may be ranked, drawn or summarized.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use schema::metric::{METRICS, Metric};
-use schema::run::{Check, Level, RunRecord, Status, ValidityVerdict};
+use schema::run::{Check, Level, RunRecord, Status, Validity, ValidityVerdict};
 
 use crate::client_error;
 use crate::findings_later;
-use crate::rule::{Family, Rule};
-use crate::rules::rule_of_reason;
+use crate::rule::{Evidence, Family, Reason, Rule};
+use crate::rules::{RULES, rule_of_reason};
 
 /// Name of the metric that counts failures. Rules about lost requests do not make it doubtful,
 /// because it is their statement.
@@ -81,6 +82,28 @@ pub fn verdicts(record: &RunRecord) -> BTreeMap<String, ValidityVerdict> {
     let measured = METRICS.iter().filter(|metric| metric.value(record).is_some());
     let judged = measured.map(|metric| (metric.name.to_owned(), of_metric(metric, record).verdict));
     if record.metrics.is_some() { judged.collect() } else { BTreeMap::new() }
+}
+
+/// Returns the verdict of the load generator on a fresh run and on each of its metrics, with a
+/// sentence for each reason, the worst first. The verdict on the run is that of its
+/// release-blocking metrics. `record` needs only the sections (top-level fields) that a measurement
+/// has.
+pub fn of_fresh(record: &RunRecord, evidence: &Evidence) -> Validity {
+    let mut found: Vec<(&Reason, String)> = Vec::new();
+    let current = RULES.iter().filter(|rule| rule.until.is_none());
+    for condition in current.flat_map(|rule| rule.conditions) {
+        let Some(reason) = &condition.reason else { continue };
+        if let Some(Err(figures)) = condition.outcome(record, Some(evidence)) {
+            found.push((reason, format!("{}: {figures}", reason.id)));
+        }
+    }
+    found.sort_by_key(|(reason, _)| Reverse(reason.verdict));
+    let verdict = found.first().map_or(ValidityVerdict::Valid, |(worst, _)| worst.verdict);
+    let reasons = found.into_iter().map(|(_, sentence)| sentence).collect();
+    let mut judged = RunRecord { checks_rev: crate::CHECKS_REV, ..record.clone() };
+    judged.validity = Validity { verdict, reasons, ..Validity::default() };
+    let (verdict, metrics) = (headline(&judged), verdicts(&judged));
+    Validity { verdict, metrics, ..judged.validity }
 }
 
 /// Returns the value of `metric` in `record` if it may be ranked, drawn and summarized; `None`

@@ -1,4 +1,4 @@
-//! List of all quality rules over one run, and the verdict of the load generator on its own run.
+//! List of all quality rules over one run, and the reasons that the load generator gives.
 //!
 //! Rules that need files or other records are elsewhere: `E01` (path equals key) and `E03` (hash)
 //! are storage rules of the registry; `E09` (the same figures in two runs), `W08` (configuration
@@ -14,13 +14,11 @@ mod parts;
 mod published;
 mod telemetry;
 
-use std::cmp::Reverse;
 use std::sync::LazyLock;
 
-use schema::run::{RunRecord, Validity, ValidityVerdict};
+use schema::run::ValidityVerdict;
 
-use crate::rule::{Evidence, Outcome, Reason, Rule};
-use crate::validity;
+use crate::rule::{Outcome, Reason, Rule};
 
 /// All quality rules over one run, ordered by id, which is the order in which findings are listed
 /// and stored.
@@ -64,28 +62,6 @@ pub fn rule_of_reason(id: &str) -> Option<(&'static Rule, ValidityVerdict)> {
         reasons.find(|reason| reason.id == id).map(|reason| reason.verdict)
     };
     RULES.iter().find_map(|rule| Some((rule, verdict(rule)?)))
-}
-
-/// Returns the verdict of the load generator on a fresh run and on each of its metrics, with a
-/// sentence for each reason, the worst first. The verdict on the run is that of its
-/// release-blocking metrics. `record` needs only the sections (top-level fields) that a measurement
-/// has.
-pub fn validity(record: &RunRecord, evidence: &Evidence) -> Validity {
-    let mut found: Vec<(&Reason, String)> = Vec::new();
-    let current = RULES.iter().filter(|rule| rule.until.is_none());
-    for condition in current.flat_map(|rule| rule.conditions) {
-        let Some(reason) = &condition.reason else { continue };
-        if let Some(Err(figures)) = condition.outcome(record, Some(evidence)) {
-            found.push((reason, format!("{}: {figures}", reason.id)));
-        }
-    }
-    found.sort_by_key(|(reason, _)| Reverse(reason.verdict));
-    let verdict = found.first().map_or(ValidityVerdict::Valid, |(worst, _)| worst.verdict);
-    let reasons = found.into_iter().map(|(_, sentence)| sentence).collect();
-    let mut judged = RunRecord { checks_rev: crate::CHECKS_REV, ..record.clone() };
-    judged.validity = Validity { verdict, reasons, ..Validity::default() };
-    let (verdict, metrics) = (validity::headline(&judged), validity::verdicts(&judged));
-    Validity { verdict, metrics, ..judged.validity }
 }
 
 /// True when two values differ by at most `share` of the second: `|left - right| <= share *

@@ -13,7 +13,7 @@ use std::time::Duration;
 pub use correctness::Reference;
 use judge::quantile::{quantile, quantile_of_floats};
 use judge::rule::Evidence;
-use judge::rules::validity;
+use judge::validity;
 use schema::engine::EngineFile;
 use schema::manifest::ManifestRequest;
 use schema::measurement::{Measurement, SCHEMA};
@@ -266,7 +266,7 @@ impl Assignment<'_> {
         measurement.cache = Some(cache);
         let mut record = RunRecord::default();
         measurement.clone().fill(&mut record);
-        measurement.validity = validity(&record, &self.evidence(&answered, &all));
+        measurement.validity = validity::of_fresh(&record, &self.evidence(&answered, &all));
         (measurement, met(self.slos, &answered))
     }
 

@@ -10,7 +10,8 @@ use schema::scenario::{Arrival, CacheProtocol};
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Throttled};
 
 use crate::rule::Evidence;
-use crate::rules::{reasons, validity};
+use crate::rules::reasons;
+use crate::validity::of_fresh;
 
 /// Fresh run of a test: its record, as far as the load generator knows it, and the evidence that no
 /// record holds.
@@ -117,7 +118,7 @@ fn clean() -> Run {
 fn judged(change: impl FnOnce(&mut Run)) -> Validity {
     let mut run = clean();
     change(&mut run);
-    validity(&run.record, &run.evidence)
+    of_fresh(&run.record, &run.evidence)
 }
 
 /// Asserts that a run is VALID with all its metrics, and has no notes.
