@@ -84,6 +84,28 @@ pub fn verdicts(record: &RunRecord) -> BTreeMap<String, ValidityVerdict> {
     if record.metrics.is_some() { judged.collect() } else { BTreeMap::new() }
 }
 
+/// Returns the verdict of the load generator on a fresh run and on each of its metrics, with a
+/// sentence for each reason, the worst first. The verdict on the run is that of its
+/// release-blocking metrics. `record` needs only the sections (top-level fields) that a measurement
+/// has.
+pub fn of_fresh(record: &RunRecord, evidence: &Evidence) -> Validity {
+    let mut found: Vec<(&Reason, String)> = Vec::new();
+    let current = RULES.iter().filter(|rule| rule.until.is_none());
+    for condition in current.flat_map(|rule| rule.conditions) {
+        let Some(reason) = &condition.reason else { continue };
+        if let Some(Err(figures)) = condition.outcome(record, Some(evidence)) {
+            found.push((reason, format!("{}: {figures}", reason.id)));
+        }
+    }
+    found.sort_by_key(|(reason, _)| Reverse(reason.verdict));
+    let verdict = found.first().map_or(ValidityVerdict::Valid, |(worst, _)| worst.verdict);
+    let reasons = found.into_iter().map(|(_, sentence)| sentence).collect();
+    let mut judged = RunRecord { checks_rev: crate::CHECKS_REV, ..record.clone() };
+    judged.validity = Validity { verdict, reasons, ..Validity::default() };
+    let (verdict, metrics) = (headline(&judged), verdicts(&judged));
+    Validity { verdict, metrics, ..judged.validity }
+}
+
 /// Returns the value of `metric` in `record` if it may be ranked, drawn and summarized; `None`
 /// where the run did not measure the metric, the metric is INVALID, the run lost too many requests,
 /// or it has no figures. The number of failed requests is returned whenever it is known.
@@ -107,28 +129,6 @@ pub fn headline(record: &RunRecord) -> ValidityVerdict {
     let verdicts = blocking(record).map(|metric| of_metric(metric, record).verdict);
     let worst = verdicts.max().unwrap_or(record.validity.verdict);
     if has_figures(record) { worst } else { worst.max(record.validity.verdict) }
-}
-
-/// Returns the verdict of the load generator on a fresh run and on each of its metrics, with a
-/// sentence for each reason, the worst first. The verdict on the run is that of its
-/// release-blocking metrics. `record` needs only the sections (top-level fields) that a measurement
-/// has.
-pub fn of_fresh(record: &RunRecord, evidence: &Evidence) -> Validity {
-    let mut found: Vec<(&Reason, String)> = Vec::new();
-    let current = RULES.iter().filter(|rule| rule.until.is_none());
-    for condition in current.flat_map(|rule| rule.conditions) {
-        let Some(reason) = &condition.reason else { continue };
-        if let Some(Err(figures)) = condition.outcome(record, Some(evidence)) {
-            found.push((reason, format!("{}: {figures}", reason.id)));
-        }
-    }
-    found.sort_by_key(|(reason, _)| Reverse(reason.verdict));
-    let verdict = found.first().map_or(ValidityVerdict::Valid, |(worst, _)| worst.verdict);
-    let reasons = found.into_iter().map(|(_, sentence)| sentence).collect();
-    let mut judged = RunRecord { checks_rev: crate::CHECKS_REV, ..record.clone() };
-    judged.validity = Validity { verdict, reasons, ..Validity::default() };
-    let (verdict, metrics) = (headline(&judged), verdicts(&judged));
-    Validity { verdict, metrics, ..judged.validity }
 }
 
 /// Returns the metrics that the run measured and that block a release in its scenario.

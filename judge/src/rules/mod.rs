@@ -1,4 +1,4 @@
-//! List of all quality rules over one run, and the reasons that the load generator can give.
+//! List of all quality rules over one run, and the reasons that the load generator gives.
 //!
 //! Rules that need files or other records are elsewhere: `E01` (path equals key) and `E03` (hash)
 //! are storage rules of the registry; `E09` (the same figures in two runs), `W08` (configuration

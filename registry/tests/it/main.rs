@@ -16,3 +16,4 @@ mod record;
 mod scratch;
 mod simulation;
 mod sync;
+mod validity;

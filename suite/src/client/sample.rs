@@ -30,10 +30,9 @@ impl Moment {
     }
 
     /// Returns how much earlier than `at_ns` bytes may have arrived that are not the last of the
-    /// read, in nanoseconds, at most `u32::MAX`. They were sent after `sent_ns`.
-    pub fn early_ns(&self, sent_ns: u64) -> u32 {
-        let since_ns = self.since_ns.max(sent_ns);
-        u32::try_from(self.at_ns.saturating_sub(since_ns)).unwrap_or(u32::MAX)
+    /// read, in nanoseconds. They were sent after `sent_ns`.
+    pub fn early_ns(&self, sent_ns: u64) -> u64 {
+        self.at_ns.saturating_sub(self.since_ns.max(sent_ns))
     }
 
     /// Returns the delay between the bytes' arrival and their read in nanoseconds, at most
@@ -107,7 +106,7 @@ pub struct ChunkStamp {
     pub lag_ns: u32,
     /// Error bound in nanoseconds: the chunk may have arrived earlier than `at_ns` by at most this.
     /// Zero for the last chunk of a read that the kernel stamped.
-    pub early_ns: u32,
+    pub early_ns: u64,
     /// Number of tokens in the chunk, by its ids or the running usage; `None` where neither is
     /// sent.
     pub tokens: Option<u32>,

@@ -287,3 +287,27 @@ impl EventReader {
         sample.usage = chunk.usage.or(sample.usage);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the error bounds of the chunks of a read that brought `chunks` of them at 100 ns,
+    /// where the socket had nothing at 10 ns.
+    fn bounds(chunks: usize, stamped: bool) -> Vec<u64> {
+        let mut stream = Stream::new(Sample::default(), ApiFormat::Completions);
+        let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+        stream.take(head, Moment::at(5));
+        let event = "data: {\"choices\":[{\"index\":0,\"text\":\" t\"}]}\n\n".repeat(chunks);
+        let at = Moment { since_ns: 10, at_ns: 100, user_ns: 120, stamped };
+        stream.take(event.as_bytes(), at);
+        stream.sample.chunks.iter().map(|chunk| chunk.early_ns).collect()
+    }
+
+    #[test]
+    fn the_last_chunk_of_a_stamped_read_is_exact_and_those_before_it_are_bounded() {
+        assert_eq!(bounds(1, true), [0]);
+        assert_eq!(bounds(3, true), [90, 90, 0]);
+        assert_eq!(bounds(2, false), [90, 90]);
+    }
+}

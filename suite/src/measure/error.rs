@@ -124,7 +124,7 @@ impl Latencies {
     fn take(&mut self, request: &Answered<'_>) {
         let sample = request.sample;
         let (Some(sent), Some((first, last))) = (sample.sent_ns, sample.span()) else { return };
-        let [first_early, last_early] = [first, last].map(|chunk| u64::from(chunk.early_ns));
+        let [first_early, last_early] = [first.early_ns, last.early_ns];
         let ttft = first.at_ns.saturating_sub(sent);
         let e2e = last.at_ns.saturating_sub(sent);
         let late = sample.schedule_lag_ns().unwrap_or(0) + CLOCK_NS;
@@ -144,7 +144,7 @@ impl Latencies {
         let mut moved = Moved::default();
         for pair in request.sample.chunks.windows(2) {
             let gap = pair[1].at_ns.saturating_sub(pair[0].at_ns);
-            let [more, less] = [pair[0], pair[1]].map(|chunk| u64::from(chunk.early_ns) + CLOCK_NS);
+            let [more, less] = [pair[0], pair[1]].map(|chunk| chunk.early_ns + CLOCK_NS);
             moved.push(gap, less, more);
         }
         let per_token = |gaps: &[u64]| token_gaps(gaps, &request.credit.per_chunk);
@@ -160,9 +160,8 @@ impl Latencies {
 /// otherwise the server has its requests, and only the ends of the run move.
 fn rate_error(answered: &[Answered<'_>], wall: Wall, influence: Influence) -> f64 {
     let samples = || answered.iter().map(|request| request.sample);
-    let last_early = |request: &Answered<'_>| {
-        request.sample.span().map_or(0, |(_, last)| u64::from(last.early_ns))
-    };
+    let last_early =
+        |request: &Answered<'_>| request.sample.span().map_or(0, |(_, last)| last.early_ns);
     let end: u64 = answered.iter().map(last_early).max().unwrap_or(0);
     let delayed = if influence.chained {
         let idle: u64 = samples().map(|sample| sample.send_lag_ns() + sample.idle_ns).sum();
@@ -192,4 +191,72 @@ fn percent(share: f64) -> f64 {
 
 fn float_len(samples: &[u64]) -> f64 {
     float(samples.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::sample::{ChunkStamp, Sample};
+    use crate::measure::tally::untokenized;
+
+    const MS: u64 = 1_000_000;
+
+    /// Answer of three tokens, of which the second may have come 10 ms earlier: it was read with
+    /// the third one.
+    fn sample(send_ns: u64, idle_ns: u64) -> Sample {
+        let chunk = |(ms, early_ms): (u64, u64)| ChunkStamp {
+            at_ns: ms * MS,
+            lag_ns: 0,
+            early_ns: early_ms * MS,
+            tokens: Some(1),
+            text_bytes: 1,
+        };
+        Sample {
+            taken_ns: Some(0),
+            sent_ns: Some(0),
+            send_ns,
+            idle_ns,
+            chunks: [(100, 0), (120, 10), (120, 0)].map(chunk).to_vec(),
+            ..Sample::default()
+        }
+    }
+
+    fn errors(sample: Sample, influence: Influence) -> BTreeMap<String, f64> {
+        let samples = [sample];
+        error_pct(&untokenized(&samples), Wall { start_ns: 0, end_ns: 120 * MS }, influence)
+    }
+
+    fn is(found: &BTreeMap<String, f64>, name: &str, percent: f64) {
+        assert!((found[name] - percent).abs() < 0.001, "`{name}`: {}", found[name]);
+    }
+
+    #[test]
+    fn only_figures_that_a_chunk_may_have_moved_have_a_wide_bound() {
+        let found = errors(sample(0, 0), Influence::default());
+        // The gaps are 20 and 0 ms, and may be 10 and 10: their median is between 5 and 15.
+        is(&found, "itl_token_us_p50", 50.05);
+        is(&found, "itl_token_us_mean", 0.025);
+        is(&found, "ttft_us_p50", 0.005);
+        is(&found, "tpot_us_p99", 0.025);
+        is(&found, "e2e_us_mean", 0.0042);
+        is(&found, "output_tokens_per_s", 0.0);
+        assert_eq!(found.len(), 20);
+    }
+
+    #[test]
+    fn a_late_send_moves_what_counts_from_it() {
+        let found = errors(sample(6 * MS, 0), Influence::default());
+        is(&found, "ttft_us_p50", 6.005);
+        is(&found, "e2e_us_p50", 5.0042);
+        is(&found, "tpot_us_p50", 0.025);
+        is(&found, "requests_per_s", 5.0);
+    }
+
+    #[test]
+    fn idle_streams_and_taken_cores_lower_throughput() {
+        let chained = Influence { chained: true, cpu_share: 0.01 };
+        is(&errors(sample(0, 6 * MS), chained), "output_tokens_per_s", 6.0);
+        let free = Influence { chained: false, ..chained };
+        is(&errors(sample(0, 6 * MS), free), "output_tokens_per_s", 1.0);
+    }
 }

@@ -1,4 +1,4 @@
-//! The verdicts on the runs of the committed registry.
+//! Verdicts on the metrics of the committed runs, by today's rules.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use judge::validity::{headline, verdicts};
 use schema::run::{Level, RunRecord, ValidityVerdict};
 
-/// Returns the records of runs below `folder`.
-fn records(folder: &Path) -> Vec<RunRecord> {
-    let entries =
-        fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
-    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|path| path.is_dir());
-    let read = |path: &PathBuf| serde_json::from_slice(&fs::read(path).expect("readable")).ok();
-    let own: Vec<RunRecord> = files.iter().filter_map(read).collect();
-    own.into_iter().chain(folders.iter().flat_map(|folder| records(folder))).collect()
+/// Returns the names of the metrics of `run` whose verdict is not VALID.
+fn doubts(run: &RunRecord) -> Vec<String> {
+    let all = verdicts(run).into_iter();
+    all.filter(|(_, verdict)| *verdict != ValidityVerdict::Valid).map(|(name, _)| name).collect()
 }
 
-/// True where every metric of the run is VALID.
-fn is_sound(run: &RunRecord) -> bool {
-    verdicts(run).values().all(|verdict| *verdict == ValidityVerdict::Valid)
+/// Returns the records of runs below `folder`.
+fn records(folder: &Path) -> Vec<RunRecord> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<PathBuf>, Vec<PathBuf>) = entries.partition(|path| path.is_dir());
+    let read = |path: &PathBuf| serde_json::from_slice(&fs::read(path).unwrap()).ok();
+    let own: Vec<RunRecord> = files.iter().filter_map(read).collect();
+    own.into_iter().chain(folders.iter().flat_map(|folder| records(folder))).collect()
 }
 
 #[test]
@@ -34,6 +34,6 @@ fn the_committed_runs_are_judged_no_harder_than_they_were_stored() {
     assert!(freed * 10 >= kept * 7, "{freed} of {kept}");
     for run in all.iter().filter(|run| run.validity.reasons.is_empty()) {
         let is_broken = run.checks.iter().any(|check| !check.ok && check.level == Level::Error);
-        assert!(is_broken || is_sound(run), "{}: {:?}", run.id, verdicts(run));
+        assert!(is_broken || doubts(run).is_empty(), "{}: {:?}", run.id, doubts(run));
     }
 }
