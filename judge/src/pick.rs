@@ -56,10 +56,10 @@ impl Users {
     }
 }
 
-/// What was asked of the configurations that a pick ranks: they share model, hardware and workload,
-/// and the origin of their figures.
+/// Subject of a pick: model, hardware, workload and origin of the figures, which the ranked
+/// configurations share.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
+pub struct Subject {
     /// Id of the model that is served.
     pub model: String,
     /// Id of the hardware to serve on.
@@ -101,11 +101,11 @@ pub enum Limits {
     Unknown,
 }
 
-/// Pick: the ranking of the configurations that were asked the same.
+/// Pick: the ranking of the configurations that share a subject.
 #[derive(Debug, Clone)]
 pub struct Pick<'a> {
-    /// What was asked of the configurations.
-    pub asked: Asked,
+    /// Subject that the ranked configurations share.
+    pub subject: Subject,
     /// Number of engines with a figure, whether they meet the limits or not. One engine is no
     /// ranking.
     pub engines: usize,
@@ -156,7 +156,7 @@ impl<'a> Pick<'a> {
     }
 }
 
-/// Returns a pick for everything that the runs of `registry` were asked: by model, hardware and
+/// Returns a pick for each subject that the runs of `registry` measured: by model, hardware and
 /// origin of the figures (measured first), then by number of users, then by scenario in page order.
 /// Retracted runs, and published results that repeat an earlier one figure by figure, are left out.
 /// There is no pick where no configuration has a throughput that passes the truth gate.
@@ -164,11 +164,12 @@ pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
     let copies = copies(&registry.runs);
     let records = registry.standing().map(|stored| &stored.record);
     let records = records.filter(|record| !copies.contains_key(record.id.as_str()));
-    let mut groups: Vec<(Asked, Vec<Setup>)> = Vec::new();
-    for (asked, setup) in setups(records).into_iter().filter_map(|s| Some((Asked::of(&s)?, s))) {
-        match groups.iter_mut().find(|(known, _)| *known == asked) {
+    let mut groups: Vec<(Subject, Vec<Setup>)> = Vec::new();
+    for setup in setups(records) {
+        let Some(subject) = Subject::of(&setup) else { continue };
+        match groups.iter_mut().find(|(known, _)| *known == subject) {
             Some((_, own)) => own.push(setup),
-            None => groups.push((asked, vec![setup])),
+            None => groups.push((subject, vec![setup])),
         }
     }
     groups.sort_by(|(a, _), (b, _)| {
@@ -178,10 +179,10 @@ pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
             .then_with(|| order::scenarios(&a.scenario, &b.scenario))
             .then_with(|| a.is_text.cmp(&b.is_text))
     });
-    groups.into_iter().filter_map(|(asked, setups)| rank(asked, setups, limits)).collect()
+    groups.into_iter().filter_map(|(subject, setups)| rank(subject, setups, limits)).collect()
 }
 
-impl Asked {
+impl Subject {
     fn of(setup: &Setup) -> Option<Self> {
         let run: &RunRecord = setup.runs.first()?;
         Some(Self {
@@ -205,8 +206,8 @@ impl<'a> Tested<'a> {
     }
 }
 
-/// Ranks the configurations that were asked the same; `None` where none has a throughput.
-fn rank<'a>(asked: Asked, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Option<Pick<'a>> {
+/// Ranks the configurations that share `subject`; `None` where none has a throughput.
+fn rank<'a>(subject: Subject, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Option<Pick<'a>> {
     let metric = by_name(METRIC)?;
     let mut tested: Vec<Tested> = setups.into_iter().filter_map(Tested::of).collect();
     keep_latest(&mut tested);
@@ -228,7 +229,7 @@ fn rank<'a>(asked: Asked, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Option<Pi
         rest.partition(|of| overlap(metric, &first.throughput, &of.throughput));
     let mut others = behind.into_iter();
     let next = others.find(|of| of.setup.cell.engine != first.setup.cell.engine);
-    Some(Pick { asked, engines, limits: found, first, ties, next })
+    Some(Pick { subject, engines, limits: found, first, ties, next })
 }
 
 /// Keeps the configurations of the latest release of each engine. It does not depend on limits, so a
@@ -267,7 +268,7 @@ where
     picks.min_by_key(|pick| {
         let is_met = pick.limits == Limits::Met;
         // `min_by_key` returns the first of equal picks.
-        (pick.asked.is_published, Reverse((is_met, pick.engines, pick.asked.users)))
+        (pick.subject.is_published, Reverse((is_met, pick.engines, pick.subject.users)))
     })
 }
 
@@ -319,7 +320,7 @@ mod tests {
         let registry = registry(records.concat());
         let found = picks(&registry, &limits_of(1e9, 1e9));
         assert_eq!(found.len(), 2);
-        assert_eq!((found[0].asked.users, found[0].engines), (Users::Closed(1), 1));
+        assert_eq!((found[0].subject.users, found[0].engines), (Users::Closed(1), 1));
         assert!(matches!(found[0].lead(), Lead::Only));
         let four = &found[1];
         assert_eq!((four.first.setup.cell.engine.as_str(), four.engines), ("b", 2));

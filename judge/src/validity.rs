@@ -110,9 +110,9 @@ pub fn of_fresh(record: &RunRecord, evidence: &Evidence) -> Validity {
 /// where the run did not measure the metric, the metric is INVALID, the run lost too many requests,
 /// or it has no figures. The number of failed requests is returned whenever it is known.
 pub fn value(metric: &Metric, record: &RunRecord) -> Option<f64> {
-    let may = metric.name == FAILED || has_figures(record) && !lost_many(record);
+    let may = || metric.name == FAILED || has_figures(record) && !lost_many(record);
     let valid = || of_metric(metric, record).verdict != ValidityVerdict::Invalid;
-    metric.value(record).filter(|_| may && valid())
+    metric.value(record).filter(|_| may() && valid())
 }
 
 /// True when every release-blocking metric that the run measured may be shown, and it measured its
@@ -150,7 +150,9 @@ fn lost_many(record: &RunRecord) -> bool {
 
 /// Returns the failed checks of a record: those stored, and those of newer rules.
 fn failed(record: &RunRecord) -> impl Iterator<Item = Check> + '_ {
-    record.checks.iter().cloned().chain(findings_later(record)).filter(|check| !check.ok)
+    // Pages read thousands of figures, and most checks pass: only failed ones are copied.
+    let stored = record.checks.iter().filter(|check| !check.ok).cloned();
+    stored.chain(findings_later(record).into_iter().filter(|check| !check.ok))
 }
 
 /// True when a failure of `rule` makes `metric` doubtful. A metric without a family, such as peak

@@ -198,15 +198,15 @@ fn badge(judged: &Judged, model: &str, hardware: &str) -> Json {
     let (message, color) = match found {
         None => ("no figures".to_owned(), "lightgrey"),
         Some(found) => {
-            let published = if found.asked.is_published { ", not verified" } else { "" };
+            let published = if found.subject.is_published { ", not verified" } else { "" };
             let text = format!(
                 "{} {}: {} tokens/s, {}{published}",
                 found.first.setup.cell.engine,
                 found.first.setup.release,
                 format::rounded(found.first.throughput.median, None),
-                pick::users(found.asked.users),
+                pick::users(found.subject.users),
             );
-            let repeated = !found.asked.is_published && found.first.throughput.n > 1;
+            let repeated = !found.subject.is_published && found.first.throughput.n > 1;
             (text, if repeated { "informational" } else { "lightgrey" })
         }
     };

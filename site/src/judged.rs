@@ -104,9 +104,9 @@ impl<'a> Judged<'a> {
         hardware: Option<&str>,
     ) -> impl Iterator<Item = &Pick<'a>> {
         let is = |wanted: Option<&str>, own: &str| wanted.is_none_or(|wanted| wanted == own);
-        self.picks
-            .iter()
-            .filter(move |pick| is(model, &pick.asked.model) && is(hardware, &pick.asked.hardware))
+        self.picks.iter().filter(move |pick| {
+            is(model, &pick.subject.model) && is(hardware, &pick.subject.hardware)
+        })
     }
 
     /// Returns the comparison of the release `key` with the release before it; `None` for the first

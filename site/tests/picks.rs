@@ -35,11 +35,11 @@ fn read(out: &Path, page: &str) -> String {
     fs::read_to_string(out.join(page)).unwrap_or_else(|e| panic!("{page}: {e}"))
 }
 
-/// Throughput of each pick that meets `limits`, by what was asked.
-fn met(registry: &Registry, limits: &[Limit]) -> Vec<(pick::Asked, f64)> {
+/// Throughput of each pick that meets `limits`, by subject.
+fn met(registry: &Registry, limits: &[Limit]) -> Vec<(pick::Subject, f64)> {
     let found = pick::picks(registry, limits).into_iter();
     let met = found.filter(|pick| pick.limits == Limits::Met);
-    met.map(|pick| (pick.asked, pick.first.throughput.median)).collect()
+    met.map(|pick| (pick.subject, pick.first.throughput.median)).collect()
 }
 
 #[test]
@@ -66,9 +66,9 @@ fn a_looser_limit_never_yields_a_lower_pick() {
             (strict[index].value, loose[index].value) = (a.min(b), a.max(b));
         }
         let loose = met(&registry, &loose);
-        for (asked, figure) in met(&registry, &strict) {
-            let other = loose.iter().find(|(other, _)| *other == asked).expect("still met");
-            assert!(other.1 >= figure, "{asked:?}: {figure} and with looser limits {}", other.1);
+        for (subject, figure) in met(&registry, &strict) {
+            let other = loose.iter().find(|(other, _)| *other == subject).expect("still met");
+            assert!(other.1 >= figure, "{subject:?}: {figure} and with looser limits {}", other.1);
             compared += 1;
             improved += usize::from(other.1 > figure);
         }
@@ -85,7 +85,7 @@ fn a_picked_figure_comes_from_one_campaign() {
             let runs = &tested.setup.runs;
             let campaigns: BTreeSet<&str> =
                 runs.iter().filter_map(|run| Some(run.campaign.as_ref()?.id.as_str())).collect();
-            assert_eq!(campaigns.len(), usize::from(!pick.asked.is_published), "{pick:?}");
+            assert_eq!(campaigns.len(), usize::from(!pick.subject.is_published), "{pick:?}");
         }
     }
 }
@@ -107,16 +107,16 @@ fn every_pick_is_what_its_records_say() {
     let throughput = by_name("output_tokens_per_s").expect("a metric");
     for pick in &picks {
         assert!((recomputed(pick) - pick.first.throughput.median).abs() < 1e-9, "{pick:?}");
-        if !pick.asked.is_published {
+        if !pick.subject.is_published {
             continue;
         }
-        // No sound result that was asked the same is faster, unless it misses the limits.
+        // No sound result of the same subject is faster, unless it misses the limits.
         for run in registry.standing().map(|stored| &stored.record) {
             let meets = pick::limits().iter().all(|limit| limit.is_met(&[run]));
             let same = run.kind == Kind::Imported
-                && run.model.id == pick.asked.model
-                && run.hardware.id == pick.asked.hardware
-                && format!("{}@{}", run.scenario.id, run.scenario.rev) == pick.asked.scenario;
+                && run.model.id == pick.subject.model
+                && run.hardware.id == pick.subject.hardware
+                && format!("{}@{}", run.scenario.id, run.scenario.rev) == pick.subject.scenario;
             let value = validity::value(throughput, run).unwrap_or_default();
             if same && (meets || pick.limits != Limits::Met) {
                 assert!(value <= pick.first.throughput.median, "{}: {value}", run.id);

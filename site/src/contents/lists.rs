@@ -49,7 +49,7 @@ impl<'a> Contents<'a> {
             .judged
             .picks
             .iter()
-            .map(|pick| (&*pick.asked.model, &*pick.asked.hardware))
+            .map(|pick| (&*pick.subject.model, &*pick.subject.hardware))
             .collect();
         places.dedup();
         let page = |(model, hardware): (&'a str, &'a str)| {

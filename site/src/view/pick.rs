@@ -25,7 +25,7 @@ const LINES_MAX: usize = 120;
 /// must meet.
 pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
     let (published, measured): (Vec<&Pick>, Vec<&Pick>) =
-        picks.partition(|pick| pick.asked.is_published);
+        picks.partition(|pick| pick.subject.is_published);
     let group = |picks: &[&Pick], title: &str| {
         context! {
             title,
@@ -51,7 +51,7 @@ pub fn foremost(judged: &Judged) -> Option<Value> {
 pub fn view(judged: &Judged, model: &str, hardware: &str) -> Value {
     let picks = judged.picks_of(Some(model), Some(hardware));
     let (published, measured): (Vec<&Pick>, Vec<&Pick>) =
-        picks.partition(|pick| pick.asked.is_published);
+        picks.partition(|pick| pick.subject.is_published);
     context! {
         model => Link::model(model),
         hardware => Link::hardware(hardware),
@@ -103,20 +103,20 @@ pub fn users(users: Users) -> String {
 /// Builds the line of one pick, for tables, for the overview's first answer, and for the page of its
 /// model and hardware.
 fn line(pick: &Pick) -> Value {
-    let Pick { asked, first, .. } = pick;
-    let (model, hardware) = (asked.model.clone(), asked.hardware.clone());
-    let text = if asked.is_text { ", text prompts" } else { "" };
-    let load = format!("{}, {}{text}", users(asked.users), asked.scenario);
-    let origin = if asked.is_published { "published-" } else { "" };
+    let Pick { subject, first, .. } = pick;
+    let (model, hardware) = (subject.model.clone(), subject.hardware.clone());
+    let text = if subject.is_text { ", text prompts" } else { "" };
+    let load = format!("{}, {}{text}", users(subject.users), subject.scenario);
+    let origin = if subject.is_published { "published-" } else { "" };
     context! {
         model => outside::name(&model),
         hardware => outside::name(&hardware),
         page => Target::Pick { model, hardware },
         anchor => link::anchor(&format!("{origin}{load}")),
         load => outside::name(&load),
-        users => users(asked.users),
-        scenario => Link::scenario(&asked.scenario),
-        claimed => asked.is_published,
+        users => users(subject.users),
+        scenario => Link::scenario(&subject.scenario),
+        claimed => subject.is_published,
         engine => engine(first),
         config => config(first),
         figure => Figure::median(&first.throughput, Scale::PER_SECOND),
@@ -172,7 +172,7 @@ fn time(summary: Option<&Summary>) -> String {
 /// say so.
 fn lead(pick: &Pick) -> String {
     match pick.lead() {
-        Lead::Only if pick.asked.is_published => {
+        Lead::Only if pick.subject.is_published => {
             "the only engine published at this load".to_owned()
         }
         Lead::Only => "the only engine measured at this load".to_owned(),
@@ -198,7 +198,7 @@ fn limits_words(limits: Limits) -> &'static str {
 
 /// Formats the evidence for a pick: origin, number of runs, day, and number of engines.
 fn evidence(pick: &Pick) -> String {
-    let origin = match pick.asked.is_published {
+    let origin = match pick.subject.is_published {
         true => "published elsewhere, not verified".to_owned(),
         false => "measured".to_owned(),
     };
