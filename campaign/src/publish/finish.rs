@@ -365,11 +365,11 @@ mod tests {
     fn two_engines_are_shown_pair_by_pair() {
         let (plan, records) = campaign(["fast", "slow"], 2);
         expect![[r#"
-            talk, m                                                 fast v1.0.0            slow v1.0.0    ratio   interval
-            output tokens/s                                             5905.53                1968.51    3.00x   3.00 to 3.00, n=2
-            requests/s                                                    46.14                  15.38    3.00x   3.00 to 3.00, n=2
-            TTFT p50, ms                                                  96.66                 289.98    0.33x   0.33 to 0.33, n=2
-            TPOT p50, ms                                                   5.00                  15.00    0.33x   0.33 to 0.33, n=2
+            talk, m                                     fast v1.0.0        slow v1.0.0   ratio  interval
+            output tokens/s                                 5905.53            1968.51   3.00x  3.00 to 3.00, n=2
+            requests/s                                        46.14              15.38   3.00x  3.00 to 3.00, n=2
+            TTFT p50, ms                                      96.66             289.98   0.33x  0.33 to 0.33, n=2
+            TPOT p50, ms                                       5.00              15.00   0.33x  0.33 to 0.33, n=2
         "#]].assert_eq(&engines_table(&plan, &records).unwrap());
     }
 

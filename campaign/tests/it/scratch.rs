@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use schema::canonical::sha256_hex;
 use schema::measurement::Measurement;
 use schema::probe::Probe;
-use schema::run::{Metrics, RunRecord};
+use schema::run::{Correctness, Metrics, RunRecord};
 use tempfile::TempDir;
 use zip::write::SimpleFileOptions;
 
@@ -219,7 +219,11 @@ impl Scratch {
         self.write_wheel("tiny-model", "tiny/model.gguf", MODEL);
         self.write_wheel("tiny-talk", "talk/talk.json", RAW_DATASET.as_bytes());
         self.write_probe(&Probe { schema: "probe.v1".into(), ..Probe::default() });
-        let measurement = Measurement { schema: "measurement.v1".into(), ..Measurement::default() };
+        let measurement = Measurement {
+            schema: "measurement.v1".into(),
+            correctness: Some(outputs()),
+            ..Measurement::default()
+        };
         let text = serde_json::to_string(&measurement).unwrap();
         fs::write(self.fixtures().join("measurement.json"), text).unwrap();
     }
@@ -238,6 +242,7 @@ impl Scratch {
         };
         let measurement = Measurement {
             schema: "measurement.v1".into(),
+            correctness: Some(outputs()),
             metrics: Some(metrics),
             ..Measurement::default()
         };
@@ -252,6 +257,12 @@ impl Scratch {
         zip.write_all(bytes).unwrap();
         zip.finish().unwrap();
     }
+}
+
+/// Returns the output check that every stand-in passes: a figure without one is in no comparison.
+fn outputs() -> Correctness {
+    let digest = Some("a digest of the outputs".to_owned());
+    Correctness { prompts: Some(4), tokens_sha256: digest, ..Correctness::default() }
 }
 
 /// Exit code and output of a finished command.
