@@ -109,6 +109,9 @@ fn permitted(rule: &Rule) -> String {
     if rule.affects == Family::ALL {
         return consequence(rule.level, "all metrics", None);
     }
+    if rule.affects.is_empty() {
+        return "Excludes nothing: the finding is shown beside the figures.".to_owned();
+    }
     let rest: Vec<Family> =
         Family::ALL.iter().copied().filter(|family| !rule.affects.contains(family)).collect();
     consequence(rule.level, &affects(rule.affects), Some(&affects(&rest)))
@@ -126,6 +129,9 @@ fn consequence(level: Level, doubtful: &str, rest: Option<&str>) -> String {
 fn affects(families: &[Family]) -> String {
     if families == Family::ALL {
         return "all metrics".to_owned();
+    }
+    if families.is_empty() {
+        return "no metric".to_owned();
     }
     let names = families.iter().map(|family| format!("{family:?}").to_lowercase());
     names.collect::<Vec<_>>().join(", ")

@@ -93,6 +93,9 @@ pub(super) const RULES: &[Rule] = &[
         title: "a check that the outputs were right stands beside the speed",
         why: "Fast and wrong looks like fast.",
         scope: Scope { statuses: &[Status::Ok], ..Scope::MEASURED },
+        // Whether outputs were checked changes no figure: the finding is shown, and nothing is
+        // excluded.
+        affects: &[],
         conditions: &[Condition::new(correctness)],
         ..Rule::ERROR
     },
