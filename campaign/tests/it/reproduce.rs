@@ -28,7 +28,9 @@ fn a_run_is_measured_again_and_nothing_is_committed() {
     );
     assert_eq!(files_below(&scratch.root().join("results")), before);
     assert_eq!(scratch.git(&["rev-list", "--count", "HEAD"]), commits);
-    assert!(said.lines().all(|line| line.chars().count() <= 100), "{said}");
+    // The line with the next command repeats the arguments of this one, whose paths are long.
+    let mut lines = said.lines().filter(|line| !line.starts_with("next"));
+    assert!(lines.all(|line| line.chars().count() <= 100), "{said}");
 }
 
 #[test]
