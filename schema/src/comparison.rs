@@ -26,16 +26,21 @@ pub struct Diff {
     /// Note on how to read the comparison, which every output format prints beside the figures.
     pub note: String,
     /// Decision on the candidate: ship, hold or inconclusive, with its reasons in one sentence.
+    /// Comparisons that earlier versions wrote have none, and read as inconclusive.
+    #[serde(default)]
     pub decision: Decision,
     /// Comparisons of the outputs for the fixed prompts, one entry for each engine, hardware, model
     /// and configuration whose cells are compared.
+    #[serde(default)]
     pub outputs: Vec<Outputs>,
     /// Waivers that accept a regression, a new failure or changed outputs of the comparison.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waivers: Vec<AppliedWaiver>,
     /// Share of DEGRADED runs among the baseline's runs behind the figures.
+    #[serde(default)]
     pub baseline_degraded: RunShare,
     /// Share of DEGRADED runs among the candidate's runs behind the figures.
+    #[serde(default)]
     pub candidate_degraded: RunShare,
     /// Comparison policy that the verdicts follow.
     pub policy: Policy,
@@ -60,7 +65,7 @@ pub struct Diff {
 }
 
 /// Decision that a comparison of releases supports.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Decision {
     /// Verdict on the candidate: ship, hold or inconclusive.
     pub verdict: DecisionKind,
@@ -70,7 +75,7 @@ pub struct Decision {
 
 /// Verdict of a comparison on the candidate release.
 #[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum DecisionKind {
@@ -78,6 +83,7 @@ pub enum DecisionKind {
     /// and changed outputs are explained.
     Ship,
     /// Inconclusive: a release-blocking metric is undecided, or nothing was compared.
+    #[default]
     Inconclusive,
     /// Hold: a release-blocking metric regressed or failed without a waiver, or outputs changed
     /// without an explanation.

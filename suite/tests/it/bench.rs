@@ -71,7 +71,8 @@ fn the_order_is_warm_up_then_the_plan_then_the_fixed_prompts() {
     Workspace::new().run(&exchange, &[]);
     let log = exchange.log();
     let received = log.iter().filter(|line| line.event == Logged::Received);
-    assert_eq!(received.count() as u64, 2 + REQUESTS + 4);
+    // The last one asks for the log-probabilities of a text.
+    assert_eq!(received.count() as u64, 2 + REQUESTS + 4 + 1);
     let written = |request: u64| {
         let of = log.iter().filter(|line| line.request == request);
         of.filter(|line| matches!(line.event, Logged::Written(_))).count()

@@ -290,7 +290,7 @@ fn a_cache_is_primed_or_left_alone_as_the_scenario_says() {
     let cache = found.cache.clone().expect("cache");
     assert_eq!((cache.state, cache.primed_tokens), (CacheState::Primed, Some(16)));
     assert_eq!(cache.expected_hit_tokens, Some(16), "half of four prompts of eight tokens");
-    assert_eq!(requests(&exchange), 2 + 4 + 4 + 4, "warm-up, priming, the plan, fixed prompts");
+    assert_eq!(requests(&exchange), 2 + 4 + 4 + 5, "warm-up, priming, the plan, the output check");
     assert_eq!((code, reasons(&found)), (Some(1), vec!["cache-mismatch"]), "it has no cache");
 
     workspace.write("short.toml", &format!("{plain}cache = {{ state = \"unknown\" }}\n"));
