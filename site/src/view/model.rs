@@ -214,11 +214,15 @@ fn bench_command(engine: &str, scenario: &str) -> String {
     )
 }
 
-/// Groups the current runs of `cells` by state and finding.
+/// Groups the current runs of `cells`, and the retracted ones of earlier campaigns, by state and
+/// finding.
 fn groups(cells: &[Cell]) -> Vec<RunGroup> {
     let mut found: BTreeMap<(bool, String, String), RunGroup> = BTreeMap::new();
     for cell in cells {
-        for run in cell.current() {
+        let current = cell.current();
+        let is_current = |run: &Run| current.iter().any(|own| own.record.id == run.record.id);
+        // A retraction is said on the release's page, however old the campaign is.
+        for run in cell.runs.iter().filter(|run| is_current(run) || run.retracted.is_some()) {
             let (state, finding) = (state(run), finding_of(run));
             let key = (finding.is_empty(), state.clone(), finding.clone());
             let group = found.entry(key).or_insert_with(|| RunGroup {
@@ -240,13 +244,14 @@ fn groups(cells: &[Cell]) -> Vec<RunGroup> {
     found.into_values().collect()
 }
 
-/// Returns what a run shares with others of its state: retraction, class of its failure, and the
-/// rules behind its validity, explained by their claims; empty for a run whose release-blocking
-/// metrics are VALID.
+/// Returns what a run shares with others of its state: reason of its retraction, class of its
+/// failure, and the rules behind its validity, explained by their claims; empty for a run whose
+/// release-blocking metrics are VALID.
 fn finding_of(run: &Run) -> String {
     let record = run.record;
     let mut parts: Vec<String> = Vec::new();
-    parts.extend(run.retracted.is_some().then(|| "retracted".to_owned()));
+    let retracted = run.retracted.as_ref();
+    parts.extend(retracted.map(|reason| outside::message(&format!("retracted: {reason}"))));
     parts.extend(record.failure.as_ref().map(|found| words::class(found.class).to_owned()));
     if validity::headline(record) != ValidityVerdict::Valid {
         parts.extend(record.validity.reasons.iter().map(|text| explained(text)));
