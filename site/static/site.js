@@ -129,8 +129,13 @@ const redline = (() => {
       compare.setAttribute("aria-pressed", String(alone));
     }
 
+    const seen = new Map();
     for (const row of rows(table)) {
-      const key = keyOf(row);
+      // Rows of different models may begin with the same words.
+      const name = keyOf(row);
+      const times = (seen.get(name) ?? 0) + 1;
+      seen.set(name, times);
+      const key = times > 1 ? `${name} ${times}` : name;
       row.dataset.key = key;
       const box = element("input", { type: "checkbox", checked: chosen.has(key) });
       box.setAttribute("aria-label", `choose ${key}`);

@@ -17,7 +17,7 @@ const QUESTIONS = {
   ],
   "did the release get slower?": [/redline v[\d.]+ to v[\d.]+/, /verdict/i, /floor/i],
   "what did they run exactly?": [/redline serve/, /redline-bench/, /effective configuration/i],
-  "can I trust this number?": [/what must hold/i, /SHA-256/, /provenance|record/i],
+  "can I trust this number?": [/<h2 id="checks">Checks/, /SHA-256/, /provenance|record/i],
   "how do I run it myself?": [/cargo xtask release-bench v/],
 };
 
