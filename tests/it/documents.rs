@@ -42,8 +42,7 @@ fn the_landing_pages_numbers_are_those_of_the_page_that_it_names() {
     };
     let mut rows = 0;
     let table = readme.lines().filter(|line| line.starts_with('|'));
-    for row in table.map(cells).filter(|row| row.first().is_some_and(|c| c.contains('@')))
-    {
+    for row in table.map(cells).filter(|row| row.first().is_some_and(|c| c.contains('@'))) {
         let shown = page.lines().map(cells).any(|line| row.iter().all(|cell| line.contains(cell)));
         assert!(shown, "{row:?} is not in {link}");
         rows += 1;
