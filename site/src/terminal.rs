@@ -57,7 +57,7 @@ fn svg(lines: &[&str]) -> String {
          <title>Output of cargo xtask release-bench</title>\n\
          <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#14181f\"/>\n\
          <g font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, monospace\" \
-         font-size=\"13\" fill=\"#dfe5ee\" xml:space=\"preserve\">\n"
+         font-size=\"13\" fill=\"#dfe5ee\">\n"
     );
     for (index, line) in lines.iter().enumerate().filter(|(_, line)| !line.is_empty()) {
         let y = MARGIN + (index + 1) * LINE.0 - 5;
@@ -66,7 +66,8 @@ fn svg(lines: &[&str]) -> String {
         let _ = writeln!(
             out,
             "<text x=\"{MARGIN}\" y=\"{y}\" textLength=\"{length}\">{}</text>",
-            escape::html(line)
+            // Spaces that break would be drawn as one.
+            escape::html(&line.replace(' ', "\u{a0}"))
         );
     }
     out.push_str("</g>\n</svg>\n");
@@ -99,8 +100,11 @@ mod tests {
     #[test]
     fn each_line_is_a_text_of_its_own_length_and_markup_is_escaped() {
         let picture = svg(&["$ a <b>", "", "  c"]);
-        assert!(picture.contains("y=\"29\" textLength=\"56\">$ a &lt;b&gt;</text>"), "{picture}");
-        assert!(picture.contains("y=\"65\" textLength=\"24\">  c</text>"), "{picture}");
+        assert!(
+            picture.contains("y=\"29\" textLength=\"56\">$\u{a0}a\u{a0}&lt;b&gt;</text>"),
+            "{picture}"
+        );
+        assert!(picture.contains("y=\"65\" textLength=\"24\">\u{a0}\u{a0}c</text>"), "{picture}");
         assert_eq!(picture.matches("<text ").count(), 2);
     }
 }
