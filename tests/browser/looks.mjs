@@ -27,7 +27,7 @@ export async function everyPage({ open, site, address, folder }) {
         }
         const picture = join(folder, `${kind}-${width}-${colorScheme}`);
         await page.screenshot({ path: `${picture}.png`, fullPage: true });
-        await page.screenshot({ path: `${picture}-top.png` });
+        if (kind === "start") await page.screenshot({ path: `${picture}-top.png` });
       }
     }
   }
