@@ -6,9 +6,9 @@ use std::fmt;
 use schema::canonical::sha256_of;
 use schema::metric::{METRICS, Metric, Unit};
 use schema::run::RunRecord;
-use statrs::distribution::{ContinuousCDF, StudentsT};
 
 use crate::diff::cells::cell_of;
+use crate::diff::estimate::Fit;
 use crate::validity;
 
 /// Probability, in percent, that all figures of an unchanged engine on an unchanged machine fall into
@@ -190,16 +190,10 @@ fn predict(
 }
 
 /// Returns the middle of the interval and its reach to each side, in log units; `None` for fewer than
-/// two recorded runs, or no new one.
+/// two recorded runs, a value of zero among them, or no new run.
 fn interval(logs: &[f64], share: f64, new: usize) -> Option<(f64, f64)> {
-    if logs.len() < 2 || new == 0 {
-        return None;
-    }
-    let (n, middle) = (count(logs.len()), mean(logs));
-    let squares: f64 = logs.iter().map(|log| (log - middle).powi(2)).sum();
-    let scatter = (squares / (n - 1.0)).sqrt() * (1.0 / n + 1.0 / count(new)).sqrt();
-    let t = StudentsT::new(0.0, 1.0, n - 1.0).ok()?;
-    Some((middle, t.inverse_cdf(1.0 - share / 2.0) * scatter))
+    let fit = Fit::of(logs).filter(|_| new > 0)?;
+    Some((fit.mean, fit.prediction(1.0 - share, count(new))))
 }
 
 fn mean(values: &[f64]) -> f64 {

@@ -42,6 +42,11 @@ pub struct MetricValidity {
 /// are newer than the record. A retired rule about waits of the client does not count where the
 /// record shows that the client's error is below the minimum effect of the metric.
 pub fn of_metric(metric: &Metric, record: &RunRecord) -> MetricValidity {
+    judged(metric, record, &failed(record))
+}
+
+/// Judges `metric` of `record`, whose failed checks are `failed`.
+fn judged(metric: &Metric, record: &RunRecord, failed: &[Check]) -> MetricValidity {
     let error_pct = client_error::of(metric, record);
     let is_exact = error_pct.is_some_and(|error| error <= metric.floor_pct);
     let is_above = error_pct.is_some_and(|error| error > metric.floor_pct);
@@ -51,7 +56,7 @@ pub fn of_metric(metric: &Metric, record: &RunRecord) -> MetricValidity {
         concerns(rule, metric) && !is_answered && !is_below
     };
     let mut found = MetricValidity { error_pct, ..MetricValidity::default() };
-    for check in failed(record) {
+    for check in failed {
         let Some(rule) = crate::rule(&check.rule).filter(|rule| counts(rule, "")) else { continue };
         found.rules.push(rule.id.to_owned());
         if check.level == Level::Error {
@@ -80,8 +85,10 @@ pub fn of_metric(metric: &Metric, record: &RunRecord) -> MetricValidity {
 /// without figures.
 pub fn verdicts(record: &RunRecord) -> BTreeMap<String, ValidityVerdict> {
     let measured = METRICS.iter().filter(|metric| metric.value(record).is_some());
-    let judged = measured.map(|metric| (metric.name.to_owned(), of_metric(metric, record).verdict));
-    if record.metrics.is_some() { judged.collect() } else { BTreeMap::new() }
+    let failed = failed(record);
+    let verdict = |metric: &Metric| judged(metric, record, &failed).verdict;
+    let named = measured.map(|metric| (metric.name.to_owned(), verdict(metric)));
+    if record.metrics.is_some() { named.collect() } else { BTreeMap::new() }
 }
 
 /// Returns the verdict of the load generator on a fresh run and on each of its metrics, with a
@@ -100,10 +107,10 @@ pub fn of_fresh(record: &RunRecord, evidence: &Evidence) -> Validity {
     found.sort_by_key(|(reason, _)| Reverse(reason.verdict));
     let verdict = found.first().map_or(ValidityVerdict::Valid, |(worst, _)| worst.verdict);
     let reasons = found.into_iter().map(|(_, sentence)| sentence).collect();
-    let mut judged = RunRecord { checks_rev: crate::CHECKS_REV, ..record.clone() };
-    judged.validity = Validity { verdict, reasons, ..Validity::default() };
-    let (verdict, metrics) = (headline(&judged), verdicts(&judged));
-    Validity { verdict, metrics, ..judged.validity }
+    let mut fresh = RunRecord { checks_rev: crate::CHECKS_REV, ..record.clone() };
+    fresh.validity = Validity { verdict, reasons, ..Validity::default() };
+    let (verdict, metrics) = (headline(&fresh), verdicts(&fresh));
+    Validity { verdict, metrics, ..fresh.validity }
 }
 
 /// Returns the value of `metric` in `record` if it may be ranked, drawn and summarized; `None`
@@ -126,7 +133,8 @@ pub fn is_presentable(record: &RunRecord) -> bool {
 /// Returns the headline verdict on a run: the worst verdict on the release-blocking metrics that it
 /// measured; the stored verdict where it measured none.
 pub fn headline(record: &RunRecord) -> ValidityVerdict {
-    let verdicts = blocking(record).map(|metric| of_metric(metric, record).verdict);
+    let failed = failed(record);
+    let verdicts = blocking(record).map(|metric| judged(metric, record, &failed).verdict);
     let worst = verdicts.max().unwrap_or(record.validity.verdict);
     if has_figures(record) { worst } else { worst.max(record.validity.verdict) }
 }
@@ -148,11 +156,12 @@ fn lost_many(record: &RunRecord) -> bool {
     conditions.iter().any(|one| matches!(one.outcome(record, None), Some(Err(_))))
 }
 
-/// Returns the failed checks of a record: those stored, and those of newer rules.
-fn failed(record: &RunRecord) -> impl Iterator<Item = Check> + '_ {
+/// Returns the failed checks of a record: those stored, and those of newer rules, which are applied
+/// here. Verdicts on several metrics of one record share the list.
+fn failed(record: &RunRecord) -> Vec<Check> {
     // Pages read thousands of figures, and most checks pass: only failed ones are copied.
     let stored = record.checks.iter().filter(|check| !check.ok).cloned();
-    stored.chain(findings_later(record).into_iter().filter(|check| !check.ok))
+    stored.chain(findings_later(record).into_iter().filter(|check| !check.ok)).collect()
 }
 
 /// True when a failure of `rule` makes `metric` doubtful. A metric without a family, such as peak

@@ -62,6 +62,14 @@ impl Fit {
         (self.mean - reach, self.mean + reach)
     }
 
+    /// Returns the reach to each side of the prediction interval for the mean of `new` further
+    /// values with the same scatter: `t((1 + confidence) / 2) * s * sqrt(1 / n + 1 / new)`.
+    pub fn prediction(&self, confidence: f64, new: f64) -> f64 {
+        // The standard error is s / sqrt(n).
+        let n = self.t.freedom() + 1.0;
+        self.t.inverse_cdf(f64::midpoint(1.0, confidence)) * self.error * (1.0 + n / new).sqrt()
+    }
+
     /// Returns the minimum detectable effect, in log units, of as many pairs with the same scatter
     /// at the given power: `(t((1 + confidence) / 2) + t(power)) * s / sqrt(n)` with n - 1 degrees
     /// of freedom, the usual approximation of the noncentral t.
