@@ -235,13 +235,6 @@ pub struct Reproduce {
     pub inputs: Inputs,
 }
 
-impl Reproduce {
-    /// Returns the execution of the new runs: on this machine.
-    pub fn execution(&self) -> Execution {
-        Execution { executor: LOCAL.to_owned(), ..Execution::default() }
-    }
-}
-
 #[derive(Debug, Args)]
 pub struct NodeFlags {
     /// Folder of the job, which contains `job.json`.

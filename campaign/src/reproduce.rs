@@ -11,7 +11,7 @@ use schema::run::{Kind, RunRecord};
 use crate::campaign::measure;
 use crate::catalog::ScenarioEntry;
 use crate::cli::{Execution, ReleaseBench, Reproduce};
-use crate::executor::job;
+use crate::executor::{LOCAL, job};
 use crate::lock::Lock;
 use crate::plan::decide::decide;
 use crate::publish::Registry;
@@ -39,7 +39,11 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
         models: vec![record.model.id.clone()],
         scenarios: vec![record.scenario.id.clone()],
         repeats: Some(flags.repeats),
-        execution: Execution { registry: Some(registry), ..flags.execution() },
+        execution: Execution {
+            registry: Some(registry),
+            executor: LOCAL.to_owned(),
+            ..Execution::default()
+        },
         dry_run: flags.dry_run,
         yes: flags.yes,
         // A reproduction answers its question; the registry keeps what its maintainers measure.

@@ -6,18 +6,19 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-/// Kinds of files that people write: name of the schema, title of the page, and the folder of such
-/// files.
-const FILES: &[(&str, &str, &str)] = &[
-    ("scenario", "Keys of a scenario file", "suite/scenarios"),
-    ("model", "Keys of a model file", "suite/models"),
-    ("dataset", "Keys of a dataset file", "suite/datasets"),
-    ("target", "Keys of a target file", "suite/targets"),
-    ("engine", "Keys of an engine file", "suite/engines"),
-    ("lab", "Keys of a lab file", "suite/labs"),
-    ("policy", "Keys of a policy file", "suite/policies"),
-    ("proof", "Keys of a GPU validation file", "suite/validations"),
-    ("event.v1", "Keys of an event file", "results/events"),
+/// Kinds of files that people write: name of the schema, name of the page without `.md`, title, and
+/// the folder of such files. The schema of a GPU validation has kept the name that older records
+/// cite.
+const FILES: &[(&str, &str, &str, &str)] = &[
+    ("scenario", "scenario", "Keys of a scenario file", "suite/scenarios"),
+    ("model", "model", "Keys of a model file", "suite/models"),
+    ("dataset", "dataset", "Keys of a dataset file", "suite/datasets"),
+    ("target", "target", "Keys of a target file", "suite/targets"),
+    ("engine", "engine", "Keys of an engine file", "suite/engines"),
+    ("lab", "lab", "Keys of a lab file", "suite/labs"),
+    ("policy", "policy", "Keys of a policy file", "suite/policies"),
+    ("proof", "gpu-validation", "Keys of a GPU validation file", "suite/validations"),
+    ("event.v1", "event", "Keys of an event file", "results/events"),
 ];
 
 /// Generated Markdown page.
@@ -32,12 +33,9 @@ pub struct Page {
 /// Returns the reference page of each kind of file that people write.
 pub fn pages() -> Vec<Page> {
     let schemas = crate::schemas::all();
-    let of = |(name, title, folder): &(&str, &str, &str)| {
-        let (_, schema) = schemas.iter().find(|(other, _)| other == name)?;
-        let stem = name.split('.').next().unwrap_or(name);
-        // The schema of a GPU validation has kept the name that older records cite.
-        let stem = if stem == "proof" { "gpu-validation" } else { stem };
-        Some(Page { name: format!("{stem}.md"), text: page(title, folder, schema.as_value()) })
+    let of = |(schema, name, title, folder): &(&str, &str, &str, &str)| {
+        let (_, schema) = schemas.iter().find(|(other, _)| other == schema)?;
+        Some(Page { name: format!("{name}.md"), text: page(title, folder, schema.as_value()) })
     };
     FILES.iter().filter_map(of).collect()
 }

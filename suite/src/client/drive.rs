@@ -181,8 +181,9 @@ impl Driver<'_> {
             if timeout_ms > 0 {
                 self.rest();
             }
-            // What the next poll finds arrived after the previous one began, unless that one
-            // returned a full list and left some out. When it arrived within a sleep is not known.
+            // Bytes that the next poll finds arrived after the previous poll began, unless the
+            // previous one returned a full list and left some out. The time of an arrival during a
+            // sleep is not known.
             if count < events.len() {
                 self.polled_ns = entered_ns;
             }
