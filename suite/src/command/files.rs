@@ -132,8 +132,8 @@ pub struct ServerFlags {
     #[command(flatten)]
     trust: Trust,
     /// Engine file: the routes and features of this kind of server, as in `suite/engines`. Without
-    /// it the server is asked for `/v1/completions` and `/v1/chat/completions`, and neither its
-    /// version nor its configuration is read.
+    /// it the client tries `/v1/completions` and `/v1/chat/completions`, and reads neither version
+    /// nor configuration of the server.
     #[arg(long, value_name = "FILE")]
     engine: Option<PathBuf>,
 }
