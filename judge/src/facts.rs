@@ -60,7 +60,7 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
     let stored = record.checks.iter().map(|check| (check.clone(), false));
     // A record stores findings of its own revision only; newer rules are applied on reading.
     let later = crate::findings_later(record).into_iter().map(|check| (check, true));
-    let broken = stored.chain(later).filter(|(check, _)| !check.ok);
+    let broken = stored.chain(later).filter(|(check, _)| !check.ok && crate::counts_today(check));
     let metrics = record.metrics.as_ref().filter(|_| is_believed(record));
     RunFacts {
         engine: record.engine.name.clone(),

@@ -44,7 +44,7 @@ pub use rules::RULES;
 
 /// Revision of the list of quality rules. It grows when a rule is added or retired, or applies to
 /// other records. A rule never judges a stored record in another way than it did.
-pub const CHECKS_REV: u32 = 8;
+pub const CHECKS_REV: u32 = 9;
 
 /// Returns the checks, passed and failed, of `record` by today's quality rules, in the order of
 /// [`RULES`]. A rule gives no check where it does not apply, or where the record lacks the values
@@ -66,6 +66,19 @@ pub fn findings_later(record: &RunRecord) -> Vec<Check> {
     let later =
         RULES.iter().filter(|rule| rule.is_of(CHECKS_REV) && rule.since > Some(record.checks_rev));
     later.filter_map(|rule| rule.judge(record)).collect()
+}
+
+/// Returns the failed checks of `record` as they count today: those that it stores, except of a rule
+/// that another took the place of, followed by those of newer rules.
+pub fn failed(record: &RunRecord) -> Vec<Check> {
+    // Pages read thousands of figures, and most checks pass: only failed ones are copied.
+    let stored = record.checks.iter().filter(|check| !check.ok && counts_today(check)).cloned();
+    stored.chain(findings_later(record).into_iter().filter(|check| !check.ok)).collect()
+}
+
+/// True unless the check is of a rule that another took the place of.
+pub fn counts_today(check: &Check) -> bool {
+    rule(&check.rule).is_none_or(|rule| rule.successor.is_none())
 }
 
 /// Returns the quality rule over one run with this id, or `None` where there is none.

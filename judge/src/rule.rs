@@ -34,6 +34,9 @@ pub struct Rule {
     /// Last revision of the list of rules that contains this rule; `None` for a rule of today. A
     /// retired rule judges only the records that were stored with it.
     pub until: Option<u32>,
+    /// Id of the rule that took the place of this retired one: a stored finding of this one no longer
+    /// counts, and the other judges the record. `None` where nothing did.
+    pub successor: Option<&'static str>,
     /// Scope of the rule: the records that it applies to.
     pub scope: Scope,
     /// Metrics that are doubtful where the rule is broken.
@@ -173,6 +176,7 @@ impl Rule {
         level_on_cpu: Level::Error,
         since: Some(1),
         until: None,
+        successor: None,
         scope: Scope::MEASURED_FIGURES,
         affects: Family::ALL,
         conditions: &[],

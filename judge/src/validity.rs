@@ -8,7 +8,7 @@ use schema::metric::{METRICS, Metric};
 use schema::run::{Check, Level, RunRecord, Status, Validity, ValidityVerdict};
 
 use crate::client_error;
-use crate::findings_later;
+use crate::failed;
 use crate::rule::{Evidence, Family, Reason, Rule};
 use crate::rules::{RULES, rule_of_reason};
 
@@ -154,14 +154,6 @@ fn has_figures(record: &RunRecord) -> bool {
 fn lost_many(record: &RunRecord) -> bool {
     let conditions = crate::rule(MANY_FAILURES).map(|rule| rule.conditions).unwrap_or_default();
     conditions.iter().any(|one| matches!(one.outcome(record, None), Some(Err(_))))
-}
-
-/// Returns the failed checks of a record: those stored, and those of newer rules, which are applied
-/// here. Verdicts on several metrics of one record share the list.
-fn failed(record: &RunRecord) -> Vec<Check> {
-    // Pages read thousands of figures, and most checks pass: only failed ones are copied.
-    let stored = record.checks.iter().filter(|check| !check.ok).cloned();
-    stored.chain(findings_later(record).into_iter().filter(|check| !check.ok)).collect()
 }
 
 /// True when a failure of `rule` makes `metric` doubtful. A metric without a family, such as peak

@@ -62,10 +62,11 @@ impl<'a> Run<'a> {
         self.figures == Figures::Whole
     }
 
-    /// Returns the findings of broken rules: those stored in the record, followed by those of newer
-    /// rules.
+    /// Returns the findings of broken rules as they count today: those stored in the record, except
+    /// of rules that others took the place of, followed by those of newer rules.
     pub fn broken(&self) -> impl Iterator<Item = &Check> {
-        self.record.checks.iter().chain(&self.later).filter(|check| !check.ok)
+        let all = self.record.checks.iter().chain(&self.later);
+        all.filter(|check| !check.ok && judge::counts_today(check))
     }
 }
 

@@ -61,7 +61,9 @@ pub fn rule_of_reason(id: &str) -> Option<(&'static Rule, ValidityVerdict)> {
         let mut reasons = rule.conditions.iter().filter_map(|one| one.reason);
         reasons.find(|reason| reason.id == id).map(|reason| reason.verdict)
     };
-    RULES.iter().find_map(|rule| Some((rule, verdict(rule)?)))
+    // A reason that outlived its rule belongs to today's.
+    let (today, retired): (Vec<_>, Vec<_>) = RULES.iter().partition(|rule| rule.until.is_none());
+    today.into_iter().chain(retired).find_map(|rule| Some((rule, verdict(rule)?)))
 }
 
 /// True when two values differ by at most `share` of the second: `|left - right| <= share *

@@ -42,7 +42,7 @@ fn a_sound_record_passes_every_rule() {
         assert_eq!(broken(&record), Vec::<String>::new(), "{kind}");
     }
     let judged: Vec<String> = findings(&sound()).into_iter().map(|check| check.rule).collect();
-    expect!["E02 E04 E05 E06 E07 E08 E10 E11 E12 E17 E18 E19 E20 E21 E22 E29 W01 W02 W04 W10"]
+    expect!["E02 E04 E05 E06 E07 E10 E11 E12 E17 E18 E19 E20 E21 E22 E29 E36 W01 W02 W04 W10"]
         .assert_eq(&judged.join(" "));
 }
 
@@ -182,6 +182,13 @@ const BREAKING: &[Breaking] = &[
     ("W07", probed, |r| {
         r.calibration.as_mut().unwrap().insert("memory_gbps_after".into(), 30.68.into());
     }),
+    ("E36", published, |r| {
+        let metrics = r.metrics.as_mut().unwrap();
+        metrics.output_tokens_per_s_peak = metrics.output_tokens_per_s.map(|mean| mean * 20.1);
+    }),
+    ("W19", probed, |r| {
+        r.calibration.as_mut().unwrap().insert("memory_gbps_after".into(), 27.8.into());
+    }),
     ("W10", sound, |r| r.counts.as_mut().unwrap().output_tokens_requested = Some(4_101)),
     ("W11", sound_on_gpu, |r| {
         r.metrics.as_mut().unwrap().e2e_us.as_mut().unwrap().p99 =
@@ -210,7 +217,7 @@ fn last_rev(id: &str) -> u32 {
 fn a_retired_rule_judges_only_the_records_of_its_time() {
     let retired: Vec<&str> =
         RULES.iter().filter(|rule| rule.until.is_some()).map(|rule| rule.id).collect();
-    assert_eq!(retired, ["E15", "W14", "W15", "coalesced-reads"]);
+    assert_eq!(retired, ["E08", "E15", "W07", "W14", "W15", "coalesced-reads"]);
     let mut record = sound();
     record.client.as_mut().unwrap().kernel_to_user_us_p99 = Some(2_100);
     assert_eq!(broken_at(&record, 7), ["W14 arrived bytes waited 2100 us for the client"]);
@@ -218,6 +225,29 @@ fn a_retired_rule_judges_only_the_records_of_its_time() {
     record.checks_rev = 2;
     let later: Vec<String> = findings_later(&record).into_iter().map(|check| check.rule).collect();
     assert!(!later.contains(&"W14".to_owned()), "{later:?}");
+}
+
+#[test]
+fn a_measured_run_of_few_answers_after_long_prompts_has_any_peak() {
+    // 25 s of prompts, and then nearly all tokens within one second.
+    let burst = |kind| {
+        let mut record = RunRecord { kind, ..sound() };
+        let metrics = record.metrics.as_mut().unwrap();
+        metrics.output_tokens_per_s_peak = metrics.output_tokens_per_s.map(|mean| mean * 22.0);
+        record
+    };
+    let broken_by = |record: &RunRecord| {
+        let failed = crate::failed(record).into_iter().map(|check| check.rule);
+        failed.collect::<Vec<_>>()
+    };
+    let mut measured = burst(Kind::Measured);
+    // The revision that had E08 stored its finding, which no longer counts.
+    measured.checks = findings_at(&measured, 8);
+    measured.checks_rev = 8;
+    assert!(measured.checks.iter().any(|check| check.rule == "E08" && !check.ok));
+    assert_eq!(broken_by(&measured), Vec::<String>::new());
+    measured.metrics.as_mut().unwrap().output_tokens_per_s_peak = Some(1.0);
+    assert_eq!(broken_by(&measured), ["E36"]);
 }
 
 #[test]
@@ -404,6 +434,8 @@ fn what_the_rules_say_reads_well() {
         W05 heat or the hardware slowed a GPU at 2 % of the looks
         W06 GPU 0 has 700.000 W, its default is 699.000 W
         W07 31.0 GB/s before, 30.7 after
+        E36 the best second has 20301.0 tokens, the mean is 1010.0
+        W19 31.0 GB/s before, 27.8 after
         W10 4101 output tokens were requested and 4096 reported
         W11 32 answers: p99 needs 662
         W12 mean ITL is 1.160 times the time per token: so many tokens a chunk
@@ -420,6 +452,6 @@ fn what_the_rules_say_reads_well() {
 fn a_sample_is_the_same_every_time() {
     let record = Sample::default().record();
     assert_eq!(record, Sample::default().record());
-    expect!["a7e68967b82122c441d707e06156fdf7523d319a68ea92f63285382483efda6f"]
+    expect!["8430d3a6f242fc6273c558fa413602df6d9b397487e71680d140153df41b1864"]
         .assert_eq(&record.record_sha256);
 }

@@ -110,7 +110,7 @@ fn an_error_hides_the_metrics_that_it_affects() {
     record.checks = vec![check("E23")];
     assert!(!shown("tpot_us_mean", &record) && shown("output_tokens_per_s", &record));
     assert!(shown("ttft_us_mean", &record) && is_presentable(&record));
-    record.checks = vec![check("E08")];
+    record.checks = vec![check("E06")];
     assert!(!shown("output_tokens_per_s", &record) && !is_presentable(&record));
     assert_eq!(headline(&record), ValidityVerdict::Invalid);
 }
