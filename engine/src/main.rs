@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     cli.run(surroundings, serve::prepare)
 }
 
-/// Commands `completions` and `man` of `redline`, which belong to the program, not to the library.
+// A doc comment here would replace the description of the program in its help.
 #[derive(Debug, Subcommand)]
 enum Manual {
     /// Prints a script that completes this program's commands and flags in a shell

@@ -270,6 +270,9 @@ pub struct WaiveArguments {
     /// Waive the regression only where this release is the candidate
     #[arg(long)]
     pub release: Option<String>,
+    /// Person or group that accepts the regression; by default git's `user.name`
+    #[arg(long, value_name = "NAME", value_parser = message)]
+    pub accepted_by: Option<String>,
     #[command(flatten)]
     pub event: EventArguments,
 }

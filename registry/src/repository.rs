@@ -122,6 +122,17 @@ impl WorkTree {
         Ok(Some(Self { repo, root }))
     }
 
+    /// Returns the name that git's settings give for commits in this clone.
+    ///
+    /// # Errors
+    ///
+    /// The settings cannot be read or have no `user.name`.
+    pub fn user_name(&self) -> Result<String> {
+        let config = self.repo.config()?.snapshot()?;
+        let name = config.get_string("user.name");
+        name.context("git has no `user.name`\nhint: `--accepted-by` says who accepts the regression")
+    }
+
     /// Returns the path of the folder `results/` in the working tree; it need not exist.
     pub fn results(&self) -> PathBuf {
         self.root.join(RESULTS)

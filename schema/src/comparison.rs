@@ -167,6 +167,9 @@ pub struct AppliedWaiver {
     pub scenarios: Vec<String>,
     /// Reason of the waiver, in the words of its author.
     pub reason: String,
+    /// Person or group that accepted it; null where the waiver's event does not say.
+    #[serde(default)]
+    pub accepted_by: Option<String>,
     /// Time at which the waiver ends, RFC 3339 in UTC; null where it does not end.
     pub until: Option<String>,
 }

@@ -55,6 +55,10 @@ pub struct Event {
     /// release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
+    /// Person or group that accepts the regression of a waiver; left out by waivers of earlier
+    /// versions and for other kinds of events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_by: Option<String>,
     /// Time at which an epoch begins, RFC 3339 in UTC; where left out, the epoch begins at the time
     /// `at`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -95,6 +99,7 @@ impl Event {
             cell: None,
             metric: None,
             release: None,
+            accepted_by: None,
             since: None,
         }
     }

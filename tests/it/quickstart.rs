@@ -91,6 +91,7 @@ fn every_quickstart_is_tried_here() {
     let tried = [
         "add-to-the-suite.md",
         "compare-two-engines.md",
+        "judge-a-release.md",
         "measure-a-url.md",
         "reproduce-a-record.md",
         "retract-a-record.md",
@@ -138,6 +139,27 @@ fn the_comparison_of_two_engines_prints_its_plan() {
     let clone = Clone::as_built();
     let said = shell(&clone.root(), &plan).expect_code(0).stdout;
     assert!(said.contains("llama.cpp") && said.contains("v0.10.0"), "{said}");
+}
+
+#[test]
+fn a_release_is_judged_and_a_regression_accepted() {
+    let quickstart = Quickstart::read("judge-a-release.md");
+    let clone = Clone::as_built();
+    let planned = |words: &str| quickstart.command(words);
+    let plan = planned("--worktree");
+    assert!(quickstart.commands.contains(&plan.replace(" --dry-run", "")));
+    let two = [
+        ("--worktree", "the working tree"),
+        ("v0.9.2", "redline v0.9.2"),
+        ("0.17.1", "vllm v0.17.1"),
+    ];
+    for (words, measured) in two {
+        let said = shell(&clone.root(), &planned(words)).expect_code(0).stdout;
+        assert!(said.contains(measured) && said.contains("pairs"), "{words}: {said}");
+    }
+    let waive = quickstart.command("waive");
+    let said = shell(&clone.root(), &waive).expect_code(0).stdout;
+    assert!(said.contains("rss_bytes_max"), "{said}");
 }
 
 #[test]

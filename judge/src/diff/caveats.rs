@@ -50,12 +50,13 @@ fn degraded(diff: &Diff) -> Option<String> {
     })
 }
 
-/// Returns the sentence of a waiver: what it accepts, until when, and why.
+/// Returns the sentence of a waiver: what it accepts, until when, who accepted it, and why.
 pub fn waiver(waiver: &AppliedWaiver) -> String {
-    let AppliedWaiver { event, title, scenarios, reason, until: end } = waiver;
+    let AppliedWaiver { event, title, scenarios, reason, accepted_by, until: end } = waiver;
     let of =
         if scenarios.is_empty() { String::new() } else { format!(" of {}", scenarios.join(", ")) };
-    format!("{title}{of}, waived {} (event {event}): {reason}", until(end.as_deref()))
+    let by = accepted_by.as_deref().map_or_else(String::new, |name| format!(" by {name}"));
+    format!("{title}{of}, waived{by} {} (event {event}): {reason}", until(end.as_deref()))
 }
 
 /// Returns the sentence about a large change of a metric that is not release-blocking.

@@ -61,6 +61,7 @@ fn note(applied: &mut Vec<AppliedWaiver>, event: &Event, title: &str, scenario: 
             title: title.to_owned(),
             scenarios: scenarios.into_iter().collect(),
             reason: event.reason.clone(),
+            accepted_by: event.accepted_by.clone(),
             until: event.expires.clone(),
         }),
     }

@@ -108,8 +108,10 @@ pub fn about(world: &World, kind: EventKind, given: &TargetArguments) -> anyhow:
 pub fn waive(world: &World, given: &WaiveArguments) -> anyhow::Result<Exit> {
     let (cell, metric) = (Some(given.cell.clone()), Some(given.metric.clone()));
     let (expires, release) = (Some(given.until.clone()), given.release.clone());
+    let by_git = || WorkTree::open(&given.event.renders.place.registry)?.user_name();
+    let accepted_by = Some(given.accepted_by.clone().map_or_else(by_git, Ok)?);
     let draft = Event::draft(EventKind::Waive, &given.event.reason, &given.event.evidence);
-    event(world, &given.event, Event { cell, metric, expires, release, ..draft })
+    event(world, &given.event, Event { cell, metric, expires, release, accepted_by, ..draft })
 }
 
 /// Writes and commits an event that declares that machine or data changed.

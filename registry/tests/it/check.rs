@@ -187,7 +187,7 @@ fn json_reports_the_same() {
 fn quality_is_a_badge_and_never_an_exit_code() {
     let scratch = Scratch::new();
     let mut wrong = Sample { serial: 1, ..Sample::default() }.record();
-    wrong.metrics.as_mut().unwrap().output_tokens_per_s_peak = Some(36e6);
+    wrong.metrics.as_mut().unwrap().output_tokens_per_s_peak = Some(36.0);
     let pasted = RunRecord { id: campaign_id(77), ..wrong.clone() };
     let records =
         [reseal(wrong), reseal(pasted), Sample { serial: 3, ..Sample::default() }.failed_record()];
@@ -195,7 +195,7 @@ fn quality_is_a_badge_and_never_an_exit_code() {
     let answer = scratch.results(&["check"]);
     assert_eq!(answer.code, 0, "{answer:?}");
     for part in
-        ["E08 2 runs", "the best second has 36000000.0 tokens", "E09 1 run", "storage: sound"]
+        ["E36 2 runs", "the best second has 36.0 tokens", "E09 1 run", "storage: sound"]
     {
         assert!(answer.out.contains(part), "no `{part}` in\n{}", answer.out);
     }

@@ -61,12 +61,19 @@ fn a_remark_a_waiver_and_an_epoch_are_written() {
     assert!(event_of(&scratch).contains("targets = [\"runs/redline/v0.9.1/\"]"));
 
     let (scratch, _) = Scratch::recorded();
+    scratch.git(&["config", "user.name", "Grace"]);
     let waive = ["waive", CELL, "--metric", "tpot_us_p50", "--until", "9998-01-31"];
     well(&scratch.rendering(&[&waive[..], &["--reason", "Known, and being worked on."]].concat()));
     let event = event_of(&scratch);
     assert!(event.contains("expires = \"9998-01-31T23:59:59Z\""), "{event}");
     assert!(event.contains("metric = \"tpot_us_p50\""), "{event}");
+    assert!(event.contains("accepted_by = \"Grace\""), "{event}");
     well(&scratch.results(&["check"]));
+
+    let (scratch, _) = Scratch::recorded();
+    let named = [&waive[..], &["--accepted-by", "Ada", "--reason", "Once more."]].concat();
+    well(&scratch.rendering(&named));
+    assert!(event_of(&scratch).contains("accepted_by = \"Ada\""));
 
     let (scratch, _) = Scratch::recorded();
     let cell = "*/cpu-example-simulated-f6m1s1-2c/*/*/*";
@@ -81,6 +88,9 @@ fn what_names_nothing_is_refused_and_nothing_is_written() {
     let head = scratch.git(&["rev-parse", "HEAD"]);
     let reason = ["--reason", "Wrong."];
     let waive = ["--metric", "tpot_us_p50", "--until", "9998-01-31"];
+    let nobody = scratch.rendering(&[&["waive", CELL][..], &waive, &reason].concat());
+    assert!(nobody.err.contains("git has no `user.name`"), "{nobody:?}");
+    scratch.git(&["config", "user.name", "Grace"]);
     let cases: [(&[&str], &str); 10] = [
         (&["retract", "01ZZZZ"], "nothing has an id that begins with `01ZZZZ`"),
         (&["retract", "01"], "3 ids begin with `01`"),

@@ -32,6 +32,8 @@ fn line(catalog: &Catalog, path: &str, event: &Event) -> Value {
         evidence => outside::message(&event.evidence.join(", ")),
         // Time at which a waiver ends; empty for other events.
         expires => outside::name(event.expires.as_deref().unwrap_or_default()),
+        // Who accepted the regression of a waiver; empty for other events.
+        accepted_by => outside::name(event.accepted_by.as_deref().unwrap_or_default()),
         // Links to the first runs that the event names, and the number of all.
         runs => named.iter().take(RUNS_SHOWN).map(|run| Link::run(run)).collect::<Value>(),
         named => named.len(),

@@ -70,6 +70,8 @@ pub fn decision(diff: &Diff) -> Value {
             scenarios => outside::name(&waiver.scenarios.join(", ")),
             until => outside::name(&until(waiver.until.as_deref())),
             reason => outside::message(&waiver.reason),
+            // Empty where the waiver's event does not say.
+            accepted_by => outside::name(waiver.accepted_by.as_deref().unwrap_or_default()),
             event => outside::name(&waiver.event),
         }
     };
@@ -420,6 +422,7 @@ mod tests {
             title: "Peak memory".into(),
             scenarios: vec!["balanced-lite@1".into()],
             reason: reason.trim().to_owned(),
+            accepted_by: Some("the maintainers".into()),
             until: Some("2027-03-31T23:59:59Z".into()),
         }];
         let shown = decision(&diff);
