@@ -6,6 +6,7 @@
 
 #![warn(missing_docs)]
 
+pub mod alternation;
 pub mod arrival;
 pub mod campaign;
 pub mod canonical;

@@ -5,6 +5,7 @@ use schemars::{Schema, schema_for};
 /// Returns the name and JSON Schema of each kind of record or file, ordered by name.
 pub fn all() -> Vec<(&'static str, Schema)> {
     vec![
+        ("alternation.v1", schema_for!(crate::alternation::Alternation)),
         ("campaign.v1", schema_for!(crate::campaign::CampaignRecord)),
         ("dataset", schema_for!(crate::model::DatasetFile)),
         ("diff.v1", schema_for!(crate::comparison::Diff)),

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use suite::command::{audit, export, manual, plan, probe, run, serving, sweep};
+use suite::command::{alternate, audit, export, manual, plan, probe, run, serving, sweep};
 
 /// Measures an LLM server over its HTTP API.
 ///
@@ -49,6 +49,7 @@ enum Command {
     Run(Box<run::RunFlags>),
     Sweep(Box<sweep::SweepFlags>),
     Search(Box<sweep::SearchFlags>),
+    Alternate(Box<alternate::AlternateFlags>),
     Serving(Box<serving::ServingFlags>),
     Plan(plan::PlanFlags),
     VerifyManifest(plan::VerifyManifestFlags),
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Run(flags) => run::execute(&flags),
         Command::Sweep(flags) => sweep::execute(&flags),
         Command::Search(flags) => sweep::execute_search(&flags),
+        Command::Alternate(flags) => alternate::execute(&flags),
         Command::Serving(flags) => serving::execute(&flags, &|name| std::env::var(name).ok()),
         Command::Plan(flags) => plan::execute(&flags),
         Command::VerifyManifest(flags) => plan::execute_verify(&flags),

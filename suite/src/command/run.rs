@@ -262,10 +262,9 @@ impl Bench {
             reference: self.reference.as_ref(),
             slos,
             conduct: self.conduct,
-            stop: &self.signals.stop,
+            // Samples already taken are kept when a signal arrives.
+            stop: self.signals.stops_the_run(),
         };
-        // From here on a signal stops the client's loop, so that samples already taken are kept.
-        self.signals.at_once.store(false, Ordering::Relaxed);
         match assignment.run(&mut keeper) {
             Ok(finished) => {
                 keeper.finish(&finished.measurement)?;
@@ -302,17 +301,21 @@ impl Bench {
     }
 
     fn model_name(&self) -> String {
-        let told = || Some(self.probed.probe.model.id.clone()).filter(|id| !id.is_empty());
-        let served = || served_model(&self.server);
-        // The name given by a flag comes first, then the server's model list, then the probed
-        // model.
-        self.model.clone().or_else(served).or_else(told).unwrap_or_default()
+        model_name(self.model.as_deref(), &self.server, &self.probed)
     }
+}
+
+/// Returns the model name that requests carry: the one that a flag gives, else the first of the
+/// server's model list, else that of its configuration; empty if there is none.
+pub(super) fn model_name(given: Option<&str>, server: &Server, probed: &Probed) -> String {
+    let told = || Some(probed.probe.model.id.clone()).filter(|id| !id.is_empty());
+    let served = || served_model(server);
+    given.map(str::to_owned).or_else(served).or_else(told).unwrap_or_default()
 }
 
 /// Returns the engine and what its server reports about itself. A server that no engine file
 /// describes is asked which route answers.
-fn found(
+pub(super) fn found(
     engine: Option<Engine>,
     server: &Server,
     model: Option<&str>,
@@ -332,7 +335,7 @@ fn found(
 
 /// Checks that a primed cache is possible: priming cuts prompts at token boundaries, so the engine
 /// must accept token ids.
-fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Result<()> {
+pub(super) fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Result<()> {
     anyhow::ensure!(
         scenario.cache.state != CacheState::Primed || form == PromptForm::TokenIds,
         "the scenario primes the cache, and this engine accepts no token ids\n\
@@ -368,6 +371,13 @@ impl Signals {
                 .context("cannot catch signals")?;
         }
         Ok(Self { at_once, stop, told })
+    }
+
+    /// Makes a signal stop the client's loop from here on, instead of ending the program, and
+    /// returns the flag that it sets.
+    pub fn stops_the_run(&self) -> &AtomicBool {
+        self.at_once.store(false, Ordering::Relaxed);
+        &self.stop
     }
 }
 

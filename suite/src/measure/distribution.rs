@@ -62,6 +62,26 @@ impl Distributions {
         all
     }
 
+    /// Adds the samples of `other`. Gaps per token stay known only where both sets have them.
+    pub fn append(&mut self, other: Self) {
+        self.itl_token_ns = self.itl_token_ns.take().zip(other.itl_token_ns).map(|(mut all, more)| {
+            all.extend(more);
+            all
+        });
+        self.ttft_ns.extend(other.ttft_ns);
+        self.ttft_scheduled_ns.extend(other.ttft_scheduled_ns);
+        self.tpot_ns.extend(other.tpot_ns);
+        self.itl_chunk_ns.extend(other.itl_chunk_ns);
+        self.e2e_ns.extend(other.e2e_ns);
+        self.e2e_scheduled_ns.extend(other.e2e_scheduled_ns);
+        self.connect_ns.extend(other.connect_ns);
+        self.queue_ns.extend(other.queue_ns);
+        self.schedule_lag_ns.extend(other.schedule_lag_ns);
+        self.ttft_event_ns.extend(other.ttft_event_ns);
+        self.ttft_content_ns.extend(other.ttft_content_ns);
+        self.ttft_parts.extend(other.ttft_parts);
+    }
+
     fn take(&mut self, request: &Answered<'_>) {
         let sample = request.sample;
         let (Some(sent), Some((first, last))) = (sample.sent_ns, sample.span()) else { return };

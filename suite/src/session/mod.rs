@@ -2,8 +2,10 @@
 //! measurement record that results from it. A server that fails still gives a measurement; only an
 //! error of the client's own system does not.
 
+pub mod alternation;
 mod cache;
 mod correctness;
+pub mod freezer;
 pub mod journal;
 
 use std::collections::BTreeMap;

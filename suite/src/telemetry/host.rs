@@ -73,6 +73,13 @@ pub fn read() -> Option<HostReading> {
     })
 }
 
+/// Returns the time since boot in which the hypervisor ran something else although a core of this
+/// machine had work, summed over cores, in microseconds; `None` if the kernel does not report it.
+pub fn steal_us() -> Option<u64> {
+    let ticks = KernelStats::current().ok()?.total.steal?;
+    Some(ticks * 1_000_000 / procfs::ticks_per_second().max(1))
+}
+
 fn pressure() -> Option<Pressure> {
     Some(Pressure {
         cpu_us: CpuPressure::current().ok()?.some.total,

@@ -9,7 +9,7 @@
 //! preemptions.
 
 pub mod gpu;
-mod host;
+pub mod host;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
