@@ -10,6 +10,7 @@
 
 #![warn(missing_docs)]
 
+pub mod alternation;
 pub mod best;
 mod client_error;
 pub mod diff;

@@ -130,7 +130,9 @@ impl WorkTree {
     pub fn user_name(&self) -> Result<String> {
         let config = self.repo.config()?.snapshot()?;
         let name = config.get_string("user.name");
-        name.context("git has no `user.name`\nhint: `--accepted-by` says who accepts the regression")
+        name.context(
+            "git has no `user.name`\nhint: `--accepted-by` says who accepts the regression",
+        )
     }
 
     /// Returns the path of the folder `results/` in the working tree; it need not exist.

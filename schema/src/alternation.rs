@@ -26,6 +26,14 @@ impl Side {
     /// Both variants, baseline first.
     pub const BOTH: [Self; 2] = [Self::Baseline, Self::Candidate];
 
+    /// Returns the variant's name: `baseline` or `candidate`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::Candidate => "candidate",
+        }
+    }
+
     /// Returns the other variant.
     #[must_use]
     pub const fn other(self) -> Self {
@@ -84,8 +92,8 @@ pub struct Slice {
     /// Median TPOT of the slice's requests with at least two tokens, in microseconds; null where
     /// there is none.
     pub tpot_us_p50: Option<u64>,
-    /// 99th percentile of the gaps between chunks within the slice's answers, in microseconds; null
-    /// where there is none.
+    /// 99th percentile of the slice's ITL per token in microseconds; null where the number of tokens
+    /// in a chunk is not known.
     pub itl_us_p99: Option<u64>,
     /// CPU time that the other, frozen variant used during the slice, in microseconds; null where
     /// the client does not freeze it.

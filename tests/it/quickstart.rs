@@ -121,13 +121,12 @@ fn a_gguf_is_served_and_asked_and_its_address_measured() {
     let again = again.replace(RUNNING, &server.url).replace("words-c4-HASH.toml", scenario);
     shell(folder.path(), &again).expect_code(0);
 
-    let compare = Quickstart::read("compare-two-engines.md");
-    for port in ["8000", "8001"] {
-        let words = compare.command(&format!("--url http://127.0.0.1:{port}"));
-        let words = words.replace(&format!("http://127.0.0.1:{port}"), &server.url);
-        shell(folder.path(), &words.replace("words-c4-HASH.toml", scenario)).expect_code(0);
-    }
-    assert!(["a.json", "b.json"].iter().all(|name| folder.path().join(name).is_file()));
+    let compare = Quickstart::read("compare-two-engines.md").command("alternate");
+    // A server compared with itself: its ratio is about one, whatever the machine does.
+    let compare =
+        compare.replace(RUNNING, &server.url).replace("http://127.0.0.1:8001", &server.url);
+    let said = shell(folder.path(), &format!("{compare} --pairs 6")).expect_code(0).stdout;
+    assert!(said.contains("Output tokens") && said.contains("95 % interval"), "{said}");
 }
 
 #[test]

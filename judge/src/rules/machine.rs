@@ -107,8 +107,7 @@ fn steady(record: &RunRecord, share: f64) -> Outcome {
         .into_iter()
         .filter_map(|(probe, unit)| Some((unit, at(probe, "before")?, at(probe, "after")?)));
     let probed: Vec<_> = probed.collect();
-    let moved =
-        probed.iter().filter(|(_, before, after)| !within(*after, *before, share));
+    let moved = probed.iter().filter(|(_, before, after)| !within(*after, *before, share));
     let wrong: Vec<String> = moved
         .map(|(unit, before, after)| format!("{before:.1} {unit} before, {after:.1} after"))
         .collect();

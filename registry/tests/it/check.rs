@@ -194,9 +194,7 @@ fn quality_is_a_badge_and_never_an_exit_code() {
     assert_eq!(scratch.record(&scratch.staged("o", &records)).code, 0);
     let answer = scratch.results(&["check"]);
     assert_eq!(answer.code, 0, "{answer:?}");
-    for part in
-        ["E36 2 runs", "the best second has 36.0 tokens", "E09 1 run", "storage: sound"]
-    {
+    for part in ["E36 2 runs", "the best second has 36.0 tokens", "E09 1 run", "storage: sound"] {
         assert!(answer.out.contains(part), "no `{part}` in\n{}", answer.out);
     }
 }

@@ -1,16 +1,23 @@
 //! `redline-bench alternate`: asks two servers on one machine in turns, in short slices of a
 //! scenario, and writes what each slice took.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context, ensure};
 use clap::Args;
-use schema::alternation::{Alternation, Side, Slice};
+use judge::alternation;
+use judge::alternation::{Call, Look, stand};
+use judge::diff::estimate::log_of;
+use schema::alternation::{Alternation, SCHEMA, Side, Slice};
 use schema::exit::Exit;
+use schema::metric::Metric;
 
 use super::files;
 use super::files::{Engine, ScenarioFile};
 use super::plan::drawn;
-use super::run::{Signals, can_be_primed, found, model_name, nanoseconds, positive};
+use super::run::{
+    Signals, can_be_primed, default_out, found, model_name, nanoseconds, positive, words_of,
+};
 use crate::client::control::{Server, Trust};
 use crate::session::alternation::{Alternating, Contender, Until};
 use crate::session::freezer::Freezer;
@@ -51,9 +58,9 @@ pub struct AlternateFlags {
     /// Processes to freeze while the candidate is idle.
     #[arg(long, value_name = "group:ID|cgroup:FOLDER")]
     candidate_freeze: Option<Freezer>,
-    /// Scenario file, as in `suite/scenarios`.
+    /// Scenario file, as in `suite/scenarios`. Without it, prompts are 128 common words, 4 at a time.
     #[arg(long, value_name = "FILE")]
-    scenario: PathBuf,
+    scenario: Option<PathBuf>,
     /// Dataset that the scenario samples from.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
@@ -78,21 +85,30 @@ pub struct AlternateFlags {
     /// Give a slice up if requests are in flight and no event arrives for so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
-    /// File to write the slices to, as JSON.
+    /// Slices of an earlier start of the same two variants; may be given several times. With one or
+    /// more, intervals are over starts.
     #[arg(long, value_name = "FILE")]
-    out: PathBuf,
+    earlier: Vec<PathBuf>,
+    /// File to write the slices to, as JSON; by default `alternation-TIME.json` in this folder.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 const EXAMPLE: &str = "\
-Example, two servers that were started in process groups of their own:
+Example, two servers that already run:
+
+  redline-bench alternate --baseline-url http://127.0.0.1:8000 --candidate-url http://127.0.0.1:8001
+
+and two that were started in process groups of their own, which are frozen while they are idle:
 
   redline-bench alternate --baseline-url http://127.0.0.1:8000 --baseline-freeze group:4100 \\
     --candidate-url http://127.0.0.1:8001 --candidate-freeze group:4200 \\
     --baseline-engine redline.toml --candidate-engine redline.toml \\
     --scenario ladder-lite-c4.toml --dataset rows.json --tokenizer model.gguf --out slices.json
 
-`cargo xtask gate` starts both servers, repeats this on fresh starts until a verdict is reached, and
-computes intervals.";
+Intervals are those of this one start of both servers. A server is a percent or so faster or slower
+from one start to the next: start both again and repeat the command before a small difference is
+believed. With `--earlier` and the files of those starts, the interval is over starts.";
 
 /// Runs `redline-bench alternate` and returns its exit code.
 ///
@@ -102,10 +118,14 @@ computes intervals.";
 /// be written.
 pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     let signals = Signals::caught()?;
-    let file = ScenarioFile::open(&flags.scenario)?;
+    let given = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
     let tokenizer = flags.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
-    let contender = |side| flags.contender(side, &file, tokenizer.as_ref());
-    let contenders = [contender(Side::Baseline)?, contender(Side::Candidate)?];
+    let [baseline, candidate] = [flags.server(Side::Baseline)?, flags.server(Side::Candidate)?];
+    let made_up = || words_of(&baseline.engine, Some(WORDS_REQUESTS));
+    let file = given.map_or_else(made_up, Ok)?;
+    let contender = |server, side| flags.contender(server, side, &file, tokenizer.as_ref());
+    let contenders = [contender(baseline, Side::Baseline)?, contender(candidate, Side::Candidate)?];
+    let out = flags.out.clone().map_or_else(|| default_out("alternation"), Ok)?;
     let manifest = &contenders[0].plan.manifest;
     let alternating = Alternating {
         scenario: &file.scenario,
@@ -117,35 +137,115 @@ pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
         no_progress_ns: nanoseconds(flags.timeout_s),
         stop: signals.stops_the_run(),
     };
+    let mut starts =
+        flags.earlier.iter().map(|path| earlier(path)).collect::<Result<Vec<_>, _>>()?;
     let found = alternating.run()?;
-    files::json(&flags.out, &found)?;
-    print!("{}", summary(&found));
+    files::json(&out, &found)?;
+    starts.push(found.clone());
+    let text = if flags.earlier.is_empty() { of_pairs(&found) } else { over_starts(&starts) };
+    print!("{text}{}slices         {}\n", summary(&found), out.display());
     let failed = found.slices.iter().any(|slice| slice.requests_failed > 0);
     Ok(if failed { Exit::Worse } else { Exit::Well })
 }
 
 impl AlternateFlags {
-    /// Opens the server of a variant and draws its requests.
-    fn contender(
-        &self,
-        side: Side,
-        file: &ScenarioFile,
-        tokenizer: Option<&Tokenizer>,
-    ) -> anyhow::Result<Contender> {
-        let (url, engine, freezer) = match side {
-            Side::Baseline => (&self.baseline_url, &self.baseline_engine, &self.baseline_freeze),
-            Side::Candidate => {
-                (&self.candidate_url, &self.candidate_engine, &self.candidate_freeze)
-            }
+    /// Opens the server of a variant.
+    fn server(&self, side: Side) -> anyhow::Result<Opened> {
+        let (url, engine) = match side {
+            Side::Baseline => (&self.baseline_url, &self.baseline_engine),
+            Side::Candidate => (&self.candidate_url, &self.candidate_engine),
         };
         let server = Server::at(url, &Trust::default())?;
         let engine = engine.as_deref().map(Engine::open).transpose()?;
         let (engine, probed) = found(engine, &server, None)?;
+        let model = model_name(None, &server, &probed);
+        Ok(Opened { server, engine, model })
+    }
+
+    /// Draws the requests for the server of a variant.
+    fn contender(
+        &self,
+        opened: Opened,
+        side: Side,
+        file: &ScenarioFile,
+        tokenizer: Option<&Tokenizer>,
+    ) -> anyhow::Result<Contender> {
+        let Opened { server, engine, model } = opened;
         let plan = drawn(file, self.dataset.as_deref(), tokenizer, engine.prompt_form())?;
         can_be_primed(&file.scenario, plan.manifest.prompt_form)?;
-        let model = model_name(None, &server, &probed);
-        Ok(Contender { server, engine: engine.file, model, plan, freezer: freezer.clone() })
+        let freezer = match side {
+            Side::Baseline => self.baseline_freeze.clone(),
+            Side::Candidate => self.candidate_freeze.clone(),
+        };
+        Ok(Contender { server, engine: engine.file, model, plan, freezer })
     }
+}
+
+/// Server of a variant, before its requests are drawn.
+struct Opened {
+    server: Server,
+    engine: Engine,
+    model: String,
+}
+
+/// Number of prompts of the built-in scenario: so many that a fast server does not get one twice, of
+/// which it would have the beginning in its prefix cache.
+const WORDS_REQUESTS: u64 = 4_000;
+/// Confidence of the intervals that the command prints.
+const CONFIDENCE: f64 = 0.95;
+
+/// Reads the slices of an earlier start.
+fn earlier(path: &Path) -> anyhow::Result<Alternation> {
+    let shown = path.display();
+    let found: Alternation = serde_json::from_str(&files::read(path, "slices")?)
+        .with_context(|| format!("`{shown}` is no file that `redline-bench alternate` wrote"))?;
+    ensure!(found.schema == SCHEMA, "`{shown}` is a `{}`, not a `{SCHEMA}`", found.schema);
+    Ok(found)
+}
+
+/// Formats the ratio of candidate to baseline for each metric, with the interval over the pairs of
+/// one start.
+fn of_pairs(found: &Alternation) -> String {
+    let mut text = String::from("candidate / baseline, in this start\n");
+    for metric in alternation::metrics() {
+        let logs = alternation::pair_ratios(metric.name, found);
+        let Some(log) = alternation::hodges_lehmann(&logs) else { continue };
+        let interval = alternation::interval(&logs, CONFIDENCE);
+        text += &row(metric, log.exp(), interval.map(|(low, high)| (low.exp(), high.exp())));
+        text.push('\n');
+    }
+    text
+}
+
+/// Formats the ratio of candidate to baseline for each metric, with the interval over starts and what
+/// it says.
+fn over_starts(starts: &[Alternation]) -> String {
+    let of_start: Vec<_> = starts.iter().map(|start| alternation::of_start(start)).collect();
+    let mut text = format!("candidate / baseline, over {} starts\n", starts.len());
+    for metric in alternation::metrics() {
+        let logs = of_start.iter().filter_map(|start| start.ratios.get(metric.name).copied());
+        let logs: Vec<f64> = logs.collect();
+        let bar = log_of(metric.floor_pct);
+        let Some(found) = stand(&logs, metric.better, bar, Look::ONLY) else { continue };
+        let ratio = |percent: f64| 1.0 + percent / 100.0;
+        let (low, high) = found.interval_pct;
+        text += &row(metric, ratio(found.effect_pct), Some((ratio(low), ratio(high))));
+        let worse = found.not_excluded_pct;
+        text += &match found.call {
+            Call::Worse => "   worse".to_owned(),
+            Call::Better => "   better".to_owned(),
+            Call::Unchanged => format!("   unchanged within {} %", metric.floor_pct),
+            Call::Open => format!("   undecided: {worse:.1} % worse is not excluded"),
+        };
+        text.push('\n');
+    }
+    text
+}
+
+fn row(metric: &Metric, ratio: f64, interval: Option<(f64, f64)>) -> String {
+    let interval = interval
+        .map_or_else(String::new, |(low, high)| format!("   95 % interval {low:.4} to {high:.4}"));
+    format!("{:<14} {ratio:>8.4}{interval}", metric.title)
 }
 
 /// Formats how many pairs were measured, and the requests that failed.
@@ -156,14 +256,14 @@ fn summary(found: &Alternation) -> String {
     let awake = |slice: &&Slice| slice.idle_cpu_us.is_none_or(|used_us| used_us > 0);
     let awake = found.slices.iter().filter(awake).count();
     let mut text = format!(
-        "{pairs} pairs of slices of {} requests, {seconds} s of answers\n",
+        "pairs          {pairs} of slices of {} requests, {seconds} s of answers\n",
         found.slice_requests
     );
     if failed > 0 {
-        text += &format!("{failed} requests failed\n");
+        text += &format!("failed         {failed} requests\n");
     }
     if awake > 0 {
-        text += &format!("the idle server was awake in {awake} of {} slices\n", 2 * pairs);
+        text += &format!("not frozen     the idle server in {awake} of {} slices\n", 2 * pairs);
     }
     text
 }

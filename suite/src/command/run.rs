@@ -29,6 +29,7 @@ use crate::clock::{realtime_ns, utc_now};
 use crate::export::ReportFacts;
 use crate::measure::rates::Slo;
 use crate::measure::summary::whole;
+use crate::session::alternation::AlternationError;
 use crate::session::{Assignment, Conduct, Finished, open_reference};
 use crate::telemetry::gpu;
 use crate::telemetry::gpu::Meter;
@@ -446,7 +447,7 @@ What the numbers mean:
 /// refuses signal handlers, the run ends without a measurement, or a result cannot be written.
 pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench, Some(words_scenario))?;
-    let out = flags.out.clone().map_or_else(default_out, Ok)?;
+    let out = flags.out.clone().map_or_else(|| default_out("measurement"), Ok)?;
     if flags.bench.is_scenario_built_in() {
         // The scenario is saved so that it can be edited, and the same prompts sent again.
         let path = out.with_file_name(format!("{}.toml", bench.file.id));
@@ -465,20 +466,28 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     Ok(exit_of(&measurement))
 }
 
-/// Makes the built-in scenario: 4 users, whose prompts are drawn with the current second as seed, so
-/// that no earlier run has left them in the server's prefix cache.
 fn words_scenario(engine: &Engine) -> anyhow::Result<ScenarioFile> {
+    words_of(engine, None)
+}
+
+/// Makes the built-in scenario: 4 users, whose prompts are drawn with the current second as seed, so
+/// that no earlier run has left them in the server's prefix cache. `requests` is the number of
+/// prompts, if it is not the scenario's.
+pub(super) fn words_of(engine: &Engine, requests: Option<u64>) -> anyhow::Result<ScenarioFile> {
     let mut scenario = Scenario::parse(include_str!("words-c4.toml"))?;
+    scenario.workload.requests = requests.unwrap_or(scenario.workload.requests);
     scenario.workload.seed = realtime_ns() / 1_000_000_000;
     // A server that refuses the field ends answers by itself.
     scenario.output.ignore_eos = engine.file.request.ignore_eos;
     Ok(ScenarioFile::made_up(scenario, "words-c4")?.file)
 }
 
-fn default_out() -> anyhow::Result<PathBuf> {
+/// Returns the name of the file that a command writes where no flag gives one: `name` and the current
+/// time.
+pub(super) fn default_out(name: &str) -> anyhow::Result<PathBuf> {
     let now = utc_now().context("the system clock has no usable date")?;
     let digits: String = now.chars().filter(char::is_ascii_alphanumeric).collect();
-    Ok(PathBuf::from(format!("measurement-{digits}.json")))
+    Ok(PathBuf::from(format!("{name}-{digits}.json")))
 }
 
 /// Returns the exit code for a measurement: success unless it is INVALID or its status is not `ok`,
@@ -496,6 +505,7 @@ pub fn exit_of_error(error: &anyhow::Error) -> Exit {
     // the environment's.
     let environment = error.chain().any(|cause| {
         cause.is::<DriveError>()
+            || cause.is::<AlternationError>()
             || cause
                 .downcast_ref()
                 .is_some_and(|error| !matches!(error, ControlError::Url(_) | ControlError::Tls(_)))

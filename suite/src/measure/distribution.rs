@@ -64,10 +64,11 @@ impl Distributions {
 
     /// Adds the samples of `other`. Gaps per token stay known only where both sets have them.
     pub fn append(&mut self, other: Self) {
-        self.itl_token_ns = self.itl_token_ns.take().zip(other.itl_token_ns).map(|(mut all, more)| {
-            all.extend(more);
-            all
-        });
+        self.itl_token_ns =
+            self.itl_token_ns.take().zip(other.itl_token_ns).map(|(mut all, more)| {
+                all.extend(more);
+                all
+            });
         self.ttft_ns.extend(other.ttft_ns);
         self.ttft_scheduled_ns.extend(other.ttft_scheduled_ns);
         self.tpot_ns.extend(other.tpot_ns);

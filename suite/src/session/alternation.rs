@@ -17,9 +17,9 @@ use schema::random::SplitMix64;
 use schema::run::{CacheState, ScenarioFacts};
 use schema::scenario::{Arrival, Connections, Scenario};
 
+use super::PRIMING_CONCURRENCY;
 use super::cache;
 use super::freezer::Freezer;
-use super::PRIMING_CONCURRENCY;
 use crate::client::control::Server;
 use crate::client::drive::{DriveError, Driven, Orders, Unobserved, drive};
 use crate::client::payload::{Endpoint, Payload, payload};
@@ -29,7 +29,7 @@ use crate::measure::rates::Wall;
 use crate::measure::summary::summarize;
 use crate::measure::tally::{Answered, answered};
 use crate::measure::to_us;
-use crate::telemetry::host;
+use crate::telemetry::steal_us;
 use crate::workload::sampler::Plan;
 
 /// Length of a slice that is aimed at, in nanoseconds: short against the interference of neighbors,
@@ -92,13 +92,13 @@ pub enum AlternationError {
     #[error(transparent)]
     Drive(#[from] DriveError),
     /// A server cannot be frozen or thawed.
-    #[error("cannot freeze or thaw the {0:?} variant")]
-    Freezer(Side, #[source] std::io::Error),
+    #[error("cannot freeze or thaw the {0}")]
+    Freezer(&'static str, #[source] std::io::Error),
     /// A request outside the slices failed: of the warm-up or of the priming of the prefix cache.
-    #[error("{side:?} variant: {message}")]
+    #[error("{side}: {message}")]
     Warmup {
         /// Variant whose request failed.
-        side: Side,
+        side: &'static str,
         /// First failure and the number of failed requests.
         message: String,
     },
@@ -229,10 +229,10 @@ impl Alternating<'_> {
             self.thaw(variant)?;
             let idle = self.contender(variant.other()).freezer.as_ref();
             let idle_cpu = || idle.and_then(Freezer::cpu_time);
-            let (idle_before, steal_before) = (idle_cpu(), host::steal_us());
+            let (idle_before, steal_before) = (idle_cpu(), steal_us());
             let driven = self.drive(variant, range)?;
             let since = |before: u64, after: u64| after.saturating_sub(before);
-            let steal_us = steal_before.zip(host::steal_us()).map(|(old, new)| since(old, new));
+            let steal_us = steal_before.zip(steal_us()).map(|(old, new)| since(old, new));
             let idle_cpu_us = idle_before.zip(idle_cpu()).map(|(old, new)| {
                 u64::try_from(new.saturating_sub(old).as_micros()).unwrap_or(u64::MAX)
             });
@@ -283,7 +283,7 @@ impl Alternating<'_> {
         let (failed, all) = (failures.len(), requests.len());
         let (kind, said) = (failure.kind, &failure.message);
         let message = format!("{failed} of {all} warm-up requests failed: {kind}: {said}");
-        Err(AlternationError::Warmup { side, message })
+        Err(AlternationError::Warmup { side: side.name(), message })
     }
 
     fn send(
@@ -310,12 +310,16 @@ impl Alternating<'_> {
 
     fn freeze(&self, side: Side) -> Result<(), AlternationError> {
         let freezer = self.contender(side).freezer.as_ref();
-        freezer.map_or(Ok(()), Freezer::freeze).map_err(|error| AlternationError::Freezer(side, error))
+        freezer
+            .map_or(Ok(()), Freezer::freeze)
+            .map_err(|error| AlternationError::Freezer(side.name(), error))
     }
 
     fn thaw(&self, side: Side) -> Result<(), AlternationError> {
         let freezer = self.contender(side).freezer.as_ref();
-        freezer.map_or(Ok(()), Freezer::thaw).map_err(|error| AlternationError::Freezer(side, error))
+        freezer
+            .map_or(Ok(()), Freezer::thaw)
+            .map_err(|error| AlternationError::Freezer(side.name(), error))
     }
 }
 
@@ -346,7 +350,7 @@ impl Slices {
         let answers: Vec<Answered<'_>> = answered(&driven.samples, part, None);
         let all = Distributions::of(&answers);
         let p50 = |samples: &[u64]| summarize(samples.to_vec()).and_then(|summary| summary.p50);
-        let gaps = summarize(all.itl_chunk_ns.clone());
+        let gaps = all.itl_token_ns.clone().and_then(summarize);
         let tokens: u64 = answers.iter().map(|request| request.credit.tokens).sum();
         self.done.push(Slice {
             elapsed_us: Wall::of(&answers).map_or(0, |wall| to_us(wall.length_ns())),

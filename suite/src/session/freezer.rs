@@ -96,13 +96,7 @@ impl Freezer {
 
     fn is_frozen(&self) -> io::Result<bool> {
         match self {
-            Self::Group(group) => {
-                // A process that ended meanwhile does not run either.
-                let stopped = |process: &Process| {
-                    process.stat().map_or(true, |stat| ['T', 't', 'Z', 'X'].contains(&stat.state))
-                };
-                Ok(members(*group)?.iter().all(stopped))
-            }
+            Self::Group(group) => Ok(members(*group)?.iter().all(is_stopped)),
             Self::Cgroup(folder) => {
                 Ok(value_of(&folder.join("cgroup.events"), "frozen")? == Some(1))
             }
@@ -110,12 +104,17 @@ impl Freezer {
     }
 }
 
+/// True where no thread of the process runs; one that ended meanwhile does not run either.
+fn is_stopped(process: &Process) -> bool {
+    let stopped = |state: char| ['T', 't', 'Z', 'X'].contains(&state);
+    let threads = process.tasks().into_iter().flatten().filter_map(Result::ok);
+    threads.filter_map(|thread| thread.stat().ok()).all(|stat| stopped(stat.state))
+}
+
 /// Returns the processes of a process group.
 fn members(group: Pid) -> io::Result<Vec<Process>> {
     let all = all_processes().map_err(io::Error::other)?;
-    let of_group = |process: &Process| {
-        process.stat().is_ok_and(|stat| stat.pgrp == group.as_raw())
-    };
+    let of_group = |process: &Process| process.stat().is_ok_and(|stat| stat.pgrp == group.as_raw());
     Ok(all.filter_map(Result::ok).filter(of_group).collect())
 }
 

@@ -9,8 +9,9 @@
 //! preemptions.
 
 pub mod gpu;
-pub mod host;
+mod host;
 
+pub use host::steal_us;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;

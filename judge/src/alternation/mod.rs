@@ -1,0 +1,110 @@
+//! Alternating comparison of two variants: from slices of fresh starts to an estimate with an
+//! interval.
+//!
+//! The model has two levels. Within a start, pairs of slices scatter because neighbors of the
+//! machine slow single slices; between starts, layout of memory and address space move all slices
+//! of a start. Each start gives one estimate, a location of its pairs that single contaminated
+//! slices do not move, and the interval comes from the scatter of these estimates alone, so that it
+//! contains both levels.
+
+mod decision;
+mod location;
+
+use std::collections::BTreeMap;
+
+use schema::alternation::{Alternation, Side, Slice};
+use schema::metric::{Metric, by_name};
+use schema::run::Histograms;
+
+pub use decision::{Call, Look, Standing, stand};
+pub use location::{hodges_lehmann, interval};
+
+use crate::quantile::Bins;
+
+/// Log ratios of candidate over baseline from one fresh start of both servers, one for each metric.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StartRatios {
+    /// Number of pairs of slices that the start's ratios rest on.
+    pub pairs: usize,
+    /// Number of pairs that were left out because a request of theirs failed.
+    pub pairs_lost: usize,
+    /// Log ratio of candidate over baseline by metric name.
+    pub ratios: BTreeMap<&'static str, f64>,
+}
+
+/// Metrics that each slice has, with the figure of a slice.
+const OF_SLICE: [(&str, fn(&Slice) -> Option<f64>); 4] = [
+    ("output_tokens_per_s", Slice::output_tokens_per_s),
+    ("ttft_us_p50", |slice| slice.ttft_us_p50.map(float)),
+    ("tpot_us_p50", |slice| slice.tpot_us_p50.map(float)),
+    ("itl_token_us_p99", |slice| slice.itl_us_p99.map(float)),
+];
+
+/// Percentiles over all requests of a start: the slices have too few.
+const OF_START: [(&str, fn(&Histograms) -> Option<f64>); 2] = [
+    ("ttft_us_p99", |all| percentile(all.ttft_us.as_ref()?, 0.99)),
+    ("tpot_us_p99", |all| percentile(all.tpot_us.as_ref()?, 0.99)),
+];
+
+/// Computes the ratios of one start.
+pub fn of_start(start: &Alternation) -> StartRatios {
+    let pairs = pairs(start);
+    let all = start.slices.len() / 2;
+    let mut ratios = BTreeMap::new();
+    for (name, _) in OF_SLICE {
+        ratios.extend(hodges_lehmann(&pair_ratios(name, start)).map(|log| (name, log)));
+    }
+    if let (Some(baseline), Some(candidate)) = (&start.baseline, &start.candidate) {
+        for (name, figure) in OF_START {
+            ratios.extend(log_ratio([baseline, candidate].map(figure)).map(|log| (name, log)));
+        }
+    }
+    StartRatios { pairs: pairs.len(), pairs_lost: all - pairs.len(), ratios }
+}
+
+/// Returns the log ratios, candidate over baseline, of the pairs of one start for the metric `name`;
+/// empty where slices do not have the metric.
+pub fn pair_ratios(name: &str, start: &Alternation) -> Vec<f64> {
+    let figure = OF_SLICE.iter().find(|(known, _)| *known == name).map(|(_, figure)| figure);
+    let pairs = pairs(start);
+    let ratios =
+        figure.map(|figure| pairs.iter().filter_map(move |pair| log_ratio(pair.map(figure))));
+    ratios.into_iter().flatten().collect()
+}
+
+/// Returns the metrics that an alternating comparison judges, in the order of its tables.
+pub fn metrics() -> impl Iterator<Item = &'static Metric> {
+    let names = OF_SLICE.iter().map(|(name, _)| *name);
+    names.chain(OF_START.iter().map(|(name, _)| *name)).filter_map(by_name)
+}
+
+/// Returns the slices of baseline and candidate of each pair in which every request was answered.
+fn pairs(start: &Alternation) -> Vec<[&Slice; 2]> {
+    let of = |pair: &[Slice], side| pair.iter().position(|slice| slice.variant == side);
+    let pairs = start.slices.chunks_exact(2);
+    pairs
+        .filter(|pair| pair.iter().all(|slice| slice.requests_failed == 0))
+        .filter_map(|pair| {
+            let [baseline, candidate] = [of(pair, Side::Baseline)?, of(pair, Side::Candidate)?];
+            Some([&pair[baseline], &pair[candidate]])
+        })
+        .collect()
+}
+
+fn log_ratio([baseline, candidate]: [Option<f64>; 2]) -> Option<f64> {
+    let (baseline, candidate) = (baseline?, candidate?);
+    (baseline > 0.0 && candidate > 0.0).then(|| (candidate / baseline).ln())
+}
+
+fn percentile(histogram: &schema::histogram::HdrHistogram, share: f64) -> Option<f64> {
+    let bounds = Bins::decode(histogram).ok()?.quantile(share)?;
+    Some(f64::midpoint(bounds.0, bounds.1))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds and bytes are far below 2^53")]
+fn float(value: u64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests;
