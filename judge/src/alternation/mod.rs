@@ -32,8 +32,11 @@ pub struct StartRatios {
     pub ratios: BTreeMap<&'static str, f64>,
 }
 
+/// Name of a metric, and how its figure is read.
+type Figure<Of> = (&'static str, fn(&Of) -> Option<f64>);
+
 /// Metrics that each slice has, with the figure of a slice.
-const OF_SLICE: [(&str, fn(&Slice) -> Option<f64>); 4] = [
+const OF_SLICE: [Figure<Slice>; 4] = [
     ("output_tokens_per_s", Slice::output_tokens_per_s),
     ("ttft_us_p50", |slice| slice.ttft_us_p50.map(float)),
     ("tpot_us_p50", |slice| slice.tpot_us_p50.map(float)),
@@ -41,7 +44,7 @@ const OF_SLICE: [(&str, fn(&Slice) -> Option<f64>); 4] = [
 ];
 
 /// Percentiles over all requests of a start: the slices have too few.
-const OF_START: [(&str, fn(&Histograms) -> Option<f64>); 2] = [
+const OF_START: [Figure<Histograms>; 2] = [
     ("ttft_us_p99", |all| percentile(all.ttft_us.as_ref()?, 0.99)),
     ("tpot_us_p99", |all| percentile(all.tpot_us.as_ref()?, 0.99)),
 ];

@@ -143,7 +143,7 @@ pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     files::json(&out, &found)?;
     starts.push(found.clone());
     let text = if flags.earlier.is_empty() { of_pairs(&found) } else { over_starts(&starts) };
-    print!("{text}{}slices         {}\n", summary(&found), out.display());
+    println!("{text}{}slices         {}", summary(&found), out.display());
     let failed = found.slices.iter().any(|slice| slice.requests_failed > 0);
     Ok(if failed { Exit::Worse } else { Exit::Well })
 }
@@ -220,7 +220,7 @@ fn of_pairs(found: &Alternation) -> String {
 /// Formats the ratio of candidate to baseline for each metric, with the interval over starts and what
 /// it says.
 fn over_starts(starts: &[Alternation]) -> String {
-    let of_start: Vec<_> = starts.iter().map(|start| alternation::of_start(start)).collect();
+    let of_start: Vec<_> = starts.iter().map(alternation::of_start).collect();
     let mut text = format!("candidate / baseline, over {} starts\n", starts.len());
     for metric in alternation::metrics() {
         let logs = of_start.iter().filter_map(|start| start.ratios.get(metric.name).copied());

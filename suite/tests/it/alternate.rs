@@ -50,7 +50,7 @@ impl Frozen {
 fn alternate(workspace: &Workspace, baseline: &str, candidate: &str) -> Command {
     let mut command = workspace.bench();
     command.args(["alternate", "--baseline-url", baseline, "--candidate-url", candidate]);
-    command.args(["--slice-requests", "8", "--out", "slices.json"]);
+    command.args(["--slice-requests", "8"]);
     command
 }
 
@@ -71,7 +71,10 @@ fn both_answer_the_same_in_random_order_and_the_idle_one_is_frozen() {
         let mut command = alternate(&workspace, &baseline.url, &candidate.url);
         command.args(["--baseline-freeze", &baseline.group()]);
         command.args(["--candidate-freeze", &candidate.group()]);
-        let output = command.args(["--pairs", "6", "--seed", seed]).output().expect("runs");
+        let output = command
+            .args(["--pairs", "6", "--seed", seed, "--out", "slices.json"])
+            .output()
+            .expect("runs");
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
         (output, read(&workspace.path("slices.json")))
     };
@@ -112,6 +115,7 @@ fn an_interrupted_alternation_leaves_both_servers_awake() {
     let mut command = alternate(&workspace, &baseline.url, &candidate.url);
     command.args(["--baseline-freeze", &baseline.group()]);
     command.args(["--candidate-freeze", &candidate.group(), "--pairs", "100000"]);
+    command.args(["--out", "slices.json"]);
     let mut client = command.stderr(Stdio::piped()).spawn().expect("it starts");
     // One of them is frozen at any time from the first slice on.
     let state = |server: &Frozen| {
@@ -136,7 +140,7 @@ fn a_failed_request_is_counted_in_its_slice_and_a_server_that_cannot_be_frozen_i
     let failing = Answer { when, status: 500, framing: Framing::Length, ..events };
     let (baseline, candidate) = (server(Vec::new()), server(vec![failing]));
     let mut command = alternate(&workspace, &url(&baseline), &url(&candidate));
-    let output = command.args(["--pairs", "2"]).output().expect("runs");
+    let output = command.args(["--pairs", "2", "--out", "slices.json"]).output().expect("runs");
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     let found = read(&workspace.path("slices.json"));
     let failed = |side| -> u64 {
