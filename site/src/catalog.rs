@@ -180,7 +180,7 @@ impl<'a> Catalog<'a> {
             registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
         // Imported records of different sources can share an id, so the path decides among them.
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
-        let twins = copies(&registry.runs);
+        let twins = copies(registry.standing());
         Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }
     }
 
