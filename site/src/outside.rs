@@ -18,6 +18,12 @@ pub fn message(text: &str) -> String {
     clip(&one_line(text), MESSAGE_MAX)
 }
 
+/// Cleans a configuration or a setting: as [`message`] does, cut only at 1,600 characters, because
+/// the last flag may be all that tells two apart.
+pub fn line(text: &str) -> String {
+    one_line(text)
+}
+
 /// Cleans a text of several lines: keeps line breaks, and puts U+FFFD in place of other control
 /// characters and of invisible ones. Does not cut the text.
 pub fn block(text: &str) -> String {

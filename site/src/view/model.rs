@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::fact::{self, Fact};
 use super::figure::{self, Column, Figure, Head, failed, launches};
 use super::finding::{self, RuleFindings};
-use super::{charts, words};
+use super::{charts, printed, words};
 use crate::catalog::{Cell, ReleaseKey, Run, distinct};
 use crate::chart::Chart;
 use crate::format::{self, Scale, or_dash};
@@ -34,6 +34,9 @@ pub struct ModelView {
     pub facts: Vec<Fact>,
     pub charts: Vec<Chart>,
     pub detail: Detail,
+    /// Results published elsewhere in the form of their report, in place of every metric; empty
+    /// for measured runs.
+    pub printed: Vec<Value>,
     pub commands: Value,
     pub configuration: Vec<Fact>,
     pub findings: Vec<RuleFindings>,
@@ -123,11 +126,12 @@ impl ModelView {
         Self {
             anchor: link::anchor(&format!("{model}-{config}")),
             model: outside::name(&model),
-            config: outside::name(&config),
+            config: outside::line(&config),
             config_hashes: config_hashes(&runs),
             facts: fact::model(&runs),
             charts: charts::of_model(cells),
             detail: Detail::new(cells),
+            printed: published(&runs),
             commands: commands(&model, cells, &runs),
             configuration: fact::configuration(&runs),
             findings: finding::by_rule(&runs),
@@ -136,6 +140,13 @@ impl ModelView {
             history: cells.iter().flat_map(history).collect(),
         }
     }
+}
+
+/// Builds the tables of published results in the form of their reports; empty unless all of `runs`
+/// are published results whose rows were kept.
+fn published(runs: &[&Run]) -> Vec<Value> {
+    let kept = runs.iter().all(|run| printed::printed(run.record).is_some());
+    if kept { printed::tables(|_| None, runs) } else { Vec::new() }
 }
 
 fn config_hashes(runs: &[&Run]) -> Vec<String> {
