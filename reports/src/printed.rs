@@ -168,7 +168,8 @@ fn log_row(line: &str) -> Option<PrintedRow> {
     } else {
         line.split_once(": ")?
     };
-    let is_number = text.starts_with(|c: char| c.is_ascii_digit()) || ["inf", "None"].contains(&text);
+    let is_number =
+        text.starts_with(|c: char| c.is_ascii_digit()) || ["inf", "None"].contains(&text);
     let is_prompt = label.contains('@') || label.contains('$');
     if !is_number || is_prompt || label.len() + text.len() > LINE_BYTES_MAX {
         return None;

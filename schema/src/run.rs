@@ -29,7 +29,8 @@ pub struct RunRecord {
     /// Name of this schema, always `run.v1`.
     pub schema: String,
     /// Id of the run: a ULID, assigned when the campaign is planned, so that a resumed campaign
-    /// writes the same path; for an imported record, a part of the report's hash and a number.
+    /// writes the same path; for an imported record, a part of the report's hash, the revision of
+    /// the reader and a number.
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,

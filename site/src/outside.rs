@@ -5,6 +5,8 @@
 const NAME_MAX: usize = 120;
 /// Largest length of a shown message, in characters; a longer one is cut.
 const MESSAGE_MAX: usize = 400;
+/// Largest length of a shown configuration or setting, in characters; a longer one is cut.
+const LINE_MAX: usize = 900;
 
 /// Cleans a name: one line, cut at 120 characters, with U+FFFD in place of control and invisible
 /// characters.
@@ -18,10 +20,10 @@ pub fn message(text: &str) -> String {
     clip(&one_line(text), MESSAGE_MAX)
 }
 
-/// Cleans a configuration or a setting: as [`message`] does, cut only at 1,600 characters, because
-/// the last flag may be all that tells two apart.
+/// Cleans a configuration or a setting: one line, cut only at 900 characters, because the last flag
+/// may be all that tells two apart.
 pub fn line(text: &str) -> String {
-    one_line(text)
+    clip(&one_line(text), LINE_MAX)
 }
 
 /// Cleans a text of several lines: keeps line breaks, and puts U+FFFD in place of other control
@@ -99,6 +101,7 @@ mod tests {
         let long = "é".repeat(10_000);
         assert_eq!(name(&long).chars().count(), NAME_MAX + 1);
         assert_eq!(message(&long).chars().count(), MESSAGE_MAX + 1);
+        assert_eq!(line(&long).chars().count(), LINE_MAX + 1);
         assert!(name(&long).ends_with('…'));
     }
 

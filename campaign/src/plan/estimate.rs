@@ -122,7 +122,8 @@ fn median(past_us: &[u64]) -> Option<u64> {
 fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     let sources = folders(&results.join("imports"));
     let files = sources.iter().flat_map(|source| folders(source)).flat_map(|dir| entries(&dir));
-    let files = files.filter_map(|file| Some(file.strip_prefix(results).ok()?.to_str()?.to_owned()));
+    let files =
+        files.filter_map(|file| Some(file.strip_prefix(results).ok()?.to_str()?.to_owned()));
     let files: Vec<String> = files.collect();
     let again = read_again(files.iter().map(String::as_str));
     let walls = files.iter().filter(|file| !again.contains(file.as_str())).filter_map(|file| {

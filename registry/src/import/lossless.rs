@@ -95,10 +95,12 @@ fn what_a_page_says_about_server_machine_and_profile_is_known() {
     for page in ["002_", "004_"] {
         let Some((text, records)) = records(page) else { return };
         // A section for each model, with its command and its results.
-        let sections: Vec<&str> = text.split("\n## ").filter(|text| text.contains(" Result =")).collect();
+        let sections: Vec<&str> =
+            text.split("\n## ").filter(|text| text.contains(" Result =")).collect();
         assert_eq!(sections.len() * 4, records.len(), "{page}");
         for (section, records) in sections.iter().zip(records.chunks(4)) {
-            let variables = section.split("--env \"").skip(1).map(|text| text.split('"').next().unwrap());
+            let variables =
+                section.split("--env \"").skip(1).map(|text| text.split('"').next().unwrap());
             let mut stated: Vec<&str> = variables
                 .map(|text| if text.contains('/') { "HF_HOME={path}" } else { text })
                 .collect();
@@ -118,7 +120,8 @@ fn what_a_page_says_about_server_machine_and_profile_is_known() {
         assert_eq!((gpus.len(), &*gpus[0].name), (1, "NVIDIA H100 80GB HBM3"));
         let profile = printed(record).profile.as_deref().unwrap();
         assert_eq!(record.scenario.seed.is_some(), profile != "ShareGPT", "{profile}");
-        let most = record.scenario.arrival.as_ref().and_then(schema::scenario::Arrival::concurrency_max);
+        let most =
+            record.scenario.arrival.as_ref().and_then(schema::scenario::Arrival::concurrency_max);
         let capped = printed(record).text("Maximum request concurrency").unwrap();
         assert_eq!(most.unwrap().to_string(), capped);
         assert_eq!(record.server.as_ref().unwrap().tp, None);
@@ -130,8 +133,18 @@ fn what_a_page_says_about_server_machine_and_profile_is_known() {
     let expected = [
         (0, "Experiment Results > Choosing the Inference Engine > vLLM", "-", "ShareGPT"),
         (6, "Experiment Results > Max Num Seqs > Seqs 1024", "-", "ShareGPT"),
-        (16, "Experiment Results > Other Benchmark Cases > ShareGPT Profile", "Baseline", "ShareGPT"),
-        (21, "Experiment Results > Other Benchmark Cases > Long Context Profile", "Optimized", "Long Context"),
+        (
+            16,
+            "Experiment Results > Other Benchmark Cases > ShareGPT Profile",
+            "Baseline",
+            "ShareGPT",
+        ),
+        (
+            21,
+            "Experiment Results > Other Benchmark Cases > Long Context Profile",
+            "Optimized",
+            "Long Context",
+        ),
     ];
     for (index, headings, variant, profile) in expected {
         assert_eq!(trail(index), (headings.to_owned(), variant, profile), "{index}");

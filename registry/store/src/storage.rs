@@ -388,6 +388,7 @@ pub fn repeated_ids<'a>(
 mod tests {
     use super::*;
     use samples::Sample;
+    use schema::run::{Printed, PrintedRow, Source};
 
     #[test]
     fn secrets_and_paths_are_found_and_look_alikes_are_not() {
@@ -409,6 +410,17 @@ mod tests {
                 found.iter().all(|f| !f.to_string().contains("hf_abc")),
                 "a secret was printed"
             );
+        }
+    }
+
+    #[test]
+    fn a_path_in_the_text_of_a_report_is_found() {
+        let mut record = RunRecord::default();
+        for (text, breach) in [("578.48", false), ("{path}", false), ("/home/ada/x", true)] {
+            let row = PrintedRow { text: text.into(), ..PrintedRow::default() };
+            let printed = Printed { log: vec![row], ..Printed::default() };
+            record.source = Some(Source { printed: Some(printed), ..Source::default() });
+            assert_eq!(!private("imports/x.json", &record).is_empty(), breach, "{text}");
         }
     }
 }

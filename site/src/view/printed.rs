@@ -3,12 +3,14 @@
 
 use judge::summary::share_pct;
 use minijinja::{Value, context};
+use schema::metric::{METRICS, Metric};
 use schema::run::{Kind, Printed, PrintedRow, RunRecord, Source};
 
 use super::model::serve_line;
 use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
+use crate::format::{self, Scale};
 use crate::link::{Link, block_number};
-use crate::{format, outside};
+use crate::outside;
 
 /// Largest number of results beside one another in a table.
 const COLUMNS_MAX: usize = 20;
@@ -52,7 +54,7 @@ pub fn table(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> V
     let settings = common(&records, settings);
     let commands = distinct(records.iter().map(|record| command(record)));
     let engines = distinct(records.iter().map(|record| ReleaseKey::of(record)));
-    let scenarios = distinct(records.iter().map(|record| catalog::scenario(record)));
+    let scenarios = distinct(records.iter().map(|record| &record.scenario.id));
     // One command that all results share says all flags; else each column has its own.
     let command = if commands.len() == 1 { commands[0].clone() } else { None };
     let own_flags = commands.len() > 1;
@@ -66,7 +68,7 @@ pub fn table(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> V
             block => Link::block(run),
             // Words by which the report tells the result from the others of the table.
             name => outside::message(&rest(self::headings(record), &headings).join(" \u{203a} ")),
-            scenario => (scenarios.len() > 1).then(|| outside::name(&catalog::scenario(record))),
+            scenario => (scenarios.len() > 1).then(|| outside::name(&record.scenario.id)),
             engine => (engines.len() > 1).then(|| Link::release(&ReleaseKey::of(record))),
             flags => own_flags.then(|| flags.iter().map(|flag| outside::line(flag)).collect::<Value>()),
             lines => record.source.as_ref().map(lines).unwrap_or_default(),
@@ -148,11 +150,13 @@ pub fn answered(record: &RunRecord) -> String {
 fn rows(records: &[&RunRecord], shared: &[String]) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     for (column, record) in records.iter().enumerate() {
-        let Some(printed) = printed(record) else { continue };
+        let kept = printed(record).cloned().unwrap_or_else(|| of_fields(record));
+        let printed = &kept;
         let own = printed.settings.iter().filter(|row| !shared.contains(&setting(row)));
         let own = own.map(|row| ("Settings", row));
         let log = printed.log.iter().map(|row| ("Log", row));
-        let result = printed.rows.iter().map(|row| (row.section.as_deref().unwrap_or("Result"), row));
+        let result =
+            printed.rows.iter().map(|row| (row.section.as_deref().unwrap_or("Result"), row));
         let mut seen: Vec<(&str, &str)> = Vec::new();
         let mut next = 0;
         for (section, PrintedRow { label, text, .. }) in own.chain(log).chain(result) {
@@ -168,6 +172,20 @@ fn rows(records: &[&RunRecord], shared: &[String]) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// Returns the figures in the fields of a record of the first reader, which kept no printed rows.
+fn of_fields(record: &RunRecord) -> Printed {
+    let row = |metric: &Metric| {
+        let value = metric.value(record).filter(|value| value.is_finite())?;
+        let Scale { unit, divisor } = Scale::fit(metric.unit, 0.0);
+        Some(PrintedRow {
+            section: Some("Figures that the record kept".to_owned()),
+            label: format!("{} {unit}", metric.title),
+            text: format::exactly(value / divisor),
+        })
+    };
+    Printed { rows: METRICS.iter().filter_map(row).collect(), ..Printed::default() }
 }
 
 /// Builds the lines of a table from its rows, in runs of the same section.
@@ -186,4 +204,35 @@ fn lines_of(rows: Vec<Row>) -> Value {
         }
     };
     rows.into_iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(rows: &[(&str, &str)]) -> RunRecord {
+        let row = |(label, text): &(&str, &str)| PrintedRow {
+            section: None,
+            label: (*label).to_owned(),
+            text: (*text).to_owned(),
+        };
+        let printed = Printed { rows: rows.iter().map(row).collect(), ..Printed::default() };
+        let source = Source { printed: Some(printed), ..Source::default() };
+        RunRecord { kind: Kind::Imported, source: Some(source), ..RunRecord::default() }
+    }
+
+    #[test]
+    fn a_row_that_only_some_results_have_stands_where_they_have_it() {
+        let all = [
+            record(&[("A", "1.00"), ("C", "3")]),
+            record(&[("A", "1.10"), ("B", "2"), ("C", "3"), ("A", "again")]),
+        ];
+        let rows = rows(&all.iter().collect::<Vec<_>>(), &[]);
+        let shown = rows.iter().map(|((_, label, _), cells)| {
+            let cells: Vec<&str> = cells.iter().map(|cell| cell.as_deref().unwrap_or("")).collect();
+            format!("{label}: {}", cells.join("|"))
+        });
+        let expected = ["A: 1.00|1.10", "B: |2", "C: 3|3", "A: |again"];
+        assert_eq!(shown.collect::<Vec<_>>(), expected);
+    }
 }
