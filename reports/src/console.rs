@@ -2,7 +2,7 @@
 //! in a fenced part of a page, or with lost line ends.
 
 use super::figures::{Figures, name_of_label};
-use super::served::served;
+use super::served::{served, variant};
 use super::tool::Tool;
 use super::workload::workload_before;
 use super::{Found, Unread, line_at, printed};
@@ -80,7 +80,7 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
         served: served(text, before, between, asked.model.as_deref()),
         printed: Printed {
             headings: printed::headings(before),
-            variant: printed::variant(between),
+            variant: variant(between),
             profile: asked.profile.clone(),
             settings: asked.settings.clone(),
             log: printed::log(between),

@@ -6,6 +6,7 @@ mod console;
 mod figures;
 mod nested;
 mod printed;
+mod redact;
 mod result_file;
 mod served;
 mod tool;

@@ -6,7 +6,8 @@ use schema::run::{Printed, PrintedRow};
 use serde_json::Value;
 
 use super::figures::Figures;
-use super::served::{Served, public};
+use super::redact::public;
+use super::served::Served;
 use super::tool::Tool;
 use super::workload::StatedWorkload;
 use super::{Found, Unread};

@@ -4,7 +4,7 @@
 
 use schema::run::PrintedRow;
 
-use super::served::{PARAMETERS, public};
+use super::redact::public_text;
 
 /// Dashes before and after the title of a section within a `Serving Benchmark Result` block.
 const SECTION: &str = "----";
@@ -14,19 +14,10 @@ pub const NAMESPACE: &str = "Namespace(";
 pub const COMMAND: &str = "--dataset-name ";
 /// Limit on the number of rows that are read from a log; the last ones are kept.
 const LOG_ROWS_MAX: usize = 40;
-/// Limit on the length of a variant's name, in bytes; a longer text is prose.
-const NAME_BYTES_MAX: usize = 60;
 /// Limit on the length of a heading or of a log's line, in bytes; a longer one is prose or damage.
 const LINE_BYTES_MAX: usize = 400;
 /// Texts that follow a heading on its line in a page whose line ends were lost.
 const AFTER_HEADING: &[&str] = &[" - ", " ```", " #", " ![", " ??? ", " ???+ ", " !!! ", " | "];
-/// Names of settings whose value is an address of somebody's machine, each with the word that
-/// stands for it.
-const ADDRESSES: &[(&str, &str)] = &[("host", "{host}"), ("base_url", "{url}"), ("url", "{url}")];
-/// Addresses that name no machine.
-const ANYWHERE: &[&str] = &["None", "''", "'0.0.0.0'", "'127.0.0.1'", "'localhost'"];
-/// Words in the name of a setting or an environment variable whose value is a secret.
-const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
 
 /// Row of a console block with the byte offset of its label in the block's body.
 pub struct BlockRow {
@@ -124,24 +115,6 @@ fn value_end(text: &str) -> usize {
     text.len()
 }
 
-/// Returns the row of a setting, without what names a machine or is a secret.
-pub fn setting(name: &str, value: &str) -> PrintedRow {
-    let address = ADDRESSES.iter().find(|(known, _)| *known == name);
-    let text = match address {
-        _ if is_secret(name, value) => "{secret}".to_owned(),
-        Some((_, word)) if !ANYWHERE.contains(&value) => (*word).to_owned(),
-        _ => public_text(value),
-    };
-    PrintedRow { section: None, label: name.to_owned(), text }
-}
-
-/// True for the name of a setting or an environment variable that holds a secret, by whole words.
-pub fn is_secret(name: &str, value: &str) -> bool {
-    let name = name.to_lowercase();
-    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    !["", "None", "''"].contains(&value) && words.any(|word| SECRET_WORDS.contains(&word))
-}
-
 /// Returns the figures of the log of a result, in their order: lines with a label and a number, such
 /// as `warmup time: 2.87s`, and the state of the progress bar. `between` is the text before the
 /// result, after the previous one. Lines with a shell's prompt are left out.
@@ -175,14 +148,6 @@ fn log_row(line: &str) -> Option<PrintedRow> {
         return None;
     }
     Some(PrintedRow { section: None, label: label.to_owned(), text: public_text(text) })
-}
-
-/// Returns the name of a variant in front of the last list of server flags in `between`, such as
-/// `Baseline` of `- Baseline Backend Parameters:`; `None` without one.
-pub fn variant(between: &str) -> Option<String> {
-    let line = between[..between.rfind(PARAMETERS)?].rsplit('\n').next()?;
-    let name = line.rsplit("- ").next()?.trim();
-    (!name.is_empty() && name.len() < NAME_BYTES_MAX).then(|| public_text(name))
 }
 
 /// Returns the headings above the end of `text`, from the title of the page to the nearest one.
@@ -220,16 +185,6 @@ fn title(text: &str, joined: bool) -> String {
     let end = ends.min().filter(|_| joined).unwrap_or(text.len());
     let title = text[..end].trim().trim_end_matches('#').trim_end();
     if title.len() < LINE_BYTES_MAX { public_text(title) } else { String::new() }
-}
-
-/// Returns `text` with a placeholder for each word that contains a path of somebody's machine.
-pub fn public_text(text: &str) -> String {
-    let word = |word: &str| {
-        let bare = word.trim_start_matches(['\'', '"']);
-        let is_path = bare.len() > 1 && (bare.starts_with('/') || bare.starts_with("~/"));
-        if is_path { "{path}".to_owned() } else { public(word) }
-    };
-    text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

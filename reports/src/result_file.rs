@@ -6,7 +6,7 @@ use schema::run::{Printed, PrintedRow};
 use serde_json::{Map, Value};
 
 use super::figures::Figures;
-use super::printed::setting;
+use super::redact::setting;
 use super::served::Served;
 use super::tool::Tool;
 use super::workload::workload_of_settings;

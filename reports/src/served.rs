@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::printed::setting;
+use super::redact::{public, public_text, setting};
 
 /// Facts about the server behind a published result; `None` where the page does not state one.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -50,14 +50,12 @@ const OWN_FLAGS: &[(&str, &str)] = &[
 
 /// Heading in published pages above a list of the server's flags that stands in place of the whole
 /// command.
-pub const PARAMETERS: &str = "Backend Parameters:";
+const PARAMETERS: &str = "Backend Parameters:";
 
+/// Limit on the length of a variant's name, in bytes; a longer text is prose.
+const NAME_BYTES_MAX: usize = 60;
 /// Limit on the length, in bytes, of a serving command: a longer text is not taken for one.
 const COMMAND_BYTES_MAX: usize = 4_000;
-/// Substrings by which a path on somebody's machine is recognized; a word of a serving command that
-/// contains one is published as `{path}`.
-const PRIVATE_PLACES: &[&str] =
-    &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/", "/nvme"];
 
 /// Words with which the name of a GPU begins.
 const GPU_VENDORS: &[&str] = &["NVIDIA ", "AMD ", "Intel "];
@@ -118,6 +116,14 @@ fn parameters(between: &str) -> Option<Vec<String>> {
         words.remove(0);
     }
     Some(words)
+}
+
+/// Returns the name of a variant in front of the last list of server flags in `between`, such as
+/// `Baseline` of `- Baseline Backend Parameters:`; `None` without one.
+pub fn variant(between: &str) -> Option<String> {
+    let line = between[..between.rfind(PARAMETERS)?].rsplit('\n').next()?;
+    let name = line.rsplit("- ").next()?.trim();
+    (!name.is_empty() && name.len() < NAME_BYTES_MAX).then(|| public_text(name))
 }
 
 /// Returns the engine of the first flag, in the order of `OWN_FLAGS`, that is among `words` and
@@ -315,15 +321,6 @@ fn stated_gpu(text: &str) -> Option<String> {
 fn is_version(word: &str) -> bool {
     let Some(rest) = word.strip_prefix('v') else { return false };
     rest.contains('.') && rest.split('.').next().is_some_and(|major| major.parse::<u32>().is_ok())
-}
-
-/// Returns `word`, or a placeholder where it contains a path of somebody's machine.
-pub(super) fn public(word: &str) -> String {
-    if PRIVATE_PLACES.iter().any(|place| word.contains(place)) {
-        "{path}".to_owned()
-    } else {
-        word.to_owned()
-    }
 }
 
 #[cfg(test)]

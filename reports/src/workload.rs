@@ -4,7 +4,8 @@
 use schema::run::PrintedRow;
 use schema::scenario::SHAREGPT_REQUESTS;
 
-use super::printed::{COMMAND, arguments, setting};
+use super::printed::{COMMAND, arguments};
+use super::redact::setting;
 
 /// Workload of a published result, as far as its page states it; `None` where it does not.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -7,7 +7,7 @@ use judge::rules::rule_of_reason;
 use judge::validity;
 use minijinja::{Value, context};
 use schema::metric::METRICS;
-use schema::run::{Kind, RunRecord, ServerFacts, ValidityVerdict};
+use schema::run::{Kind, RunRecord, ValidityVerdict};
 use serde::Serialize;
 
 use super::fact::{self, Fact};
@@ -176,7 +176,7 @@ impl Detail {
 /// Returns the commands that started the servers of `runs` (at most four), the commands that send
 /// the requests of `cells`, to which the runs belong, and the command that measures them again.
 pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
-    let lines = runs.iter().filter_map(|run| serve_line(run.record.server.as_ref()?));
+    let lines = runs.iter().filter_map(|run| words::serve_line(run.record.server.as_ref()?));
     let mut serve = distinct(lines);
     serve.truncate(4);
     let first = runs.first().map(|run| &run.record.engine);
@@ -200,18 +200,6 @@ pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
         // elsewhere.
         again => (!published).then(|| outside::command(&again)),
     }
-}
-
-/// Returns the command that started a server, with its environment variables; `None` where it was
-/// not recorded.
-pub fn serve_line(server: &ServerFacts) -> Option<String> {
-    let argv = server.argv.as_ref()?;
-    let env = server.env.iter().flatten();
-    let mut line: String = env
-        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
-        .collect();
-    line.push_str(&outside::command(argv));
-    Some(line)
 }
 
 /// Returns the command of the load generator for a scenario, against a running server.

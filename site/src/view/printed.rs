@@ -6,7 +6,7 @@ use minijinja::{Value, context};
 use schema::metric::{METRICS, Metric};
 use schema::run::{Kind, Printed, PrintedRow, RunRecord, Source};
 
-use super::model::serve_line;
+use super::words::serve_line;
 use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
 use crate::format::{self, Scale};
 use crate::link::{Link, block_number};
