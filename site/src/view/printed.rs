@@ -46,53 +46,77 @@ pub fn twin(catalog: &Catalog, record: &RunRecord) -> Option<String> {
     catalog.twin_of(record).map(block_number)
 }
 
+/// Parts that all results of a table have, which stand above it once, and what the heads of its
+/// columns have to say.
+struct Shared {
+    headings: Vec<String>,
+    flags: Vec<String>,
+    /// True where the results were served by different commands, so that each column has its flags.
+    own_flags: bool,
+    several_engines: bool,
+    several_scenarios: bool,
+}
+
 /// Builds the table of `runs`, which share model, hardware and profile.
 pub fn table(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> Value {
     let records: Vec<&RunRecord> = runs.iter().map(|run| run.record).collect();
-    let headings = common(&records, |record| headings(record));
-    let flags = common(&records, catalog::config_parts);
     let settings = common(&records, settings);
     let commands = distinct(records.iter().map(|record| command(record)));
     let engines = distinct(records.iter().map(|record| ReleaseKey::of(record)));
     let scenarios = distinct(records.iter().map(|record| &record.scenario.id));
-    // One command that all results share says all flags; else each column has its own.
-    let command = if commands.len() == 1 { commands[0].clone() } else { None };
-    let own_flags = commands.len() > 1;
-    let column = |run: &&Run| {
-        let record = run.record;
-        let rest = |all: Vec<String>, shared: &[String]| -> Vec<String> {
-            all.into_iter().filter(|part| !shared.contains(part)).collect()
-        };
-        let flags = rest(catalog::config_parts(record), &flags);
-        context! {
-            block => Link::block(run),
-            // Words by which the report tells the result from the others of the table.
-            name => outside::message(&rest(self::headings(record), &headings).join(" \u{203a} ")),
-            scenario => (scenarios.len() > 1).then(|| outside::name(&record.scenario.id)),
-            engine => (engines.len() > 1).then(|| Link::release(&ReleaseKey::of(record))),
-            flags => own_flags.then(|| flags.iter().map(|flag| outside::line(flag)).collect::<Value>()),
-            lines => record.source.as_ref().map(lines).unwrap_or_default(),
-            twin => twin_of(record).unwrap_or_default(),
-            partial => answered(record),
-        }
+    let shared = Shared {
+        headings: common(&records, headings),
+        flags: common(&records, catalog::config_parts),
+        own_flags: commands.len() > 1,
+        several_engines: engines.len() > 1,
+        several_scenarios: scenarios.len() > 1,
     };
     let first = records.first();
+    let profile = first.and_then(|record| printed(record)?.profile.as_deref());
     context! {
         model => first.map(|record| Link::model(&record.model.id)),
         hardware => first.map(|record| outside::name(&record.hardware.id)).unwrap_or_default(),
-        profile => first
-            .and_then(|record| printed(record)?.profile.as_deref())
-            .map(outside::name)
-            .unwrap_or_default(),
+        profile => profile.map(outside::name).unwrap_or_default(),
         engine => (engines.len() == 1).then(|| engines.first().map(Link::release)),
-        headings => outside::message(&headings.join(" \u{203a} ")),
-        command,
-        own_flags,
-        flags => own_flags.then(|| flags.iter().map(|flag| outside::line(flag)).collect::<Value>()),
-        settings => settings.iter().map(|setting| outside::line(setting)).collect::<Value>(),
-        columns => runs.iter().map(column).collect::<Value>(),
+        headings => outside::message(&shared.headings.join(" \u{203a} ")),
+        // Serving command of all results; none where they have different ones.
+        command => commands.into_iter().next().flatten().filter(|_| !shared.own_flags),
+        own_flags => shared.own_flags,
+        flags => shared.own_flags.then(|| shown(&shared.flags)),
+        settings => shown(&settings),
+        columns => runs
+            .iter()
+            .map(|run| column(run, &shared, twin_of(run.record)))
+            .collect::<Value>(),
         rows => lines_of(rows(&records, &settings)),
     }
+}
+
+/// Builds the head of the column of one result; `twin` is the number of an earlier result with the
+/// same figures.
+fn column(run: &Run, shared: &Shared, twin: Option<String>) -> Value {
+    let record = run.record;
+    let rest = |mut all: Vec<String>, shared: &[String]| -> Vec<String> {
+        all.retain(|part| !shared.contains(part));
+        all
+    };
+    let name = rest(headings(record), &shared.headings).join(" \u{203a} ");
+    let flags = rest(catalog::config_parts(record), &shared.flags);
+    context! {
+        block => Link::block(run),
+        // Words by which the report tells the result from the others of the table.
+        name => outside::message(&name),
+        scenario => shared.several_scenarios.then(|| outside::name(&record.scenario.id)),
+        engine => shared.several_engines.then(|| Link::release(&ReleaseKey::of(record))),
+        flags => shared.own_flags.then(|| shown(&flags)),
+        lines => record.source.as_ref().map(lines).unwrap_or_default(),
+        twin => twin.unwrap_or_default(),
+        partial => answered(record),
+    }
+}
+
+fn shown(parts: &[String]) -> Value {
+    parts.iter().map(|part| outside::line(part)).collect()
 }
 
 /// Returns the headings above a result, and the name of its variant.
@@ -192,7 +216,7 @@ fn of_fields(record: &RunRecord) -> Printed {
 fn lines_of(rows: Vec<Row>) -> Value {
     let mut last = String::new();
     let line = |((section, label, _), cells): Row| {
-        let title = (section != last).then(|| outside::name(&section)).unwrap_or_default();
+        let title = if section == last { String::new() } else { outside::name(&section) };
         last = section;
         let cell = |text: Option<String>| text.map(|text| outside::message(&text));
         context! {
