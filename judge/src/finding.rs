@@ -43,8 +43,8 @@ pub const RELEASE: StorageRule =
 /// Rule S09: each file is a record, a page, or the `README.md`.
 pub const LAYOUT: StorageRule =
     StorageRule { id: "S09", title: "nothing but records lies between records" };
-/// Rule S10: command, environment and configuration in a run record hold no secret and no path of
-/// the machine, so that it may be published.
+/// Rule S10: command, environment and configuration in a run record, and the texts that an imported
+/// one keeps of its report, hold no secret and no path of the machine, so that it may be published.
 pub const PRIVATE: StorageRule =
     StorageRule { id: "S10", title: "it holds no path of the machine and no secret" };
 

@@ -143,11 +143,12 @@ fn twins(runs: &[Known<'_>]) -> Vec<Badge> {
 }
 
 /// Finds published results that repeat every figure of an earlier result of the same report file.
-/// Returns the id of the earlier result by the id of the copy.
-pub fn copies(runs: &[Stored<RunRecord>]) -> BTreeMap<&str, &str> {
+/// Returns the id of the earlier result by the id of the copy. `runs` are not retracted: a report
+/// that was read twice is no copy of itself.
+pub fn copies<'a>(runs: impl Iterator<Item = &'a Stored<RunRecord>>) -> BTreeMap<&'a str, &'a str> {
     let mut first: BTreeMap<(&str, String), &str> = BTreeMap::new();
     let mut copies = BTreeMap::new();
-    for record in runs.iter().map(|stored| &stored.record) {
+    for record in runs.map(|stored| &stored.record) {
         let (Some(source), Some(metrics)) = (&record.source, &record.metrics) else { continue };
         // Compared as text, because a copy repeats every printed digit.
         let Ok(figures) = serde_json::to_string(metrics) else { continue };

@@ -161,7 +161,7 @@ impl<'a> Pick<'a> {
 /// Retracted runs, and published results that repeat an earlier one figure by figure, are left out.
 /// There is no pick where no configuration has a throughput that passes the truth gate.
 pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
-    let copies = copies(&registry.runs);
+    let copies = copies(registry.standing());
     let records = registry.standing().map(|stored| &stored.record);
     let records = records.filter(|record| !copies.contains_key(record.id.as_str()));
     let mut groups: Vec<(Subject, Vec<Setup>)> = Vec::new();

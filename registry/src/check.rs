@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use schema::exit::Exit;
+use schema::path::read_again;
 use schema::run::RunRecord;
 use serde::Serialize;
 
@@ -123,8 +124,9 @@ fn report(survey: &Survey, read: &dyn Fn(&str) -> Option<RunRecord>, unix_ms: u6
 /// Returns the findings of quality rules about runs: those stored in the records, those of newer
 /// rules, and those over several runs, ordered by rule and path.
 fn badges(files: &[Surveyed], read: &dyn Fn(&str) -> Option<RunRecord>) -> Vec<Badge> {
+    let again = read_again(files.iter().map(|file| file.path.as_str()));
     let runs = files.iter().filter_map(|file| {
-        let facts = file.facts.as_ref()?;
+        let facts = file.facts.as_ref().filter(|_| !again.contains(file.path.as_str()))?;
         Some(Known { path: &file.path, id: facts.id.as_deref()?, run: facts.run.as_ref()? })
     });
     let runs: Vec<Known<'_>> = runs.collect();

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use reports::Unread;
+use schema::path::of_report;
 use schema::run::RunRecord;
 
 /// Hardware as the importing user states it, because published pages rarely do.
@@ -46,12 +47,16 @@ pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Re
     let reading = reports::read(file, text);
     let mut imported = Imported { unread: reading.unread, ..Imported::default() };
     for (index, mut record) in reading.records.into_iter().enumerate() {
-        // The file's hash makes the id, so that importing a file again gives the same records.
-        let digits: String =
-            record.source.iter().flat_map(|source| source.sha256.chars().take(8)).collect();
+        // File and reader make the id, so that importing a file again gives the same records.
+        let (sha256, reader) = match &record.source {
+            Some(source) => (source.sha256.as_str(), source.reader),
+            None => ("", None),
+        };
+        let folder = of_report(source, sha256.get(..8).unwrap_or_default(), reader);
         // Numbers are padded, so that the file names sort in the order of the results.
         let block = format!("{:03}", index + 1);
-        record.id = format!("{digits}-{block}");
+        let report = folder.rsplit('/').next().unwrap_or_default();
+        record.id = format!("{report}-{block}");
         if record.engine.release.is_empty() {
             record.engine.release = "unknown".to_owned();
         }
@@ -59,8 +64,7 @@ pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Re
         state_hardware(&mut record, claim);
         judge::seal(&mut record)
             .with_context(|| format!("a record of `{file}` has no JSON form"))?;
-        let path = ["imports", source, &digits, &format!("{block}.json")].iter().collect();
-        imported.records.push((path, record));
+        imported.records.push((PathBuf::from(format!("{folder}/{block}.json")), record));
     }
     Ok(imported)
 }
@@ -106,5 +110,7 @@ fn is_fit(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c)
 }
 
+#[cfg(test)]
+mod lossless;
 #[cfg(test)]
 mod tests;

@@ -2,16 +2,15 @@
 //! in a fenced part of a page, or with lost line ends.
 
 use super::figures::{Figures, name_of_label};
-use super::served::served;
+use super::served::{served, variant};
 use super::tool::Tool;
 use super::workload::workload_before;
-use super::{Found, Unread, line_at};
+use super::{Found, Unread, line_at, printed};
+use schema::run::Printed;
 
 const TITLE: &str = " Serving Benchmark Result ";
 /// Row of `=` that closes a `Serving Benchmark Result` block; a longer row also closes it.
 const RULE: &str = "==========";
-/// Dashes before and after the title of a section within a `Serving Benchmark Result` block.
-const SECTION: &str = "----";
 
 /// A `Serving Benchmark Result` block: its body without title and closing line, and its byte range
 /// in the text, from the body's start to the end of the closing line.
@@ -58,43 +57,36 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
         let why = "zero bytes in a result: part of the file is lost".to_owned();
         return Err(Unread { line: line_at(text, block.start + at), why });
     }
-    let pairs = pairs(block.body);
+    let rows = printed::block(block.body);
     let mut figures = Figures::default();
-    for (label, value, at) in &pairs {
-        // Tools print more than records have, so an unknown label is no error.
-        let Some((name, scale)) = name_of_label(label) else { continue };
+    for printed::BlockRow { row, at } in &rows {
+        // Tools print more than records have fields for, so an unknown label is no error.
+        let Some((name, scale)) = name_of_label(&row.label) else { continue };
+        let value = row.text.split_whitespace().next().unwrap_or_default();
         figures.read(&name, scale, value).map_err(|why| Unread {
             line: line_at(text, block.start + at),
-            why: format!("`{label}`: {why}"),
+            why: format!("`{}`: {why}", row.label),
         })?;
     }
     let lines = (line_at(text, block.start), line_at(text, block.end));
     figures.complete().map_err(|why| Unread { line: lines.0, why })?;
-    let backend = pairs.iter().find(|(label, ..)| *label == "Backend");
+    let rows: Vec<_> = rows.into_iter().map(|row| row.row).collect();
+    let backend = rows.iter().find(|row| row.label == "Backend").map(|row| row.text.clone());
     let asked = workload_before(before, between);
     Ok(Found {
-        tool: Tool::of_labels(pairs.iter().map(|(label, ..)| *label)),
-        backend: backend.map(|(_, value, _)| (*value).to_owned()),
+        tool: Tool::of_labels(rows.iter().map(|row| row.label.as_str())),
+        backend,
         figures,
         served: served(text, before, between, asked.model.as_deref()),
+        printed: Printed {
+            headings: printed::headings(before),
+            variant: variant(between),
+            profile: asked.profile.clone(),
+            settings: asked.settings.clone(),
+            log: printed::log(between),
+            rows,
+        },
         asked,
         lines,
     })
-}
-
-/// Returns label, value and byte offset of each `label: value` pair in a block's body. Only the
-/// first word of a value is read, because line ends may be lost.
-fn pairs(body: &str) -> Vec<(&str, &str, usize)> {
-    let offset = |part: &str| part.as_ptr() as usize - body.as_ptr() as usize;
-    let mut pairs = Vec::new();
-    let parts = body.split(SECTION).flat_map(str::lines);
-    for mut rest in parts.map(|part| part.trim_matches('-')) {
-        while let Some((label, after)) = rest.split_once(':') {
-            let after = after.trim_start();
-            let end = after.find(char::is_whitespace).unwrap_or(after.len());
-            pairs.push((label.trim(), &after[..end], offset(label)));
-            rest = &after[end..];
-        }
-    }
-    pairs
 }

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use schema::canonical::record_sha256;
 use schema::run::{
-    Counts, EngineFacts, HardwareFacts, Kind, Metrics, ModelFacts, RunRecord, SCHEMA,
+    Counts, EngineFacts, Gpu, HardwareFacts, Kind, Metrics, ModelFacts, RunRecord, SCHEMA,
     ScenarioFacts, ServerFacts, Source, Status, Summary, Time, TokenSource,
 };
 use schema::scenario::Arrival;
 
 use super::served::Served;
 use super::tool::Tool;
-use super::{Found, Unread};
+use super::{Found, READER, Unread};
 
 /// Labels of figures in console blocks, each with the figure's name in result files.
 const LABELS: &[(&str, &str)] = &[
@@ -227,12 +227,15 @@ impl Found {
                 dataset: self.asked.dataset.clone(),
                 requests: planned,
                 output_tokens: self.asked.tokens.map(|(_, output)| output),
+                seed: self.asked.seed,
+                ignore_eos: self.asked.ignore_eos,
                 arrival: self.arrival(),
                 ..ScenarioFacts::default()
             },
             hardware: HardwareFacts {
                 id: "unknown".to_owned(),
                 claimed: true,
+                gpu: self.served.gpu.clone().map(|name| vec![Gpu { name, ..Gpu::default() }]),
                 ..HardwareFacts::default()
             },
             counts: Some(counts),
@@ -247,20 +250,22 @@ impl Found {
     }
 
     fn server(&self) -> Option<ServerFacts> {
-        let Served { argv, tp, .. } = &self.served;
-        let facts = ServerFacts { argv: argv.clone(), tp: *tp, ..ServerFacts::default() };
-        (argv.is_some() || tp.is_some()).then_some(facts)
+        let Served { argv, tp, env, .. } = &self.served;
+        let (argv, env) = (argv.clone(), env.clone());
+        let facts = ServerFacts { argv, env, tp: *tp, ..ServerFacts::default() };
+        (facts.argv.is_some() || tp.is_some()).then_some(facts)
     }
 
     /// Returns how the requests arrived; `None` where the report does not state it. A finite rate
     /// in a result alone does not show how the intervals between requests were drawn; a rate in a
     /// profile means even intervals.
     fn arrival(&self) -> Option<Arrival> {
-        let cap = self.figures.count("max_concurrency");
+        let cap = self.figures.count("max_concurrency").or(self.asked.concurrency);
         if let Some(requests_per_s) = self.asked.rate.filter(|rate| *rate > 0.0) {
             return Some(Arrival::Constant { requests_per_s, concurrency_max: cap });
         }
-        let all = self.figures.get(REQUEST_RATE)? == f64::INFINITY;
+        let rate = self.figures.get(REQUEST_RATE).or(self.asked.request_rate);
+        let all = rate? == f64::INFINITY;
         let arrival = cap.map_or(Arrival::AllAtOnce, |most| Arrival::Closed { concurrency: most });
         all.then_some(arrival)
     }
@@ -274,6 +279,8 @@ impl Found {
             line_last: self.lines.1,
             sha256: sha256.to_owned(),
             definitions: self.tool.definitions(),
+            reader: Some(READER),
+            printed: Some(self.printed.clone()),
         }
     }
 }

@@ -5,13 +5,15 @@
 mod console;
 mod figures;
 mod nested;
+mod printed;
+mod redact;
 mod result_file;
 mod served;
 mod tool;
 mod workload;
 
 use schema::canonical::sha256_hex;
-use schema::run::RunRecord;
+use schema::run::{Printed, RunRecord};
 use serde::Serialize;
 
 use figures::Figures;
@@ -53,8 +55,13 @@ struct Found {
     figures: Figures,
     asked: StatedWorkload,
     served: Served,
+    printed: Printed,
     lines: (u64, u64),
 }
+
+/// Revision of the reader: raised whenever it reads another record from the same text. It is part of
+/// a record's id and path, so that a later reading stands beside the earlier one.
+pub const READER: u32 = 2;
 
 /// Reads the results in `text`; the name `file` and the text's SHA-256 are recorded as their
 /// source.

@@ -2,10 +2,12 @@
 //! inference-benchmarker, trtllm-bench and MLCommons' endpoints. A table states the JSON pointers
 //! of each tool's figures.
 
+use schema::run::{Printed, PrintedRow};
 use serde_json::Value;
 
 use super::figures::Figures;
-use super::served::{Served, public};
+use super::redact::public;
+use super::served::Served;
 use super::tool::Tool;
 use super::workload::StatedWorkload;
 use super::{Found, Unread};
@@ -286,8 +288,28 @@ impl Layout {
             figures,
             asked: StatedWorkload::default(),
             served: (self.served)(report),
+            printed: Printed { rows: self.rows(result), ..Printed::default() },
             lines,
         })
+    }
+
+    /// Returns the JSON pointers that are read, with the numbers of a result at them.
+    fn rows(&self, result: &Value) -> Vec<PrintedRow> {
+        let row = |section: Option<&str>, pointer: &str, at: &Value| {
+            let number = at.pointer(pointer)?.as_number()?;
+            let section = section.map(str::to_owned);
+            Some(PrintedRow { section, label: pointer.to_owned(), text: number.to_string() })
+        };
+        let totals = self.totals.iter().flat_map(|(_, pointers)| pointers.iter());
+        let plain = self.figures.iter().map(|(.., pointer)| pointer).chain(totals);
+        let mut rows: Vec<PrintedRow> =
+            plain.filter_map(|pointer| row(None, pointer, result)).collect();
+        for (_, _, latency) in self.latencies {
+            let Some(of) = result.pointer(latency) else { continue };
+            let statistics = self.statistics.iter().map(|(_, pointer)| pointer);
+            rows.extend(statistics.filter_map(|pointer| row(Some(latency), pointer, of)));
+        }
+        rows
     }
 
     fn figures(&self, report: &Value, result: &Value) -> Result<Figures, String> {
@@ -400,7 +422,7 @@ fn trtllm_served(report: &Value) -> Served {
         release: text("/engine/version").map(|version| format!("v{version}")),
         model: text("/engine/model").map(public),
         tp: ranks.and_then(|ranks| ranks.try_into().ok()),
-        argv: None,
+        ..Served::default()
     }
 }
 

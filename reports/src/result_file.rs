@@ -2,9 +2,11 @@
 //! and the CSV file of LMDeploy's `profile_restful_api.py`, which has a line of column names and
 //! then one row per run.
 
+use schema::run::{Printed, PrintedRow};
 use serde_json::{Map, Value};
 
 use super::figures::Figures;
+use super::redact::setting;
 use super::served::Served;
 use super::tool::Tool;
 use super::workload::workload_of_settings;
@@ -82,8 +84,20 @@ fn found_in_object(object: &Value, lines: (u64, u64)) -> Result<Found, Unread> {
         figures,
         served: Served::default(),
         asked: workload_of_settings(text),
+        printed: Printed { rows: rows(object), ..Printed::default() },
         lines,
     })
+}
+
+/// Returns the keys of a result with their values, in the order of the file; lists and objects,
+/// which hold single requests, are left out.
+fn rows(object: &Value) -> Vec<PrintedRow> {
+    let row = |(key, value): (&String, &Value)| match value {
+        Value::String(text) => Some(setting(key, text)),
+        Value::Number(_) | Value::Bool(_) | Value::Null => Some(setting(key, &value.to_string())),
+        Value::Array(_) | Value::Object(_) => None,
+    };
+    object.as_object().into_iter().flatten().filter_map(row).collect()
 }
 
 /// Adds the value of a result file's key as a figure if it is a number or `inf`; other values, such
@@ -136,6 +150,10 @@ fn found_in_row(names: &[&str], line: u64, row: &str) -> Result<Found, Unread> {
         figures,
         served: Served::default(),
         asked: workload_of_settings(|name| text(name).map(str::to_owned)),
+        printed: Printed {
+            rows: names.iter().zip(&cells).map(|(name, cell)| setting(name, cell.trim())).collect(),
+            ..Printed::default()
+        },
         lines: (line, line),
     })
 }

@@ -2,6 +2,10 @@
 //! from the serving command above the result and from the page's own text. Facts that neither
 //! states stay unknown.
 
+use std::collections::BTreeMap;
+
+use super::redact::{public, public_text, setting};
+
 /// Facts about the server behind a published result; `None` where the page does not state one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Served {
@@ -15,6 +19,11 @@ pub struct Served {
     /// Words of the serving command, or only its flags where the page gives no more; `None` if it
     /// gives neither.
     pub argv: Option<Vec<String>>,
+    /// Environment variables that the serving command sets, without paths and secrets; `None` if it
+    /// sets none.
+    pub env: Option<BTreeMap<String, String>>,
+    /// GPU as the page names it, such as `NVIDIA H100 80GB HBM3`; `None` if not stated.
+    pub gpu: Option<String>,
 }
 
 /// Names of the engines whose serving commands are recognized in published pages.
@@ -43,19 +52,30 @@ const OWN_FLAGS: &[(&str, &str)] = &[
 /// command.
 const PARAMETERS: &str = "Backend Parameters:";
 
+/// Limit on the length of a variant's name, in bytes; a longer text is prose.
+const NAME_BYTES_MAX: usize = 60;
 /// Limit on the length, in bytes, of a serving command: a longer text is not taken for one.
 const COMMAND_BYTES_MAX: usize = 4_000;
-/// Substrings by which a path on somebody's machine is recognized; a word of a serving command that
-/// contains one is published as `{path}`.
-const PRIVATE_PLACES: &[&str] =
-    &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/", "/nvme"];
+
+/// Words with which the name of a GPU begins.
+const GPU_VENDORS: &[&str] = &["NVIDIA ", "AMD ", "Intel "];
+/// Limit on the length of a GPU's name, in bytes; a longer text is prose.
+const GPU_BYTES_MAX: usize = 80;
+/// Flags with the number of tensor-parallel ranks.
+const RANKS: &[&str] = &["--tp", "--tensor-parallel-size", "--tp-size", "-tp"];
 
 /// Finds out which server produced a result in the page `text`. `before` is the text above the
 /// result, `between` the part of that text after the previous result, and `model` the model that
 /// the result's own log names, if any.
 pub fn served(text: &str, before: &str, between: &str, model: Option<&str>) -> Served {
     let mut served = match parameters(between) {
-        Some(flags) => Served { engine: owner(&flags), argv: Some(flags), ..Served::default() },
+        // Flags alone may leave out one that stands elsewhere: no flag says nothing about ranks.
+        Some(flags) => Served {
+            engine: owner(&flags),
+            tp: value_of(&flags, RANKS).and_then(|value| value.parse().ok()),
+            argv: Some(flags),
+            ..Served::default()
+        },
         None => command_above(before).unwrap_or_default().unless_of_another(model),
     };
     if served.model.is_none() {
@@ -64,6 +84,7 @@ pub fn served(text: &str, before: &str, between: &str, model: Option<&str>) -> S
     if served.release.is_none() {
         served.release = served.engine.as_deref().and_then(|engine| stated_release(text, engine));
     }
+    served.gpu = stated_gpu(text);
     served
 }
 
@@ -95,6 +116,14 @@ fn parameters(between: &str) -> Option<Vec<String>> {
         words.remove(0);
     }
     Some(words)
+}
+
+/// Returns the name of a variant in front of the last list of server flags in `between`, such as
+/// `Baseline` of `- Baseline Backend Parameters:`; `None` without one.
+pub fn variant(between: &str) -> Option<String> {
+    let line = between[..between.rfind(PARAMETERS)?].rsplit('\n').next()?;
+    let name = line.rsplit("- ").next()?.trim();
+    (!name.is_empty() && name.len() < NAME_BYTES_MAX).then(|| public_text(name))
 }
 
 /// Returns the engine of the first flag, in the order of `OWN_FLAGS`, that is among `words` and
@@ -130,6 +159,7 @@ fn command_above(before: &str) -> Option<Served> {
     let words: Vec<&str> =
         before[start + first..end].split_whitespace().filter(|word| *word != "\\").collect();
     let flag = |names: &[&str]| value_of(&words, names);
+    let env = environment(&before[start..start + first]);
     let tag = words.first().and_then(|word| word.split_once(':')).map(|(_, tag)| tag);
     // A tag such as `latest` names no version, and a suffix names a build of one.
     let release = tag.map(|tag| tag.split('-').next().unwrap_or(tag)).filter(|tag| is_version(tag));
@@ -143,7 +173,7 @@ fn command_above(before: &str) -> Option<Served> {
         .or_else(|| positional.and_then(|at| words.get(at).copied()))
         // Where a flag follows at once, the command does not name its model.
         .filter(|word| !word.starts_with('-'));
-    let tp = flag(&["--tp", "--tensor-parallel-size", "--tp-size", "-tp"]);
+    let tp = flag(RANKS);
     Some(Served {
         engine: Some(last.1.to_owned()),
         release: release.map(str::to_owned),
@@ -151,7 +181,39 @@ fn command_above(before: &str) -> Option<Served> {
         // A command without a flag for tensor parallelism serves on one rank.
         tp: tp.map_or(Some(1), |value| value.parse().ok()),
         argv: Some(words.iter().copied().map(public).collect()),
+        env: (!env.is_empty()).then_some(env),
+        gpu: None,
     })
+}
+
+/// Returns the environment variables that the words in front of a serving command set: `NAME=value`
+/// alone, or after `--env` or `-e` of a container's command.
+fn environment(prefix: &str) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::new();
+    for word in shell_words(prefix) {
+        let word = word.strip_prefix("--env=").unwrap_or(&word);
+        let Some((name, value)) = word.split_once('=') else { continue };
+        let fits = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
+        if !name.is_empty() && name.bytes().all(fits) {
+            env.insert(name.to_owned(), setting(name, value).text);
+        }
+    }
+    env
+}
+
+/// Splits a command into words as a shell does, without the quotes around a word or a part of it.
+fn shell_words(text: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut quote = None;
+    for c in text.chars() {
+        match quote {
+            Some(open) if open == c => quote = None,
+            None if c == '\'' || c == '"' => quote = Some(c),
+            None if c.is_whitespace() => words.push(String::new()),
+            _ => words.last_mut().into_iter().for_each(|word| word.push(c)),
+        }
+    }
+    words
 }
 
 /// True if the serving command at the byte offset `at` is a real one; a template such as `--model
@@ -202,10 +264,10 @@ fn same_section(text: &str, at: usize) -> bool {
 
 /// Returns the value of the first flag in `words` that is one of `names`: the next word, or the
 /// part after `=`.
-fn value_of<'a>(words: &[&'a str], names: &[&str]) -> Option<&'a str> {
-    words.iter().enumerate().find_map(|(at, word)| match word.split_once('=') {
+fn value_of<'a>(words: &'a [impl AsRef<str>], names: &[&str]) -> Option<&'a str> {
+    words.iter().enumerate().find_map(|(at, word)| match word.as_ref().split_once('=') {
         Some((name, value)) if names.contains(&name) => Some(value),
-        None if names.contains(word) => words.get(at + 1).copied(),
+        None if names.contains(&word.as_ref()) => words.get(at + 1).map(AsRef::as_ref),
         _ => None,
     })
 }
@@ -240,19 +302,25 @@ fn stated_model(text: &str) -> Option<String> {
     models.all(|other| other == first).then(|| first.to_owned())
 }
 
+/// Returns the GPU named under a heading `Hardware` of a page; `None` without such a heading, where
+/// it does not name a GPU by its vendor, or where several name different ones.
+fn stated_gpu(text: &str) -> Option<String> {
+    let headed = text.match_indices("# Hardware").filter_map(|(at, heading)| {
+        let after = text[at + heading.len()..].strip_prefix([' ', '\n'])?.trim_start();
+        let end = after.find(" #").into_iter().chain(after.find('\n')).min();
+        let name = after[..end.unwrap_or(after.len())].trim();
+        let vendor = GPU_VENDORS.iter().any(|vendor| name.starts_with(vendor));
+        (vendor && name.len() < GPU_BYTES_MAX).then_some(name)
+    });
+    let mut named: Vec<&str> = headed.collect();
+    named.dedup();
+    if let [name] = named[..] { Some(name.to_owned()) } else { None }
+}
+
 /// True for a version such as `v0.10.1` or `v0.9.2.post1`.
 fn is_version(word: &str) -> bool {
     let Some(rest) = word.strip_prefix('v') else { return false };
     rest.contains('.') && rest.split('.').next().is_some_and(|major| major.parse::<u32>().is_ok())
-}
-
-/// Returns `word`, or a placeholder where it contains a path of somebody's machine.
-pub(super) fn public(word: &str) -> String {
-    if PRIVATE_PLACES.iter().any(|place| word.contains(place)) {
-        "{path}".to_owned()
-    } else {
-        word.to_owned()
-    }
 }
 
 #[cfg(test)]
@@ -308,8 +376,37 @@ mod tests {
         assert_eq!((served.model.as_deref(), served.tp), (Some("org/M"), Some(1)));
         let argv = served.argv.unwrap().join(" ");
         assert!(argv.starts_with("lmsysorg/sglang:") && argv.ends_with("--log {path}"), "{argv}");
+        assert_eq!(served.env, None);
         let template = page.replace("org/M", "${MODEL}");
         assert_eq!(of(&template).engine, None);
+    }
+
+    #[test]
+    fn variables_of_the_command_are_kept_without_paths_and_secrets() {
+        let page = "# vLLM v0.10.1\n```shell\nA=1 docker run --ipc=host -v $HF_HOME:/root/.cache \\\n                     --env \"HF_HOME=/root/.cache\" -e 'ROUTE=a b' --env=HF_TOKEN=hf_abc \\\n                     vllm/vllm-openai:v0.10.1 --model org/M\n```\n====";
+        let env = of(page).env.unwrap();
+        let env: Vec<String> = env.into_iter().map(|(name, value)| name + "=" + &value).collect();
+        assert_eq!(env, ["A=1", "HF_HOME={path}", "HF_TOKEN={secret}", "ROUTE=a b"]);
+    }
+
+    #[test]
+    fn a_page_that_names_one_gpu_states_it() {
+        let gpu = |page: &str| of(&format!("{page}\n====")).gpu;
+        let one = "# P ### Hardware NVIDIA H100 80GB HBM3 ### Engine";
+        assert_eq!(gpu(one).as_deref(), Some("NVIDIA H100 80GB HBM3"));
+        let lines = "# P\n\n## Hardware\n\nNVIDIA A100 80GB\n\n## Engine";
+        assert_eq!(gpu(lines).as_deref(), Some("NVIDIA A100 80GB"));
+        assert_eq!(gpu(&one.replace("NVIDIA", "We used an")), None);
+        assert_eq!(gpu(&format!("{one} {}", one.replace("H100", "H200"))), None);
+    }
+
+    #[test]
+    fn ranks_are_unknown_only_where_flags_stand_without_a_command() {
+        let page = "# P - Backend Parameters: ```bash --max-model-len=32768 ``` ====";
+        assert_eq!(of(page).tp, None);
+        assert_eq!(of(&page.replace("--max", "--tp 4 --max")).tp, Some(4));
+        let command = "# P\n```shell\nvllm serve org/M\n```\n====";
+        assert_eq!(of(command).tp, Some(1));
     }
 
     #[test]

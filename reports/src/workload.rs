@@ -1,7 +1,11 @@
 //! Finds out which workload produced a published result, from the command that a log echoes before
 //! the result, or the profile that a page names. Facts that neither states stay unknown.
 
+use schema::run::PrintedRow;
 use schema::scenario::SHAREGPT_REQUESTS;
+
+use super::printed::{COMMAND, arguments};
+use super::redact::setting;
 
 /// Workload of a published result, as far as its page states it; `None` where it does not.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -17,6 +21,19 @@ pub struct StatedWorkload {
     /// Arrival rate in requests per second, with even intervals, as a profile states it; `None`
     /// without such a profile.
     pub rate: Option<f64>,
+    /// Arrival rate in requests per second that the tool was given, infinite where all requests are
+    /// sent at once; the intervals are the tool's own.
+    pub request_rate: Option<f64>,
+    /// Largest number of requests in flight that the tool allows.
+    pub concurrency: Option<u64>,
+    /// Seed with which the requests were drawn.
+    pub seed: Option<u64>,
+    /// True where answers continue past an end-of-sequence token.
+    pub ignore_eos: Option<bool>,
+    /// Name of the workload's profile; `None` where the page has no profiles.
+    pub profile: Option<String>,
+    /// Settings of the profile or of the tool, in their order and as printed.
+    pub settings: Vec<PrintedRow>,
 }
 
 /// Redline's scenarios whose requests all have the same lengths: id, number of tokens per prompt
@@ -55,13 +72,22 @@ pub fn workload_of_settings(text: impl Fn(&str) -> Option<String>) -> StatedWork
     let number = |name: &str| text(name).and_then(|value| value.parse().ok());
     let ratio: Option<f64> = text("random_range_ratio").and_then(|value| value.parse().ok());
     let lengths = number("random_input_len").zip(number("random_output_len"));
+    let truth = |name: &str| match text(name)?.as_str() {
+        "True" => Some(true),
+        "False" => Some(false),
+        _ => None,
+    };
     StatedWorkload {
         dataset: text("dataset_name"),
         requests: number("num_prompts"),
         // Only with a range ratio of 1 do all requests have these lengths.
         tokens: lengths.filter(|_| ratio == Some(1.0)),
         model: text("model_id"),
-        rate: None,
+        request_rate: text("request_rate").and_then(|value| value.parse().ok()),
+        concurrency: number("max_concurrency"),
+        seed: number("seed"),
+        ignore_eos: truth("ignore_eos").or_else(|| truth("disable_ignore_eos").map(|off| !off)),
+        ..StatedWorkload::default()
     }
 }
 
@@ -72,26 +98,30 @@ pub fn workload_before(before: &str, between: &str) -> StatedWorkload {
 }
 
 /// Reads the workload from the last line in `text` with flags of vLLM's or SGLang's benchmark
-/// script, as logs echo it; `None` without such a line.
+/// script, as logs echo it, and from the arguments that the script prints after it; `None` without
+/// either.
 fn from_command(text: &str) -> Option<StatedWorkload> {
-    let at = text.rfind("--dataset-name ")?;
-    let line = text[at..].lines().next()?;
+    let at = text.rfind(COMMAND);
+    let line = at.and_then(|at| text[at..].lines().next()).unwrap_or_default();
+    let arguments = arguments(&text[at.unwrap_or_default()..]);
     let words: Vec<&str> = line.split_whitespace().collect();
-    let flag = |name: &str| words.windows(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
-    // Flags are the settings of result files, spelled with dashes.
-    Some(workload_of_settings(|name| match name {
-        "model_id" => quoted_argument(&text[at..], "model"),
-        _ => flag(&format!("--{}", name.replace('_', "-"))).map(str::to_owned),
-    }))
-}
-
-/// Returns the value of the argument `name` in the line that benchmark scripts print at their
-/// start: `Namespace(..., model='...', ...)`.
-fn quoted_argument(text: &str, name: &str) -> Option<String> {
-    let arguments = &text[text.find("Namespace(")?..];
-    let start = format!(" {name}='");
-    let value = &arguments[arguments.find(&start)? + start.len()..];
-    value.split_once('\'').map(|(value, _)| value.to_owned())
+    let flags = words.windows(2).filter(|pair| pair[0].starts_with("--"));
+    let flags: Vec<(&str, &str)> = flags.map(|pair| (pair[0], pair[1])).collect();
+    let argument = |name: &str| {
+        let (_, value) = arguments.iter().find(|(known, _)| *known == name)?;
+        Some(value.trim_matches(['\'', '"'])).filter(|value| *value != "None")
+    };
+    let value = |name: &str| {
+        let name = if name == "model_id" { "model" } else { name };
+        // Flags are the settings of result files, spelled with dashes.
+        let flag = format!("--{}", name.replace('_', "-"));
+        let flag = flags.iter().find(|(known, _)| *known == flag).map(|(_, value)| *value);
+        flag.or_else(|| argument(name)).map(str::to_owned)
+    };
+    let echoed = if arguments.is_empty() { &flags } else { &arguments };
+    let settings: Vec<PrintedRow> =
+        echoed.iter().map(|(name, value)| setting(name, value)).collect();
+    (!settings.is_empty()).then(|| StatedWorkload { settings, ..workload_of_settings(value) })
 }
 
 /// Reads the workload from the profile that was named last before a result: ``Profile: `NAME` `` or
@@ -107,25 +137,28 @@ fn from_profile(text: &str) -> Option<StatedWorkload> {
         .windows(2)
         .filter_map(|pair| {
             let name = pair[0].trim_end().rsplit_once("# ")?.1;
-            Some((named(name)?, profile(pair[1].split("```").next()?)))
+            Some((named(name)?, profile(name, pair[1].split("```").next()?)))
         })
         .max_by_key(|(at, _)| *at)?;
     Some(last.1)
 }
 
-/// Reads the workload from a profile's `key: value` pairs, which may share a line because line ends
-/// may be lost.
-fn profile(yaml: &str) -> StatedWorkload {
+/// Reads the workload from the `key: value` pairs of the profile `name`, which may share a line
+/// because line ends may be lost.
+fn profile(name: &str, yaml: &str) -> StatedWorkload {
     let words: Vec<&str> = yaml.split_whitespace().collect();
-    let value = |key: &str| {
-        words.windows(2).find(|pair| pair[0].strip_suffix(':') == Some(key)).map(|pair| pair[1])
-    };
+    let pairs = words.windows(2).filter_map(|pair| Some((pair[0].strip_suffix(':')?, pair[1])));
+    let pairs: Vec<(&str, &str)> = pairs.collect();
+    let value = |key: &str| pairs.iter().find(|(known, _)| *known == key).map(|(_, value)| *value);
     let number = |key: &str| value(key).and_then(|value| value.parse().ok());
     StatedWorkload {
         dataset: value("dataset_name").map(str::to_owned),
         requests: number("total_requests"),
         tokens: number("dataset_input_tokens").zip(number("dataset_output_tokens")),
-        model: None,
         rate: value("request_rate").and_then(|rate| rate.parse().ok()),
+        seed: number("dataset_seed"),
+        profile: Some(name.to_owned()),
+        settings: pairs.iter().map(|(name, value)| setting(name, value)).collect(),
+        ..StatedWorkload::default()
     }
 }

@@ -30,6 +30,7 @@ pub mod model;
 pub mod path;
 pub mod plan;
 pub mod policy;
+pub mod printed;
 pub mod probe;
 pub mod random;
 pub mod reference;

@@ -1,5 +1,7 @@
 //! Paths of records below `results/`, computed from the record's own fields.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use time::{Duration, OffsetDateTime};
 
 use crate::campaign::CampaignRecord;
@@ -33,16 +35,20 @@ pub fn config_name(record: &RunRecord) -> String {
 
 /// Returns the readable part of a configuration's directory name, such as `cpu-bf16-tp1`, which is
 /// the configuration part of a cell. `unknown` stands for a device or data type that is not known,
-/// and for a server without facts.
+/// and for a server without facts. An imported record whose report states no number of
+/// tensor-parallel ranks has none in its name.
 pub fn config_slug(record: &RunRecord) -> String {
     let Some(server) = record.server.as_ref() else { return "unknown".to_owned() };
     let device = server.device.as_deref().unwrap_or("unknown");
     let dtype = record.model.dtype.as_deref().unwrap_or("unknown");
-    let tp = server.tp.unwrap_or(1);
-    match server.variant.as_deref() {
-        Some(variant) => format!("{device}-{dtype}-tp{tp}-{variant}"),
-        None => format!("{device}-{dtype}-tp{tp}"),
+    let mut slug = format!("{device}-{dtype}");
+    if record.kind != Kind::Imported || server.tp.is_some() {
+        slug += &format!("-tp{}", server.tp.unwrap_or(1));
     }
+    if let Some(variant) = &server.variant {
+        slug += &format!("-{variant}");
+    }
+    slug
 }
 
 /// Returns the path of a run record, relative to `results/`:
@@ -98,6 +104,34 @@ pub fn of_campaign(record: &CampaignRecord) -> Result<String, PathError> {
 /// The id is not a ULID, or its time is later than a date can express.
 pub fn of_event(id: &str) -> Result<String, PathError> {
     Ok(format!("events/{}/{id}.toml", year(id)?))
+}
+
+/// Returns the folder of an imported record, relative to `results/`: `imports/<source>/<digits>`
+/// with the first digits of the report's SHA-256, and `-r<n>` for a reader of revision 2 or later.
+pub fn of_report(source: &str, digits: &str, reader: Option<u32>) -> String {
+    let rev = reader.map_or_else(String::new, |rev| format!("-r{rev}"));
+    format!("imports/{source}/{digits}{rev}")
+}
+
+/// Returns those of `paths`, relative to `results/`, whose report was read again by a later reader.
+/// Other paths than those of imported records are never among them.
+pub fn read_again<'a>(paths: impl Iterator<Item = &'a str> + Clone) -> BTreeSet<&'a str> {
+    let mut newest: BTreeMap<&str, u32> = BTreeMap::new();
+    for (report, reader) in paths.clone().filter_map(reading) {
+        let known = newest.entry(report).or_insert(reader);
+        *known = reader.max(*known);
+    }
+    let is_old =
+        |path: &&str| reading(path).is_some_and(|(report, reader)| reader < newest[report]);
+    paths.filter(is_old).collect()
+}
+
+/// Returns the folder of an imported record without its reader's revision, and that revision;
+/// `None` for the path of another record.
+fn reading(path: &str) -> Option<(&str, u32)> {
+    let (folder, _) = path.rsplit_once('/').filter(|_| path.starts_with("imports/"))?;
+    let read = folder.rsplit_once("-r").and_then(|(report, rev)| Some((report, rev.parse().ok()?)));
+    Some(read.unwrap_or((folder, 1)))
 }
 
 /// Returns the path of the generated page for a release on a hardware, relative to `results/`.
@@ -165,6 +199,29 @@ mod tests {
             "runs/redline/v0.9.2/cpu-intel-xeon-f6m85s7-2c/smollm2-135m-instruct-q4_1/\
              cpu-f32-tp1-01234567/sharegpt-lite@1/01JD5XQ0000000000000000000.json"
         );
+    }
+
+    #[test]
+    fn a_later_reading_of_a_report_replaces_the_earlier_ones() {
+        assert_eq!(of_report("lab", "01234567", None), "imports/lab/01234567");
+        let again = of_report("lab", "01234567", Some(2)) + "/001.json";
+        let paths = [
+            "imports/lab/01234567/001.json",
+            &again,
+            "imports/lab/89abcdef/001.json",
+            "imports/my-r2/01234567/001.json",
+            "runs/e/v1/hw/m/c/s@1/X.json",
+        ];
+        assert_eq!(read_again(paths.iter().copied()), BTreeSet::from([paths[0]]));
+    }
+
+    #[test]
+    fn ranks_that_a_report_does_not_state_are_in_no_name() {
+        let mut record = record();
+        record.server.as_mut().expect("server").tp = None;
+        assert_eq!(config_slug(&record), "cpu-f32-tp1");
+        record.kind = Kind::Imported;
+        assert_eq!(config_slug(&record), "cpu-f32");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 pub use crate::correctness::{Correctness, FixedOutput, IdsSource};
 pub use crate::figures::{Histograms, Metrics, Slice, Stalls, Summary, TtftParts};
+pub use crate::printed::{Printed, PrintedRow};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
 pub use crate::setup::{
     BuildFacts, ClientPlace, EngineFacts, Gpu, GpuState, HardwareFacts, ModelFacts, Parallel,
@@ -28,7 +29,8 @@ pub struct RunRecord {
     /// Name of this schema, always `run.v1`.
     pub schema: String,
     /// Id of the run: a ULID, assigned when the campaign is planned, so that a resumed campaign
-    /// writes the same path; for an imported record, a part of the report's hash and a number.
+    /// writes the same path; for an imported record, a part of the report's hash, the revision of
+    /// the reader and a number.
     pub id: String,
     /// SHA-256 of the record's canonical JSON without this field, lower-case hex.
     pub record_sha256: String,
@@ -496,6 +498,13 @@ pub struct Source {
     /// Definitions of the tool's figures by name, such as the weights of its mean TPOT, whether
     /// TPOT contains TTFT, and the rule for percentiles.
     pub definitions: BTreeMap<String, Value>,
+    /// Revision of the reader that read the report, which is part of the record's id and path; left
+    /// out by the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reader: Option<u32>,
+    /// What the report prints about the result, word by word; left out by the first reader.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub printed: Option<Printed>,
 }
 
 /// Result of one quality rule on a record: passed or failed.

@@ -156,7 +156,8 @@ pub struct HardwareFacts {
     pub claimed: bool,
     /// Evidence for hardware that the person who imported a report stated; null in other records.
     pub evidence: Option<String>,
-    /// GPUs in the driver's order; empty where there are none.
+    /// GPUs in the driver's order, or for an import the GPU that the report names; empty where there
+    /// are none.
     pub gpu: Option<Vec<Gpu>>,
     /// CPU model, as the operating system names it.
     pub cpu_model: Option<String>,

@@ -11,7 +11,7 @@ use judge::groups::copies;
 use judge::{Registry, Stored, newest, order, trend};
 use schema::canonical::sha256_hex;
 use schema::event::EventKind;
-use schema::path::config_slug;
+use schema::path::{config_slug, read_again};
 use schema::run::{Check, Kind, PromptForm, RunRecord};
 use schema::verdict;
 use serde::{Deserialize, Serialize};
@@ -145,7 +145,8 @@ impl<'a> Cell<'a> {
 pub struct Catalog<'a> {
     /// Registry whose records the catalog groups.
     pub registry: &'a Registry,
-    /// Runs of all results folders, also retracted ones, ordered by id, then by path.
+    /// Runs of all results folders, also retracted ones, ordered by id, then by path. A retracted
+    /// reading of a report that was read again is left out: its result is there once.
     pub runs: Vec<Run<'a>>,
     /// Duplicates among published results: maps the id of a result to the id of the first result of
     /// the same report file that has exactly the same figures.
@@ -177,11 +178,16 @@ impl<'a> Catalog<'a> {
     /// Builds the catalog of `registry`: joins each run with the events about it and with the
     /// findings of quality rules that are newer than its record.
     pub fn of(registry: &'a Registry) -> Self {
-        let mut runs: Vec<Run> =
-            registry.runs.iter().map(|stored| Run::new(stored, registry)).collect();
+        let again = read_again(registry.runs.iter().map(|stored| stored.path.as_str()));
+        let is_replaced = |stored: &&Stored<RunRecord>| {
+            again.contains(stored.path.as_str())
+                && registry.retracted.contains_key(&stored.record.id)
+        };
+        let runs = registry.runs.iter().filter(|stored| !is_replaced(stored));
+        let mut runs: Vec<Run> = runs.map(|stored| Run::new(stored, registry)).collect();
         // Imported records of different sources can share an id, so the path decides among them.
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
-        let twins = copies(&registry.runs);
+        let twins = copies(registry.standing());
         Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }
     }
 
@@ -347,14 +353,15 @@ pub fn config(record: &RunRecord) -> String {
 }
 
 /// Returns the configuration of `record` in parts: its slug alone, or, for an imported record, the
-/// tensor-parallel size (1 if the report states none) and the flags with two hyphens that the
-/// report states, each with its value, except those in `ELSEWHERE`.
+/// tensor-parallel size and the flags with two hyphens that the report states, each with its value,
+/// except those in `ELSEWHERE`.
 pub fn config_parts(record: &RunRecord) -> Vec<String> {
     if record.kind != Kind::Imported {
         return vec![config_slug(record)];
     }
     let server = record.server.as_ref();
-    let mut parts = vec![format!("tp{}", server.and_then(|server| server.tp).unwrap_or(1))];
+    let ranks = server.and_then(|server| server.tp);
+    let mut parts: Vec<String> = ranks.map(|tp| format!("tp{tp}")).into_iter().collect();
     let argv = server.and_then(|server| server.argv.as_deref()).unwrap_or_default();
     // Words before the first flag are the program and its subcommand.
     let mut rest = argv.iter().skip_while(|word| !word.starts_with('-')).peekable();
@@ -365,6 +372,9 @@ pub fn config_parts(record: &RunRecord) -> Vec<String> {
             continue;
         }
         parts.push(value.map_or_else(|| word.clone(), |value| format!("{word} {value}")));
+    }
+    if parts.is_empty() {
+        parts.push("flags not stated".to_owned());
     }
     parts
 }

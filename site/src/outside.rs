@@ -5,6 +5,8 @@
 const NAME_MAX: usize = 120;
 /// Largest length of a shown message, in characters; a longer one is cut.
 const MESSAGE_MAX: usize = 400;
+/// Largest length of a shown configuration or setting, in characters; a longer one is cut.
+const LINE_MAX: usize = 900;
 
 /// Cleans a name: one line, cut at 120 characters, with U+FFFD in place of control and invisible
 /// characters.
@@ -16,6 +18,12 @@ pub fn name(text: &str) -> String {
 /// and invisible characters.
 pub fn message(text: &str) -> String {
     clip(&one_line(text), MESSAGE_MAX)
+}
+
+/// Cleans a configuration or a setting: one line, cut only at 900 characters, because the last flag
+/// may be all that tells two apart.
+pub fn line(text: &str) -> String {
+    clip(&one_line(text), LINE_MAX)
 }
 
 /// Cleans a text of several lines: keeps line breaks, and puts U+FFFD in place of other control
@@ -93,6 +101,7 @@ mod tests {
         let long = "é".repeat(10_000);
         assert_eq!(name(&long).chars().count(), NAME_MAX + 1);
         assert_eq!(message(&long).chars().count(), MESSAGE_MAX + 1);
+        assert_eq!(line(&long).chars().count(), LINE_MAX + 1);
         assert!(name(&long).ends_with('…'));
     }
 

@@ -4,6 +4,7 @@
 mod comparisons;
 mod html;
 mod labs;
+mod published;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -87,6 +88,7 @@ fn hostile() -> Registry {
             record.status = Status::Failed;
             record.metrics = None;
         }
+        records.push(published::claim(record.clone(), attack, index));
         records.push(record);
     }
     sample::registry(records)
@@ -326,7 +328,7 @@ fn engines_stand_side_by_side_and_claims_are_called_claims() {
     let table = page.split("### Output tokens").nth(1).expect("a table");
     let table = table.split("###").next().expect("a table");
     for (engine, sharegpt) in
-        [("lmdeploy v0.9.2", "4,740"), ("sglang v0.5.1", "4,710"), ("vllm v0.10.1", "3,440")]
+        [("lmdeploy v0.9.2", "4,739.3"), ("sglang v0.5.1", "4,706.4"), ("vllm v0.10.1", "3,443.8")]
     {
         let row = table.lines().find(|line| line.contains(engine)).expect("a row");
         assert!(row.contains(&format!("| {sharegpt}")), "{row}");
@@ -337,10 +339,6 @@ fn engines_stand_side_by_side_and_claims_are_called_claims() {
         page.contains("All of them with `tp1`") && page.contains("Every row: imported, unverified")
     );
     assert!(page.contains("Read from [llm_benchmark"), "a claim leads to its report");
-    let report = fs::read_to_string(out.join("imports/performance-lab/d88cdf37/index.md"));
-    let report = report.expect("a report");
-    assert!(report.contains("514 of 1000 requests answered"), "a claim without its failures");
-    assert!(report.contains("as block 001") && report.contains("as block 013"), "{report}");
 }
 
 #[test]

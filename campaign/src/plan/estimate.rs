@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use judge::quantile::quantile;
+use schema::path::read_again;
 use schema::run::{RunRecord, Status};
 use schema::scenario::{Scenario, Workload};
 
@@ -115,13 +116,19 @@ fn median(past_us: &[u64]) -> Option<u64> {
     quantile(&sorted, 0.5).map(|us| us.round() as u64)
 }
 
-/// Returns the wall times of a cell in imported results, in microseconds. The scenario's revision
-/// is not compared, because imported results carry none.
+/// Returns the wall times of a cell in imported results, in microseconds; of a report that was read
+/// again, those of the latest reading. The scenario's revision is not compared, because imported
+/// results carry none.
 fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     let sources = folders(&results.join("imports"));
     let files = sources.iter().flat_map(|source| folders(source)).flat_map(|dir| entries(&dir));
-    let walls = files.filter_map(|file| {
-        let record: RunRecord = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
+    let files =
+        files.filter_map(|file| Some(file.strip_prefix(results).ok()?.to_str()?.to_owned()));
+    let files: Vec<String> = files.collect();
+    let again = read_again(files.iter().map(String::as_str));
+    let walls = files.iter().filter(|file| !again.contains(file.as_str())).filter_map(|file| {
+        let text = fs::read_to_string(results.join(file)).ok()?;
+        let record: RunRecord = serde_json::from_str(&text).ok()?;
         let same = (record.engine.name == of.engine, record.hardware.id == of.hardware);
         let cell = (record.model.id == of.model, record.scenario.id == of.scenario);
         let fits = same == (true, true) && cell == (true, true) && record.status == Status::Ok;

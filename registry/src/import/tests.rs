@@ -29,8 +29,8 @@ fn a_block_becomes_a_sound_record_and_a_cut_one_is_named_by_line() {
     let imported = import(PAGE, "page.md", "example", Some(&claim())).unwrap();
     let [(path, record)] = &imported.records[..] else { panic!("{imported:?}") };
     let digits = &record.source.as_ref().unwrap().sha256[..8];
-    assert_eq!(path.to_str(), Some(&*format!("imports/example/{digits}/001.json")));
-    assert_eq!((record.kind, &*record.id), (Kind::Imported, &*format!("{digits}-001")));
+    assert_eq!(path.to_str(), Some(&*format!("imports/example/{digits}-r2/001.json")));
+    assert_eq!((record.kind, &*record.id), (Kind::Imported, &*format!("{digits}-r2-001")));
     assert_eq!((&*record.engine.name, &*record.engine.release), ("vllm", "v0.10.1"));
     assert_eq!((&*record.model.id, record.model.source.as_deref()), ("m-1b", Some("org/M-1B")));
     assert_eq!(record.server.as_ref().unwrap().tp, Some(2));
@@ -77,7 +77,7 @@ type Tally = BTreeMap<String, usize>;
 
 /// Returns the text of a published page, by the beginning of its file's name; `None` without the
 /// pages.
-fn published(page: &str) -> Option<String> {
+pub(super) fn published(page: &str) -> Option<String> {
     fs::read_to_string(fixtures::published_page(page)?).ok()
 }
 

@@ -252,8 +252,10 @@ fn run_path(path: &str, record: &RunRecord) -> Result<String, PathError> {
     let digits = source.sha256.get(..8).ok_or(PathError::Unknown("source.sha256"))?;
     let parts: Vec<&str> = path.split('/').collect();
     match parts.as_slice() {
-        [folder, place, _, block] => Ok(format!("{folder}/{place}/{digits}/{block}")),
-        _ => Ok(format!("imports/<source>/{digits}/<block>.json")),
+        [_, place, _, block] => {
+            Ok(format!("{}/{block}", path::of_report(place, digits, source.reader)))
+        }
+        _ => Ok(format!("{}/<block>.json", path::of_report("<source>", digits, source.reader))),
     }
 }
 
@@ -315,9 +317,10 @@ const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", 
 const PRIVATE_PLACES: &[&str] = &["/home/", "/Users/", "/root/", "/tmp/", "/mnt/", "/var/"];
 
 fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
-    let Some(server) = record.server.as_ref() else { return Vec::new() };
-    let argv = server.argv.iter().flatten().map(|text| ("server.argv".to_owned(), text.as_str()));
-    let env = server.env.iter().flatten();
+    let server = record.server.as_ref();
+    let argv = server.and_then(|server| server.argv.as_ref()).into_iter().flatten();
+    let argv = argv.map(|text| ("server.argv".to_owned(), text.as_str()));
+    let env = server.and_then(|server| server.env.as_ref()).into_iter().flatten();
     let secrets = env.clone().filter(|(name, value)| {
         let name = name.to_lowercase();
         // Whole words are compared, so that `TOKENIZERS_PARALLELISM` is not taken for a secret.
@@ -329,10 +332,13 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
         .map(|(name, _)| Finding::breach(PRIVATE, path, format!("`server.env.{name}` is a secret")))
         .collect();
     let env = env.map(|(name, value)| (format!("server.env.{name}"), value.as_str()));
-    let config = server.config.iter().flatten();
+    let config = server.and_then(|server| server.config.as_ref()).into_iter().flatten();
     let config =
         config.filter_map(|(name, value)| Some((format!("server.config.{name}"), value.as_str()?)));
-    for (field, text) in argv.chain(env).chain(config) {
+    let printed = record.source.as_ref().and_then(|source| source.printed.as_ref());
+    let rows = printed.into_iter().flat_map(|p| p.settings.iter().chain(&p.log).chain(&p.rows));
+    let rows = rows.map(|row| (format!("source.printed `{}`", row.label), row.text.as_str()));
+    for (field, text) in argv.chain(env).chain(config).chain(rows) {
         if PRIVATE_PLACES.iter().any(|place| text.contains(place)) {
             let detail = format!("`{field}` holds a path of the machine");
             found.push(Finding::breach(PRIVATE, path, detail));
@@ -382,6 +388,7 @@ pub fn repeated_ids<'a>(
 mod tests {
     use super::*;
     use samples::Sample;
+    use schema::run::{Printed, PrintedRow, Source};
 
     #[test]
     fn secrets_and_paths_are_found_and_look_alikes_are_not() {
@@ -403,6 +410,17 @@ mod tests {
                 found.iter().all(|f| !f.to_string().contains("hf_abc")),
                 "a secret was printed"
             );
+        }
+    }
+
+    #[test]
+    fn a_path_in_the_text_of_a_report_is_found() {
+        let mut record = RunRecord::default();
+        for (text, breach) in [("578.48", false), ("{path}", false), ("/home/ada/x", true)] {
+            let row = PrintedRow { text: text.into(), ..PrintedRow::default() };
+            let printed = Printed { log: vec![row], ..Printed::default() };
+            record.source = Some(Source { printed: Some(printed), ..Source::default() });
+            assert_eq!(!private("imports/x.json", &record).is_empty(), breach, "{text}");
         }
     }
 }

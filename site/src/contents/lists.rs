@@ -19,6 +19,9 @@ use crate::view::{corrections, health, imports, pick, side_by_side, subjects, tr
 /// published results or trends); further rows are on further pages. A row is about a kilobyte.
 const ROWS: usize = 60;
 
+/// Largest number of tables of published results on a page.
+const TABLES: usize = 12;
+
 impl<'a> Contents<'a> {
     /// Returns the pages of engines side by side, one for each model on each hardware that several
     /// engines served.
@@ -123,11 +126,11 @@ impl<'a> Contents<'a> {
             let title = format!("{} {}", report.source, report.file);
             let (above, target) = ((whole.clone(), Some(Target::Imports {})), report.link().target);
             let crumbs = vec![above.clone(), (title.clone(), None)];
-            let list = List { view, first: context! {}, key: "blocks", rows, most: ROWS };
+            let list = List { view, first: context! {}, key: "tables", rows, most: TABLES };
             let at = ("report", target.clone());
             pages.extend(self.parts(at, &title, crumbs, sources.clone(), list));
             if let Some(Link { text, target: options }) = imports::options_link(report) {
-                let view = imports::options(self.catalog, report);
+                let view = imports::options(report);
                 let crumbs = vec![above, (title, Some(target)), ("Options".to_owned(), None)];
                 let at = ("claims", options);
                 pages.push(self.page(at, &text, crumbs, sources, move || view.clone()));

@@ -90,6 +90,7 @@ impl Column {
     /// Returns the figure of the column's metric for `cell`, or a missing figure with the reason.
     pub fn figure(&self, cell: &Cell) -> Figure {
         match summary(self.metric, cell) {
+            Some(found) if cell.key.block.is_some() => Figure::published(found.median, self.scale),
             Some(found) => Figure::median(&found, self.scale),
             None => Figure::missing(&why_missing(self.metric, cell)),
         }
@@ -115,6 +116,21 @@ impl Figure {
         }
         let value = value / divisor;
         Self::plain(format::rounded(value, None), format!("{} {unit}", format::exactly(value)))
+    }
+
+    /// Builds the figure of one published value with up to five digits, so that a difference which
+    /// the report shows can be seen. Digits beyond those of the value are left out.
+    pub fn published(value: f64, scale: Scale) -> Self {
+        let figure = Self::single(value, scale);
+        let value = value / scale.divisor;
+        let text = format::rounded(value, Some(value.abs() * 1e-4));
+        let text = match text.split_once('.') {
+            Some((whole, part)) if !part.contains('e') => {
+                format!("{whole}.{}", part.trim_end_matches('0')).trim_end_matches('.').to_owned()
+            }
+            _ => text,
+        };
+        if figure.missing { figure } else { Self { text, ..figure } }
     }
 
     /// Builds the figure of a median over runs, with half of their range as its spread.
@@ -248,6 +264,14 @@ mod tests {
             let pointer = format!("/{}", path_of(metric).replace('.', "/"));
             assert!(record.pointer(&pointer).is_some(), "`{}` is not at `{pointer}`", metric.name);
         }
+    }
+
+    #[test]
+    fn published_values_that_differ_look_different() {
+        let text = |value| Figure::published(value, Scale::PER_SECOND).text;
+        assert_eq!((text(11_527.14), text(11_532.64)), ("11,527".into(), "11,533".into()));
+        assert_eq!((text(0.25), text(15.1), text(0.0)), ("0.25".into(), "15.1".into(), "0".into()));
+        assert_eq!(text(f64::NAN), "-");
     }
 
     #[test]

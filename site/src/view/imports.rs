@@ -1,29 +1,25 @@
-//! Views of figures published elsewhere: the imported reports, their results, and the findings of
-//! the rules in them. A report that tries options of a server has a further page, laid out like a
-//! lab: option by profile. Nothing is measured or judged here, and a difference of two single runs
-//! is only shown as a claim.
+//! Views of figures published elsewhere: the imported reports, their results in the form of their
+//! source, and the findings of the rules in them. A report that tries options of a server has a
+//! further page, laid out like a lab: option by profile. Nothing is measured or judged here, and a
+//! difference of two single runs is only shown as a claim.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use judge::diff::words::plural;
 use judge::order;
-use judge::summary::{difference_pct, share_pct};
+use judge::summary::difference_pct;
 use minijinja::{Value, context};
-use schema::metric::Metric;
 use schema::run::{Check, Kind, Level, RunRecord, Status};
 
-use super::fact;
 use super::figure::{self, Column, Figure};
-use super::finding::{self, Tone};
+use super::finding::{self, RuleFindings};
 use super::release::extent;
+use super::{fact, printed};
 use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
 use crate::format::{self, Scale};
-use crate::link::{Link, Target, block_number};
+use crate::link::{Link, Target};
 use crate::{outside, questions};
-
-/// Names of the metrics that are columns in the list of a report's results.
-const COLUMNS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
 
 /// Imported report with its results, ordered by their ids.
 #[derive(Debug)]
@@ -96,13 +92,12 @@ fn line(report: &Report) -> Value {
     }
 }
 
-/// Builds the view of the page of `report` without its results, and separately the results, because
-/// they are split into pages. `options` is a link to the report's options, where it tries some as a
-/// lab does.
+/// Builds the view of the page of `report` without the tables of its results, and separately the
+/// tables, because they are split into pages. `options` is a link to the report's options, where it
+/// tries some as a lab does.
 pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Value, Vec<Value>) {
     let runs = &report.runs;
     let cells = catalog::cells(runs);
-    let columns = COLUMNS.map(|name| printed(figure::metric(name), runs));
     let source = runs.first().and_then(|run| run.record.source.clone()).unwrap_or_default();
     let tool = match &source.tool_version {
         _ if source.tool.is_empty() => String::new(),
@@ -115,6 +110,7 @@ pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Val
     let definition = |(name, value): (&String, &serde_json::Value)| {
         (outside::name(name), outside::message(&fact::plain(value)))
     };
+    let releases = distinct(runs.iter().map(|run| ReleaseKey::of(run.record)));
     let view = context! {
         source => outside::name(&report.source),
         options,
@@ -124,75 +120,35 @@ pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Val
         definitions => source.definitions.iter().map(definition).collect::<Value>(),
         // Evidence for the hardware, as its importer stated it.
         evidence,
+        releases => releases.iter().map(Link::release).collect::<Value>(),
         extent => extent(runs, &cells).replace(" run", " block"),
-        findings => finding::by_rule(runs),
-        heads => columns.iter().map(Column::head).collect::<Value>(),
+        findings => finding::by_rule(runs).into_iter().map(|of| found(runs, of)).collect::<Value>(),
     };
-    (view, runs.iter().map(|run| block(catalog, run, &columns)).collect())
+    (view, printed::tables(|record| printed::twin(catalog, record), runs))
 }
 
-/// Builds the column of a metric in the list of a report's results, with a unit that fits the
-/// largest printed figure. The list shows what the report prints, also figures that are not sound.
-fn printed(metric: &'static Metric, runs: &[&Run]) -> Column {
-    let largest = runs.iter().filter_map(|run| metric.value(run.record)).fold(0.0, f64::max);
-    Column { metric, scale: Scale::fit(metric.unit, largest) }
-}
-
-/// Builds the row about one result of a published report.
-fn block(catalog: &Catalog, run: &Run, columns: &[Column]) -> Value {
-    let record = run.record;
-    let figure = |column: &Column| match column.metric.value(record) {
-        Some(value) => Figure::single(value, column.scale),
-        None => Figure::missing("not in the report"),
-    };
-    let figures = columns.iter().map(figure);
-    let source = record.source.as_ref();
-    context! {
-        lines => source
-            .map(|source| format!("{}\u{2013}{}", source.line_first, source.line_last))
-            .unwrap_or_default(),
-        engine => Link::release(&ReleaseKey::of(record)),
-        hardware => outside::name(&record.hardware.id),
-        model => Link::model(&record.model.id),
-        scenario => outside::name(&catalog::scenario(record)),
-        config => outside::name(&catalog::config(record)),
-        figures => figures.collect::<Value>(),
-        partial => answered(record).map_or_else(String::new, |(ok, planned)| {
-            format!("{ok} of {planned} requests answered")
-        }),
-        ..result(catalog, run)
+/// Builds a finding with the results that it concerns, grouped by what the rule says about them.
+fn found(runs: &[&Run], of: RuleFindings) -> Value {
+    let mut details: Vec<(String, Vec<Link>)> = Vec::new();
+    for run in runs {
+        for check in run.broken().filter(|check| outside::name(&check.rule) == of.rule) {
+            let detail = outside::message(check.detail.as_deref().unwrap_or("no detail"));
+            match details.iter_mut().find(|(known, _)| *known == detail) {
+                Some((_, blocks)) => blocks.push(Link::block(run)),
+                None => details.push((detail, vec![Link::block(run)])),
+            }
+        }
     }
+    let detail = |(text, blocks): (String, Vec<Link>)| context! { text, blocks };
+    context! { rule => of, details => details.into_iter().map(detail).collect::<Value>() }
 }
 
-/// Builds what both pages of a report show of a published result: its link, the earlier result with
-/// the same figures, and the rules that it breaks.
-fn result(catalog: &Catalog, run: &Run) -> Value {
-    // Broken rules: id, true when the method page describes it, urgency, and detail.
-    let finding = |check: &Check| {
-        (
-            outside::name(&check.rule),
-            judge::rule(&check.rule).is_some(),
-            if check.level == Level::Error { Tone::Firm } else { Tone::Soft },
-            outside::message(check.detail.as_deref().unwrap_or_default()),
-        )
-    };
-    context! {
-        block => Link::block(run),
-        // Earlier result whose figures this one repeats digit by digit; empty if there is none.
-        twin => catalog.twin_of(run.record).map(block_number).unwrap_or_default(),
-        findings => run.broken().map(finding).collect::<Value>(),
-    }
-}
-
-/// Returns the numbers of answered and of planned requests of a published result; `None` where all
-/// were answered, or the report does not say.
-fn answered(record: &RunRecord) -> Option<(u64, u64)> {
-    let counts = record.counts.as_ref()?;
-    counts.requests_ok.zip(counts.requests_planned).filter(|(ok, planned)| ok < planned)
-}
-
-/// Name of the metric whose figures the page of a report's options shows.
+/// Name of the metric whose differences the page of a report's options shows.
 const METRIC: &str = "total_tokens_per_s";
+
+/// Latency whose mean the page of a report's options shows beside the throughput, as reports label
+/// it.
+const LATENCY: &str = "Mean TPOT (ms)";
 
 /// Smallest number of options of one engine, for one model on one hardware under one scenario, for
 /// which a published report has a page of options.
@@ -235,20 +191,21 @@ pub fn options_link(report: &Report) -> Option<Link> {
 
 /// Builds the view of the options that a published report tries: a table for each model and
 /// hardware.
-pub fn options(catalog: &Catalog, report: &Report) -> Value {
+pub fn options(report: &Report) -> Value {
     let table_of = |of| {
         let runs = report.runs.iter().copied().filter(|run| subject(run.record) == of);
-        table(catalog, of, &runs.collect::<Vec<_>>())
+        table(of, &runs.collect::<Vec<_>>())
     };
     context! {
         report => report.link(),
         head => Column { metric: figure::metric(METRIC), scale: Scale::PER_SECOND }.head(),
+        latency => LATENCY,
         tables => subjects(report).map(table_of).collect::<Value>(),
     }
 }
 
 /// Builds the table of the options of one model on one hardware, as published.
-fn table(catalog: &Catalog, (model, hardware): (&str, &str), runs: &[&Run]) -> Value {
+fn table((model, hardware): (&str, &str), runs: &[&Run]) -> Value {
     // The first result is the baseline of the others, as in the report.
     let choices: Vec<Choice> = distinct(runs.iter().map(|run| choice(run.record)));
     let mut scenarios: Vec<String> = runs.iter().map(|run| catalog::scenario(run.record)).collect();
@@ -267,7 +224,7 @@ fn table(catalog: &Catalog, (model, hardware): (&str, &str), runs: &[&Run]) -> V
         context! {
             engine => outside::name(&of.0),
             // Flags of the option beyond the shared ones; empty for the baseline.
-            flags => outside::message(&own.join(" ")),
+            flags => outside::line(&own.join(" ")),
             cells => scenarios.iter().map(cell).collect::<Value>(),
         }
     };
@@ -276,10 +233,9 @@ fn table(catalog: &Catalog, (model, hardware): (&str, &str), runs: &[&Run]) -> V
         model => Link::model(model),
         hardware => outside::name(hardware),
         rows => choices.iter().map(row).collect::<Value>(),
-        shared => shared.iter().map(|flag| outside::name(flag)).collect::<Value>(),
+        shared => shared.iter().map(|flag| outside::line(flag)).collect::<Value>(),
         baseline => outside::name(&baseline.0),
         scenarios => scenarios.iter().map(|scenario| outside::name(scenario)).collect::<Value>(),
-        blocks => runs.iter().map(|run| result(catalog, run)).collect::<Value>(),
         extent => format!(
             "{} of {}",
             plural(runs.len(), "block"),
@@ -311,24 +267,34 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
     let difference = value(first)
         .zip(against)
         .and_then(|(value, against)| difference_pct(value, against))
-        .map(format::change);
+        .map(finely);
     let rule = |check: &Check| (outside::name(&check.rule), judge::rule(&check.rule).is_some());
     let lost = || Figure::missing("not every request was answered");
     Some(context! {
-        figure => value(first).map_or_else(lost, |value| Figure::single(value, Scale::PER_SECOND)),
+        figure => value(first).map_or_else(lost, |value| as_printed(first.record, value)),
+        latency => value(first).and_then(|_| printed::printed(first.record)?.text(LATENCY)).map(outside::name),
         // Difference from the baseline's figure, as published; empty where there is nothing to
         // compare.
         difference => difference.unwrap_or_default(),
-        partial => partial(first.record),
+        partial => printed::answered(first.record),
         blocks => own.iter().map(|run| Link::block(run)).collect::<Value>(),
         rules => distinct(own.iter().flat_map(|run| run.broken()).map(rule)),
     })
 }
 
-/// Formats the share of answered requests, `514 of 1000 requests answered, 51.4 %`; empty where all
-/// were answered.
-fn partial(record: &RunRecord) -> String {
-    let Some((ok, planned)) = answered(record) else { return String::new() };
-    let share = share_pct(format::as_f64(ok), format::as_f64(planned)).unwrap_or_default();
-    format!("{ok} of {planned} requests answered, {share:.1} %")
+/// Builds the figure of a result's throughput with the digits that its report prints.
+fn as_printed(record: &RunRecord, value: f64) -> Figure {
+    let figure = Figure::published(value, Scale::PER_SECOND);
+    let rows = printed::printed(record).map(|printed| printed.rows.as_slice()).unwrap_or_default();
+    let row = rows.iter().find(|row| row.text.parse() == Ok(value));
+    row.map_or(figure.clone(), |row| Figure { text: outside::name(&row.text), ..figure })
+}
+
+/// Formats a change in percent as pages do, and one below 1 % with two decimals: a report states
+/// differences of 0.05 %.
+fn finely(pct: f64) -> String {
+    if pct.abs() >= 1.0 || pct == 0.0 {
+        return format::change(pct);
+    }
+    format!("{pct:+.2} %").replace('-', "\u{2212}")
 }

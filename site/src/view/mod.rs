@@ -23,6 +23,7 @@ pub mod model;
 pub mod overview;
 pub mod pareto_frontier;
 pub mod pick;
+pub mod printed;
 pub mod release;
 pub mod run;
 pub mod side_by_side;

@@ -7,13 +7,13 @@ use judge::rules::rule_of_reason;
 use judge::validity;
 use minijinja::{Value, context};
 use schema::metric::METRICS;
-use schema::run::{Kind, RunRecord, ServerFacts, ValidityVerdict};
+use schema::run::{Kind, RunRecord, ValidityVerdict};
 use serde::Serialize;
 
 use super::fact::{self, Fact};
 use super::figure::{self, Column, Figure, Head, failed, launches};
 use super::finding::{self, RuleFindings};
-use super::{charts, words};
+use super::{charts, printed, words};
 use crate::catalog::{Cell, ReleaseKey, Run, distinct};
 use crate::chart::Chart;
 use crate::format::{self, Scale, or_dash};
@@ -34,6 +34,9 @@ pub struct ModelView {
     pub facts: Vec<Fact>,
     pub charts: Vec<Chart>,
     pub detail: Detail,
+    /// Results published elsewhere in the form of their report, in place of every metric; empty
+    /// for measured runs.
+    pub printed: Vec<Value>,
     pub commands: Value,
     pub configuration: Vec<Fact>,
     pub findings: Vec<RuleFindings>,
@@ -123,11 +126,12 @@ impl ModelView {
         Self {
             anchor: link::anchor(&format!("{model}-{config}")),
             model: outside::name(&model),
-            config: outside::name(&config),
+            config: outside::line(&config),
             config_hashes: config_hashes(&runs),
             facts: fact::model(&runs),
             charts: charts::of_model(cells),
             detail: Detail::new(cells),
+            printed: published(&runs),
             commands: commands(&model, cells, &runs),
             configuration: fact::configuration(&runs),
             findings: finding::by_rule(&runs),
@@ -136,6 +140,13 @@ impl ModelView {
             history: cells.iter().flat_map(history).collect(),
         }
     }
+}
+
+/// Builds the tables of published results in the form of their reports; empty unless all of `runs`
+/// are published results whose rows were kept.
+fn published(runs: &[&Run]) -> Vec<Value> {
+    let kept = runs.iter().all(|run| printed::printed(run.record).is_some());
+    if kept { printed::tables(|_| None, runs) } else { Vec::new() }
 }
 
 fn config_hashes(runs: &[&Run]) -> Vec<String> {
@@ -165,7 +176,7 @@ impl Detail {
 /// Returns the commands that started the servers of `runs` (at most four), the commands that send
 /// the requests of `cells`, to which the runs belong, and the command that measures them again.
 pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
-    let lines = runs.iter().filter_map(|run| serve_line(run.record.server.as_ref()?));
+    let lines = runs.iter().filter_map(|run| words::serve_line(run.record.server.as_ref()?));
     let mut serve = distinct(lines);
     serve.truncate(4);
     let first = runs.first().map(|run| &run.record.engine);
@@ -189,18 +200,6 @@ pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
         // elsewhere.
         again => (!published).then(|| outside::command(&again)),
     }
-}
-
-/// Returns the command that started a server, with its environment variables; `None` where it was
-/// not recorded.
-pub fn serve_line(server: &ServerFacts) -> Option<String> {
-    let argv = server.argv.as_ref()?;
-    let env = server.env.iter().flatten();
-    let mut line: String = env
-        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
-        .collect();
-    line.push_str(&outside::command(argv));
-    Some(line)
 }
 
 /// Returns the command of the load generator for a scenario, against a running server.

@@ -10,8 +10,8 @@ use minijinja::{Value, context};
 use schema::metric::Unit;
 
 use super::figure::Figure;
-use super::model::serve_line;
 use super::release::day;
+use super::words::serve_line;
 use crate::catalog::{self, ReleaseKey};
 use crate::format::{self, Scale};
 use crate::judged::Judged;

@@ -85,7 +85,7 @@ fn summary(cells: &[Cell], key: &ReleaseKey) -> Value {
     let mut rows = Vec::new();
     for group in cells.chunk_by(|a, b| a.key.model == b.key.model) {
         let configs: Vec<String> =
-            group.iter().map(|cell| outside::name(&cell.key.config)).collect();
+            group.iter().map(|cell| outside::line(&cell.key.config)).collect();
         for (index, cell) in group.iter().enumerate() {
             let CellKey { model, config, scenario, .. } = &cell.key;
             rows.push(context! {
@@ -286,7 +286,7 @@ fn heat_table(pair: &Pair, found: &Diff) -> Option<Chart> {
     let mut table = Vec::new();
     let mut drawn = Vec::new();
     for ((model, config), found) in &rows {
-        let label = outside::name(&format!("{model} {config}"));
+        let label = outside::line(&format!("{model} {config}"));
         let cells: Vec<HeatCell> =
             scenarios.iter().map(|name| heat_cell(found.get(name))).collect();
         let texts = cells.iter().map(|cell| cell.text.clone());

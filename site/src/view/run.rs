@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::figure::{self, Column, Figure};
 use super::model::{commands, note, state};
 use super::release::day;
-use super::{charts, fact, finding};
+use super::{charts, fact, finding, printed};
 use crate::catalog::{self, ReleaseKey, Run};
 use crate::format::{self, Scale};
 use crate::link::{Link, Target};
@@ -42,6 +42,8 @@ pub fn view(run: &Run) -> Value {
         record => Target::Record { path: run.path.to_owned() },
         // Id of the run that replaces this one, if it was retracted.
         replaced_by => run.replaced_by.as_deref().map(outside::name),
+        // A published result in the form of its report; none for other runs.
+        printed => printed::printed(record).map(|_| printed::table(|_| None, &runs)),
         metrics => metrics(run),
         latencies => latencies(record),
         chart => cells.first().and_then(charts::latencies),
@@ -67,7 +69,7 @@ fn published(run: &Run) -> Option<Value> {
         report =>
             report.map_or(Target::Imports {}, |(source, file)| Target::Report { source, file }),
         file => outside::name(&source.file),
-        lines => format!("{} to {}", source.line_first, source.line_last),
+        lines => printed::lines(source),
     })
 }
 

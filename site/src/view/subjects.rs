@@ -150,7 +150,7 @@ pub fn scenario(catalog: &Catalog, scenario: &str) -> (Value, Vec<Value>) {
             model => Link::model(&record.model.id),
             hardware => Link::hardware(&record.hardware.id),
             engine => Link::release(&ReleaseKey::of(record)),
-            config => outside::name(&cell.key.config),
+            config => outside::line(&cell.key.config),
             claimed => record.kind == Kind::Imported,
             n => launches(cell),
             figures => columns.iter().map(|column| column.figure(cell)).collect::<Value>(),

@@ -90,7 +90,7 @@ pub fn matrix(cells: &[Cell]) -> Value {
     let row = |(row, badges): (&Row, Vec<Finding>)| {
         context! {
             model => outside::name(&row.first.key.model),
-            config => outside::name(&row.first.key.config),
+            config => outside::line(&row.first.key.config),
             figures => row.figures(&column),
             badges,
         }
@@ -127,7 +127,7 @@ impl Shared {
     pub fn rest(&self, run: &Run) -> String {
         let mut parts = catalog::config_parts(run.record);
         parts.retain(|part| !self.0.contains(part));
-        outside::message(&parts.join(" "))
+        outside::line(&parts.join(" "))
     }
 
     /// Returns the parts of the configuration of `cell` that the rows do not share, as one text.

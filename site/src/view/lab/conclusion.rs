@@ -12,7 +12,7 @@ use crate::catalog::Run;
 use crate::format::Scale;
 use crate::outside;
 use crate::view::figure::{self, Column};
-use crate::view::model::serve_line;
+use crate::view::words::serve_line;
 
 /// Names of the metrics that are shown in addition to the lab's objective.
 const OTHERS: [&str; 2] = ["ttft_us_p50", "tpot_us_p50"];
