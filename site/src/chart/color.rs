@@ -48,7 +48,9 @@ mod tests {
     }
 
     fn linear(color: Rgb) -> Rgb {
-        color.map(|part| if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) })
+        color.map(
+            |part| if part <= 0.04045 { part / 12.92 } else { ((part + 0.055) / 1.055).powf(2.4) },
+        )
     }
 
     fn luminance(color: Rgb) -> f64 {
@@ -77,7 +79,8 @@ mod tests {
     /// Returns a color as people without red or green cones see it (Machado and others, 2009), in
     /// OKLab, where distances are those that people see.
     fn seen(color: Rgb, cones: [[f64; 3]; 3]) -> Rgb {
-        let times = |m: [[f64; 3]; 3], v: Rgb| m.map(|row| row[0] * v[0] + row[1] * v[1] + row[2] * v[2]);
+        let times =
+            |m: [[f64; 3]; 3], v: Rgb| m.map(|row| row[0] * v[0] + row[1] * v[1] + row[2] * v[2]);
         let lms = times(
             [
                 [0.412_221_5, 0.536_332_5, 0.051_446_0],

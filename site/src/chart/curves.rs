@@ -3,7 +3,9 @@
 
 use super::scale::Scale;
 use super::svg::{Anchor, Svg};
-use super::{AXIS, Key, Look, NARROW, Tip, coordinate_of, extent, fitted, width_of, x_axis, y_axis};
+use super::{
+    AXIS, Key, Look, NARROW, Tip, coordinate_of, extent, fitted, width_of, x_axis, y_axis,
+};
 
 /// Curve of one cumulative latency distribution, with its label and style.
 #[derive(Debug, Clone)]
@@ -132,7 +134,8 @@ pub fn sparkline(title: &str, look: Look, values: &[f64]) -> String {
 /// Draws trends as small multiples: figures over releases, each in a drawing with its own scale,
 /// with the range of the runs, the levels found, and epochs. The page arranges the drawings.
 pub fn trends(title: &str, panels: &[TrendPanel]) -> String {
-    let of = |panel: &TrendPanel| draw_panel(panel).finish(&format!("{title}: {}", panel.label), "");
+    let of =
+        |panel: &TrendPanel| draw_panel(panel).finish(&format!("{title}: {}", panel.label), "");
     panels.iter().map(of).collect()
 }
 
@@ -174,7 +177,8 @@ fn draw_panel(panel: &TrendPanel) -> Svg {
     for pair in starts.windows(2) {
         let points = panel.points.iter().enumerate().take(pair[1].max(pair[0])).skip(pair[0]);
         let finite = points.filter(|(_, point)| point.value.is_finite());
-        let line: Vec<(f64, f64)> = finite.map(|(index, point)| center(&frame, index, point)).collect();
+        let line: Vec<(f64, f64)> =
+            finite.map(|(index, point)| center(&frame, index, point)).collect();
         if line.len() > 1 {
             svg.path(&panel.look.class("curve"), &line);
         }
@@ -217,7 +221,13 @@ fn draw_names(svg: &mut Svg, panel: &TrendPanel, frame: &Frame) {
             at if at == last && last > 0 => Anchor::End,
             _ => Anchor::Middle,
         };
-        let x = if anchor == Anchor::Start { 0.0 } else if anchor == Anchor::End { 100.0 } else { x };
+        let x = if anchor == Anchor::Start {
+            0.0
+        } else if anchor == Anchor::End {
+            100.0
+        } else {
+            x
+        };
         svg.text("tick", (x, BOTTOM + 16.0), 0.0, (anchor, &fitted(&point.label, room / 2.0)));
     }
     svg.text("axis", (100.0, BOTTOM + 34.0), 0.0, (Anchor::End, "release, in order of campaigns"));
@@ -332,7 +342,8 @@ mod tests {
 
     #[test]
     fn releases_are_all_named_where_a_phone_has_room_for_them() {
-        let points = |count: usize| (0..count).map(|at| point(&format!("v0.{at}"), 1.0, 0.0)).collect();
+        let points =
+            |count: usize| (0..count).map(|at| point(&format!("v0.{at}"), 1.0, 0.0)).collect();
         let three = chart(&[panel(points(3), Vec::new())]);
         assert!(three.contains(">v0.1</text>"), "{three}");
         let many = chart(&[panel(points(30), Vec::new())]);

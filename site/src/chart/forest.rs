@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use super::svg::{Anchor, Svg};
-use super::Tip;
+use super::{NARROW, Tip, width_of};
 use crate::link::Target;
 
 /// Certainty of an effect, which decides how it is drawn.
@@ -93,9 +93,6 @@ const TICKS: [(f64, &str); 18] = [
 const NARROWEST_PCT: f64 = 2.0;
 const WIDEST_PCT: f64 = 900.0;
 
-/// Smallest distance between two tick labels, in percent of the axis: that of a label on a phone.
-const APART: f64 = 12.0;
-
 const ROW: f64 = 22.0;
 const HEAD: f64 = 30.0;
 
@@ -134,12 +131,22 @@ impl Axis {
         let mut kept = vec![(50.0, "0")];
         for (pct, label) in TICKS.iter().filter(|(pct, _)| self.contains(*pct)) {
             let x = self.at(*pct);
-            if kept.iter().all(|(other, _): &(f64, &str)| (other - x).abs() >= APART) {
+            let is_apart = |(other, text): &(f64, &str)| {
+                let characters = text.chars().count() + label.chars().count();
+                (other - x).abs() >= apart(characters)
+            };
+            if kept.iter().all(is_apart) {
                 kept.push((x, label));
             }
         }
         kept
     }
+}
+
+/// Returns the smallest distance between the middles of two tick labels with this number of
+/// characters together, in percent of an axis on a phone.
+fn apart(characters: usize) -> f64 {
+    (width_of(characters) / 2.0 + 5.0) / NARROW * 100.0
 }
 
 /// Returns the logarithm of the ratio that a change in percent is; a change to nothing or below is
@@ -271,8 +278,13 @@ mod tests {
 
     #[test]
     fn a_wild_interval_is_cut_and_ends_in_an_arrow() {
-        let drawn = |high| forest(vec![row(1.0, (-2.0, high), ForestMark::Hollow)]).rows[0].svg.clone();
-        assert!(drawn(1e6).contains(r#"<svg x="100%" y="11"><path class="whisker""#), "{}", drawn(1e6));
+        let drawn =
+            |high| forest(vec![row(1.0, (-2.0, high), ForestMark::Hollow)]).rows[0].svg.clone();
+        assert!(
+            drawn(1e6).contains(r#"<svg x="100%" y="11"><path class="whisker""#),
+            "{}",
+            drawn(1e6)
+        );
         assert!(!drawn(1e6).contains("NaN") && !drawn(f64::INFINITY).contains("NaN"));
         assert_eq!(drawn(3.0).matches("<path").count(), 0);
         assert!(Forest::of("t", "c", Vec::new()).is_none());

@@ -112,7 +112,7 @@ pub fn hollow_key() -> Key {
 
 /// Entry of legends about the interval of a point.
 pub fn range_key() -> Key {
-    let text = "line through a mark: smallest to largest run; no line: a single run";
+    let text = "thin line: smallest to largest run; none for a single run";
     Key::note("whisker", "", text)
 }
 

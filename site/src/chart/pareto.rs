@@ -38,12 +38,10 @@ pub fn pareto(x_label: &str, y_label: &str, all: &[&ParetoSeries]) -> Svg {
     let bottom = TOP + PLOT;
     let mut svg = Svg::new("plot", bottom + AXIS);
     let points = || all.iter().flat_map(|series| drawn(series));
-    let end = |of: fn(&ParetoPoint) -> (f64, Option<(f64, f64)>)| {
-        let ends = points().map(of).flat_map(|(value, range)| [value, range.map_or(value, |r| r.1)]);
-        round_up(ends.filter(|value| value.is_finite()).fold(0.0, f64::max))
-    };
-    let x = Scale::linear((0.0, end(|point| (point.x, point.x_range))), (0.0, 100.0));
-    let y = Scale::linear((0.0, end(|point| (point.y, point.y_range))), (bottom, TOP));
+    let x_ends = points().flat_map(|p| [p.x, p.x_range.map_or(p.x, |range| range.1)]);
+    let y_ends = points().flat_map(|p| [p.y, p.y_range.map_or(p.y, |range| range.1)]);
+    let x = Scale::linear((0.0, end(x_ends)), (0.0, 100.0));
+    let y = Scale::linear((0.0, end(y_ends)), (bottom, TOP));
     svg.text("axis", (0.0, 12.0), -44.0, (Anchor::Start, y_label));
     y_axis(&mut svg, &y, 5);
     x_axis(&mut svg, &x, (TOP, bottom), x_label);
@@ -51,6 +49,11 @@ pub fn pareto(x_label: &str, y_label: &str, all: &[&ParetoSeries]) -> Svg {
         draw_series(&mut svg, (&x, &y), series);
     }
     svg
+}
+
+/// Returns a round end of an axis for `values`.
+fn end(values: impl Iterator<Item = f64>) -> f64 {
+    round_up(values.filter(|value| value.is_finite()).fold(0.0, f64::max))
 }
 
 /// Returns the legend of a Pareto chart: its series, and what else is drawn.
@@ -152,7 +155,10 @@ mod tests {
             <a href="run/40.html" aria-label="40 and 500"><circle class="mark s0" cx="100%" cy="176" r="4.5"><title>40 and 500</title></circle></a>
             <a href="run/30.html" aria-label="30 and 400"><circle class="mark s0 faint" cx="75%" cy="206" r="4.5"><title>30 and 400</title></circle></a>"#]]
         .assert_eq(&marks.join("\n"));
-        assert!(svg.contains(r#"<line class="whisker" x1="25%" y1="83" x2="25%" y2="29"/>"#), "{svg}");
+        assert!(
+            svg.contains(r#"<line class="whisker" x1="25%" y1="83" x2="25%" y2="29"/>"#),
+            "{svg}"
+        );
         let series = series(Look::of("redline"), &points);
         let texts: Vec<String> = legend(&[&series]).into_iter().map(|key| key.text).collect();
         assert!(texts[1].starts_with("faded: dominated") && texts[2].contains("a single run"));

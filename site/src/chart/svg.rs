@@ -103,7 +103,9 @@ impl Svg {
             shift => format!(r#" dx="{shift}""#),
         };
         let text = escape::html(text);
-        self.push(&format!(r#"<text class="{class}" x="{x}" y="{y}"{shift}{anchor}>{text}</text>"#));
+        self.push(&format!(
+            r#"<text class="{class}" x="{x}" y="{y}"{shift}{anchor}>{text}</text>"#
+        ));
     }
 
     /// Adds a line through `points` to the drawing, without points that equal the point before at
@@ -174,7 +176,9 @@ pub fn swatch(line: &str, class: &str, series: usize) -> String {
         "" => String::new(),
         class => mark(class, series, (50.0, 7.0), ""),
     };
-    format!(r#"<svg class="chart swatch" aria-hidden="true" width="22" height="14">{line}{mark}</svg>"#)
+    format!(
+        r#"<svg class="chart swatch" aria-hidden="true" width="22" height="14">{line}{mark}</svg>"#
+    )
 }
 
 fn mark(class: &str, series: usize, center: (f64, f64), title: &str) -> String {
@@ -288,6 +292,9 @@ mod tests {
         let link = r#"<a href="run/1/index.html" aria-label="redline &amp; 5"><circle class="dot""#;
         assert!(text.contains(link), "{text}");
         assert!(text.contains("<title>redline &amp; 5</title></circle></a>"), "{text}");
-        assert!(text.starts_with(r#"<svg class="chart" role="group""#), "links are no image: {text}");
+        assert!(
+            text.starts_with(r#"<svg class="chart" role="group""#),
+            "links are no image: {text}"
+        );
     }
 }

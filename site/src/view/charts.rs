@@ -52,8 +52,7 @@ fn throughput(cells: &[Cell]) -> Chart {
     }
     let heads = ["Scenario", "Output tokens/s", "Exactly"];
     let drawing = bars("output tokens/s", &groups);
-    Chart::new("Output tokens per second", MEDIANS, drawing, heads, rows)
-        .with_legend(legend(cells))
+    Chart::new("Output tokens per second", MEDIANS, drawing, heads, rows).with_legend(legend(cells))
 }
 
 /// Caption of charts of medians.
@@ -206,10 +205,8 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
     }
     let title = format!("Latencies, {}", outside::name(&cell.key.scenario));
     let launches = cell.counted().count();
-    let caption = format!(
-        "Share of samples up to each latency, {} pooled.",
-        plural(launches, "run")
-    );
+    let caption =
+        format!("Share of samples up to each latency, {} pooled.", plural(launches, "run"));
     let heads = ["ms", "p10", "p50", "p90", "p95", "p99", "max"];
     let keys: Vec<Key> = curves.iter().map(Curve::key).collect();
     Some(Chart::new(&title, &caption, cdf(&curves), heads, rows).with_legend(keys))

@@ -306,9 +306,8 @@ fn tone(kind: VerdictKind) -> Tone {
 
 fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
     let look = Look::of(&pair.engine);
-    let page = |release: &str| {
-        Target::ReleaseOn(ReleaseKey::new(&pair.engine, release, &pair.hardware))
-    };
+    let page =
+        |release: &str| Target::ReleaseOn(ReleaseKey::new(&pair.engine, release, &pair.hardware));
     let mut groups = Vec::new();
     let mut table = Vec::new();
     for cell in cells {
@@ -359,12 +358,7 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
 
 /// Draws the release-blocking metrics of `cells`, which share model and configuration, metric by
 /// metric; `None` where none has an effect. The title names the model where `with_model`.
-fn forest_plot(
-    pair: &Pair,
-    diff: &Diff,
-    cells: &[&CellDiff],
-    with_model: bool,
-) -> Option<Forest> {
+fn forest_plot(pair: &Pair, diff: &Diff, cells: &[&CellDiff], with_model: bool) -> Option<Forest> {
     let Cell { model, config, .. } = &cells.first()?.cell;
     let page = page_of(pair, diff, model, config);
     let rows = || cells.iter().flat_map(|cell| &cell.rows).filter(|row| row.gates);

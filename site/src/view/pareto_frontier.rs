@@ -155,7 +155,8 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
         let scenario = outside::name(&cell.key.scenario);
         let row = vec![label.clone(), scenario.clone(), shown(x), shown(y)];
         let range = |of: &Summary| (of.n > 1).then_some((of.min, of.max));
-        let (x_range, y_range) = (range(&placed.tradeoff.speed), range(&placed.tradeoff.throughput));
+        let (x_range, y_range) =
+            (range(&placed.tradeoff.speed), range(&placed.tradeoff.throughput));
         let point = ParetoPoint { x, y, x_range, y_range, tip: point_tip(placed) };
         match drawn.iter_mut().find(|(known, _)| same(known, placed)) {
             Some((_, known)) => {
@@ -178,12 +179,8 @@ fn point_tip(placed: &Placed) -> Tip {
     let rate = |of: &Summary| Figure::median(of, Scale::PER_SECOND).title;
     let Tradeoff { speed, throughput, .. } = &placed.tradeoff;
     let tip = tip::of_cell(placed.cell, &[&column]);
-    let text = format!(
-        "{}; speed per user {}; throughput {}",
-        tip.text,
-        rate(speed),
-        rate(throughput)
-    );
+    let text =
+        format!("{}; speed per user {}; throughput {}", tip.text, rate(speed), rate(throughput));
     Tip { text, ..tip }
 }
 
@@ -198,7 +195,7 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
         return None;
     }
     let title = format!("Throughput and speed per user, {}", outside::name(name));
-    let mut caption = "Up and to the right is better. A line joins the points of a configuration \
+    let mut caption = "Medians; up and to the right is better. A line joins the points of a configuration \
                        that no other of its points dominates. Each point leads to its run, or to its \
                        release."
         .to_owned();
@@ -214,8 +211,8 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
     let best = with_variants(best.iter().map(|drawn| drawn.series.clone()).collect());
     let best: Vec<&ParetoSeries> = best.iter().collect();
     let drawing = pareto(
-        "speed: output tokens/s per user, median",
-        "throughput: output tokens/s per GPU (CPU: per machine), median",
+        "speed: output tokens/s per user",
+        "throughput: output tokens/s per GPU (CPU: machine)",
         &best,
     );
     let heads = ["Engine", "Load", "Speed, tokens/s", "Throughput, tokens/s"];
@@ -277,7 +274,7 @@ mod tests {
         let keys: Vec<&str> = chart.legend.iter().map(|key| key.text.as_str()).collect();
         assert!(keys.contains(&"engine 8") && !keys.contains(&"engine 2"), "{keys:?}");
         assert_eq!(chart.rows.len(), 8, "nothing is hidden");
-        let swatches: std::collections::BTreeSet<&str> =
+        let swatches: BTreeSet<&str> =
             chart.legend[..6].iter().map(|key| key.swatch.as_str()).collect();
         assert_eq!(swatches.len(), 6, "series of one engine differ in shape: {swatches:?}");
     }

@@ -41,7 +41,8 @@ pub fn address(target: Option<Target>) -> Option<String> {
 
 fn text(cell: &Cell, columns: &[&Column]) -> String {
     let Some(record) = cell.runs.first().map(|run| run.record) else { return String::new() };
-    let figure = |column: &&Column| format!("{} {}", column.metric.title, column.figure(cell).title);
+    let figure =
+        |column: &&Column| format!("{} {}", column.metric.title, column.figure(cell).title);
     let figures: Vec<String> = columns.iter().map(figure).collect();
     let mut parts = vec![
         format!("{} {}, {}", record.engine.name, record.engine.release, cell.key.scenario),
@@ -57,6 +58,23 @@ fn text(cell: &Cell, columns: &[&Column]) -> String {
         parts.push("published elsewhere, not verified".to_owned());
     }
     outside::message(&parts.join("; "))
+}
+
+/// Returns the configuration of a record in parts, for readers: on a machine without a GPU the data
+/// type and the number of threads in place of the tensor-parallel size, which is always 1 there.
+pub fn configuration(record: &RunRecord) -> Vec<String> {
+    if record.kind == Kind::Imported || !on_cpu(record) {
+        return catalog::config_parts(record);
+    }
+    let Some(server) = &record.server else { return catalog::config_parts(record) };
+    let reported = server.config.as_ref().and_then(|config| config.get("threads"));
+    let argv = server.argv.as_deref().unwrap_or_default();
+    let asked = argv.iter().skip_while(|word| *word != "--threads").nth(1).cloned();
+    let threads = reported.map(ToString::to_string).or(asked);
+    let mut parts: Vec<String> = record.model.dtype.iter().cloned().collect();
+    parts.extend(threads.map(|threads| format!("{threads} threads")));
+    parts.extend(server.variant.clone());
+    if parts.is_empty() { catalog::config_parts(record) } else { parts }
 }
 
 /// Returns the flags of the server behind a record that say how it serves: without the model, the

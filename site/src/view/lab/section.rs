@@ -7,7 +7,6 @@ use judge::validity;
 use minijinja::{Value, context};
 use schema::lab::{Candidate, LabFile, LabStage};
 use schema::metric::Metric;
-use schema::run::RunRecord;
 
 use super::{Lab, METRICS, words};
 use crate::catalog::Run;
@@ -119,8 +118,13 @@ pub fn name(lab: &Lab, candidate: &Candidate) -> String {
         return format!("baseline, {}", lab.title(candidate));
     }
     // Options are tried on one engine, which the conclusion and the method name.
-    let engines: Vec<usize> =
-        lab.replay.launches.iter().map(|of| of.candidate.engine).filter(|engine| *engine != 0).collect();
+    let engines: Vec<usize> = lab
+        .replay
+        .launches
+        .iter()
+        .map(|of| of.candidate.engine)
+        .filter(|engine| *engine != 0)
+        .collect();
     if candidate.options.is_empty() || engines.contains(&candidate.engine) {
         return lab.title(candidate);
     }
@@ -174,7 +178,8 @@ fn none() -> (String, String) {
 
 /// Builds the row of a variant's result in one stage.
 fn stage(lab: &Lab, candidate: &Candidate, entry: &Entry) -> Value {
-    let Entry { row, found: (found, tone, reason) } = entry;
+    let row = &entry.row;
+    let (found, tone, reason) = entry.found.clone();
     let (gain, interval) = shown(row);
     let pairs = row.effect.filter(|_| has_figures(row)).map(|effect| effect.pairs);
     context! {
@@ -269,10 +274,10 @@ pub fn changed(
     if reference.candidate == *candidate {
         return None;
     }
-    let records = |runs: Vec<&Run<'_>>| runs.into_iter().map(|run| run.record).collect();
     let sides = |index: usize| -> Sides<'_> {
-        let own: Vec<&RunRecord> = records(lab.runs_of(lab.launches(stage, candidate), index));
-        (own, records(lab.runs_of(Some(reference), index)))
+        let of =
+            |launches| lab.runs_of(launches, index).into_iter().map(|run| run.record).collect();
+        (of(lab.launches(stage, candidate)), of(Some(reference)))
     };
     change(metric, &profiles.map(sides).collect::<Vec<_>>(), &policy::standard().file)
 }
@@ -291,7 +296,8 @@ pub fn valid(runs: &[&Run]) -> String {
     if let [only] = kinds.as_slice() {
         return (*only).to_owned();
     }
-    let count = |kind: &&str| format!("{} {kind}", names.iter().filter(|name| *name == kind).count());
+    let count =
+        |kind: &&str| format!("{} {kind}", names.iter().filter(|name| *name == kind).count());
     kinds.iter().map(count).collect::<Vec<_>>().join(", ")
 }
 

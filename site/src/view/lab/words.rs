@@ -56,9 +56,7 @@ pub fn found(row: &Row) -> (&'static str, Tone, String) {
         Found::Dropped => {
             ("stopped early", Tone::Soft, "in the worse half; not shown to be worse".to_owned())
         }
-        Found::Undecided => {
-            ("undecided", Tone::Soft, "its runs differ too much to say".to_owned())
-        }
+        Found::Undecided => ("undecided", Tone::Soft, "its runs differ too much to say".to_owned()),
         Found::Failed(failure) => {
             let share = failure
                 .survived
