@@ -193,7 +193,7 @@ const redline = (() => {
     function show(event) {
       const point = pointOf(event);
       if (!point) return;
-      tip.textContent = point.getAttribute("aria-label");
+      tip.textContent = point.querySelector("title")?.textContent ?? point.getAttribute("aria-label");
       tip.hidden = false;
       const at = point.getBoundingClientRect();
       const width = document.documentElement.clientWidth;

@@ -111,13 +111,16 @@ impl Svg {
     /// Adds a line through `points` to the drawing, without points that equal the point before at
     /// one decimal.
     pub fn path(&mut self, class: &str, points: &[(f64, f64)]) {
-        // Path data has no percentages: a drawing inside the drawing is stretched to its width, and
-        // the style sheet keeps the strokes of its paths as they are.
         let wide: Vec<(f64, f64)> = points.iter().map(|(x, y)| (x * 10.0, *y)).collect();
-        let (height, d) = (pixels(self.height), path_data(&wide));
-        self.push(&format!(
-            r#"<svg width="100%" height="{height}" viewBox="0 0 1000 {height}" preserveAspectRatio="none"><path class="{class}" d="{d}"/></svg>"#
-        ));
+        self.push(&stretched(&pixels(self.height), class, &path_data(&wide)));
+    }
+
+    /// Adds vertical lines over the whole height of the drawing at each of `xs`, as one element.
+    pub fn rules(&mut self, class: &str, xs: &[f64]) {
+        let height = pixels(self.height);
+        let line = |x: &f64| format!("M{} 0V{height}", pixels(x * 10.0));
+        let d: String = xs.iter().map(line).collect();
+        self.push(&stretched(&height, class, &d));
     }
 
     /// Adds an arrow head to the drawing whose tip is at `tip`: to the right, or to the left for a
@@ -152,11 +155,13 @@ impl Svg {
         )
     }
 
-    /// Adds `element` to the drawing, inside a link where `tip` has an address.
+    /// Adds `element` to the drawing, inside a link where `tip` has an address. The link is named by
+    /// the tip's text up to the first semicolon.
     fn linked_to(&mut self, element: &str, Tip { text, address }: &Tip) {
         let Some(address) = address else { return self.push(element) };
         self.linked = true;
-        let name = escape::html(text);
+        // The tooltip has the rest.
+        let name = escape::html(text.split("; ").next().unwrap_or_default());
         self.push(&format!(r#"<a href="{address}" aria-label="{name}">{element}</a>"#));
     }
 
@@ -199,6 +204,15 @@ fn at(point: (f64, f64), element: &str) -> String {
 fn circle(class: &str, center: (f64, f64), radius: f64, title: &str) -> String {
     let (x, y, r) = (percent(center.0), pixels(center.1), pixels(radius));
     format!(r#"<circle class="{class}" cx="{x}" cy="{y}" r="{r}">{}</circle>"#, titled(title))
+}
+
+/// Draws path data whose coordinates across are thousandths of the drawing's width. Path data has no
+/// percentages: a drawing inside the drawing is stretched to its width, and the style sheet keeps
+/// the strokes of its paths as they are.
+fn stretched(height: &str, class: &str, d: &str) -> String {
+    format!(
+        r#"<svg width="100%" height="{height}" viewBox="0 0 1000 {height}" preserveAspectRatio="none"><path class="{class}" d="{d}"/></svg>"#
+    )
 }
 
 /// Formats the tooltip of an element; empty without a text.
@@ -286,12 +300,13 @@ mod tests {
     #[test]
     fn a_linked_point_is_reached_by_the_tab_key_and_names_itself() {
         let mut svg = Svg::new("", 20.0);
-        let tip = Tip { text: "redline & 5".into(), address: Some("run/1/index.html".into()) };
+        let tip =
+            Tip { text: "redline & 5; n = 3".into(), address: Some("run/1/index.html".into()) };
         svg.dot("dot", (50.0, 10.0), 3.0, &tip);
         let text = svg.finish("t", "d");
         let link = r#"<a href="run/1/index.html" aria-label="redline &amp; 5"><circle class="dot""#;
         assert!(text.contains(link), "{text}");
-        assert!(text.contains("<title>redline &amp; 5</title></circle></a>"), "{text}");
+        assert!(text.contains("<title>redline &amp; 5; n = 3</title></circle></a>"), "{text}");
         assert!(
             text.starts_with(r#"<svg class="chart" role="group""#),
             "links are no image: {text}"

@@ -155,8 +155,7 @@ fn of_engines(
     let head = format!("{title}, {unit}");
     let heads = ["Scenario", "Engine", &head, "Exactly"];
     let cells = rows.iter().flat_map(|(_, row)| row.cells.iter().flatten().copied());
-    let axis = if unit == "per second" { head.as_str() } else { unit };
-    let drawing = bars(axis, &groups);
+    let drawing = bars(&head, &groups);
     Some(Chart::new(&whole, &caption, drawing, heads, listed).with_legend(legend(cells)))
 }
 

@@ -30,7 +30,7 @@ pub fn of_run(cell: &Cell, column: &Column) -> Tip {
 
 /// Returns the tooltip of the mark of one run with `figure`, which links to the run.
 pub fn of_repeat(run: &Run, figure: &str) -> Tip {
-    let text = outside::message(&format!("run {}: {figure}", run.record.id));
+    let text = outside::message(&format!("{figure}; run {}", run.record.id));
     Tip { text, address: address(Some(Link::run(run).target)) }
 }
 

@@ -191,7 +191,7 @@ fn run_target(catalog: &Catalog, id: &str) -> Target {
 
 /// Draws the panels of `series`, which belong to one cell.
 fn chart(catalog: &Catalog, cell: &Cell, series: &[Series], points: &[&Point]) -> Chart {
-    let title = outside::name(&format!("{}, {}", cell.scenario, cell.config));
+    let title = "Release-blocking metrics over releases";
     let caption = "Median over the runs of a release in one campaign; each point leads to the first \
                    of them.";
     let panels: Vec<TrendPanel> =
@@ -207,7 +207,7 @@ fn chart(catalog: &Catalog, cell: &Cell, series: &[Series], points: &[&Point]) -
         row
     };
     let rows = points.iter().map(row).collect();
-    Chart::panels(&title, caption, trends(&title, &panels), heads, rows)
+    Chart::panels(title, caption, trends(title, &panels), heads, rows)
         .with_legend(legend(&panels))
 }
 

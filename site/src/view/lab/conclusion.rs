@@ -78,7 +78,7 @@ fn sure(lab: &Lab, found: &Conclusion, winner: Option<&Confirmed>) -> String {
     let pairs = winner.row.effect.map_or(0, |effect| effect.pairs);
     let gain = words::gain(winner.row.effect.as_ref());
     let interval = words::interval(winner.row.effect.as_ref());
-    let title = lab.metric().map_or("the objective", |metric| metric.title);
+    let title = words::objective(lab);
     let profiles = lab.file().profiles.len();
     let over = if profiles == 1 { "under its profile" } else { "over all profiles" };
     format!(

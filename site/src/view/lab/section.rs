@@ -42,7 +42,7 @@ impl Variant {
 }
 
 /// Largest number of variants on one page of a lab, which is continued on further pages.
-const VARIANTS_MAX: usize = 40;
+const VARIANTS_MAX: usize = 20;
 
 /// Returns the variants of `lab`, page by page, the baseline first.
 pub fn pages(lab: &Lab) -> Vec<Value> {
@@ -321,7 +321,7 @@ fn forest(lab: &Lab, variants: &[Variant]) -> Option<Forest> {
             anchor: anchor(lab, &variant.candidate),
         })
     };
-    let title = lab.metric().map_or("the objective", |metric| metric.title);
+    let title = words::objective(lab);
     let caption = "Gain over all profiles against the baseline, with its interval; inside the shaded \
                    minimum effect nothing is called a gain. Filled: called a gain.";
     Forest::of(&format!("Gain in {title}"), caption, variants.iter().filter_map(line).collect())

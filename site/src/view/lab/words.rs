@@ -6,7 +6,7 @@ use schema::lab::{Combine, LabStage};
 use schema::metric::{Better, by_name};
 
 use super::Lab;
-use crate::format::{self, or_dash};
+use crate::format::{self, Scale, or_dash};
 use crate::outside;
 use crate::view::finding::Tone;
 
@@ -77,7 +77,7 @@ pub fn method(lab: &Lab) -> Vec<String> {
     let policy = policy::standard().file;
     let file = lab.file();
     let floor = min_effect_pct(lab);
-    let title = lab.metric().map_or("the objective", |metric| metric.title);
+    let title = objective(lab);
     let (first, second, last) = (policy.pairs_min, policy.screen_pairs, policy.confirm_pairs);
     let mut sentences = vec![
         format!(
@@ -110,6 +110,15 @@ pub fn method(lab: &Lab) -> Vec<String> {
     ];
     sentences.extend(bounds(lab));
     sentences
+}
+
+/// Returns title and unit of the objective's metric, such as `Total tokens/s`.
+pub fn objective(lab: &Lab) -> String {
+    let Some(metric) = lab.metric() else { return "an unknown metric".to_owned() };
+    match Scale::fit(metric.unit, 0.0).unit {
+        "/s" => format!("{}/s", metric.title),
+        _ => metric.title.to_owned(),
+    }
 }
 
 /// Returns the bounds of the lab's objective as one sentence; `None` without bounds.
