@@ -142,6 +142,19 @@ mod tests {
     }
 
     #[test]
+    fn red_is_for_what_became_worse_or_failed() {
+        let red = STYLE.lines().filter(|line| line.contains("var(--worse)"));
+        let mut rules = 0;
+        for line in red {
+            // The last is the name of the project, under which a red line stands.
+            let allowed = [".worse", ".bad", ".badge.loud", "border-bottom: 2px solid"];
+            assert!(allowed.iter().any(|part| line.contains(part)), "red: {line}");
+            rules += 1;
+        }
+        assert!(rules > 5, "{rules} rules use it");
+    }
+
+    #[test]
     fn engines_with_a_color_of_their_own_differ_for_people_who_do_not_see_red_and_green_apart() {
         for (a, b) in (0..ENGINES.len()).flat_map(|a| (0..a).map(move |b| (a, b))) {
             let (of_a, of_b) = (colors(&format!("--s{a}")), colors(&format!("--s{b}")));

@@ -62,8 +62,8 @@ pub struct TrendPanel {
     pub breaks: Vec<Break>,
 }
 
-const CDF_TOP: f64 = 8.0;
-const CDF_BOTTOM: f64 = 188.0;
+const CDF_TOP: f64 = 24.0;
+const CDF_BOTTOM: f64 = 204.0;
 
 /// Height of a trend panel, and where its plot begins and ends, in pixels from its top.
 const PANEL: f64 = 176.0;
@@ -81,6 +81,7 @@ pub fn cdf(curves: &[Curve]) -> Svg {
     let domain = extent(values.filter(|value| *value > 0.0)).unwrap_or((1.0, 10.0));
     let x = Scale::log(domain, (0.0, 100.0));
     let y = Scale::linear((0.0, 1.0), (CDF_BOTTOM, CDF_TOP));
+    svg.text("axis", (0.0, 12.0), -44.0, (Anchor::Start, "share of samples"));
     x_axis(&mut svg, &x, (CDF_TOP, CDF_BOTTOM), "latency, ms, logarithmic");
     for share in [0.0, 0.5, 0.95] {
         svg.line("grid", (0.0, y.at(share)), (100.0, y.at(share)));
@@ -257,7 +258,7 @@ mod tests {
             points: vec![(1.0, 0.0), (10.0, 0.5), (100.0, 1.0)],
         };
         let svg = cdf(&[curve]).finish("t", "d");
-        assert!(svg.contains("class=\"curve s0 b\" d=\"M0 188L500 98L1000 8\""), "{svg}");
+        assert!(svg.contains("class=\"curve s0 b\" d=\"M0 204L500 114L1000 24\""), "{svg}");
     }
 
     #[test]

@@ -200,10 +200,9 @@ fn draw(axis: Axis, ticks: &[(f64, &str)], row: &ForestRow) -> String {
     let right = axis.at(row.min_effect_pct);
     svg.rect("floor", (100.0 - right, 0.0), (2.0 * right - 100.0, ROW));
     // The first tick is zero.
-    let xs: Vec<f64> = ticks.iter().map(|(x, _)| *x).collect();
-    let (zero, others) = xs.split_at(1);
-    svg.rules("grid", others);
-    svg.rules("zero", zero);
+    let others: Vec<f64> = ticks.iter().skip(1).map(|(x, _)| *x).collect();
+    svg.rules("grid", &others);
+    svg.line("zero", (50.0, 0.0), (50.0, ROW));
     let (class, whisker) = match row.mark {
         ForestMark::Worse => ("dot worse", "whisker worse"),
         ForestMark::Solid => ("dot plain", "whisker"),

@@ -14,8 +14,9 @@ use super::table::Row;
 use super::tip;
 use crate::catalog::{Cell, Run};
 use crate::chart::{
-    Bar, BarGroup, Chart, Curve, DotRow, Key, Look, bars, cdf, dots, hollow_key, range_key,
+    Bar, BarGroup, Chart, Curve, DotRow, Key, Look, Tip, bars, cdf, dots, hollow_key, range_key,
 };
+use crate::link::Link;
 use crate::{format, outside};
 
 /// Latency distributions that a chart draws as curves: name of the histogram in the record, label,
@@ -78,13 +79,13 @@ fn repeats(cells: &[Cell]) -> Chart {
         let Some(spread) = figure::summary(column.metric, cell) else { continue };
         let figure = column.figure(cell);
         let label = outside::name(&cell.key.scenario);
-        let repeat = |run: &Run| {
+        let repeat = |(index, run): (usize, &Run)| {
             let value = validity::value(column.metric, run.record)?;
             let pct = difference_pct(value, spread.median).unwrap_or_default();
-            let figure = format!("{} output tokens/s", format::exactly(value));
-            Some((pct, tip::of_repeat(run, &figure)))
+            let text = format!("{} tokens/s; run {}", format::rounded(value, None), index + 1);
+            Some((pct, Tip { text, address: tip::address(Some(Link::run(run).target)) }))
         };
-        let repeats: Vec<_> = cell.counted().filter_map(repeat).collect();
+        let repeats: Vec<_> = cell.counted().enumerate().filter_map(repeat).collect();
         let listed: Vec<String> = repeats.iter().map(|(pct, _)| format::change(*pct)).collect();
         rows.push(vec![label.clone(), figure.shown(), listed.join(", ")]);
         repeats_of.push(DotRow { label, value: figure.shown(), repeats, look: look_of(cell) });
@@ -181,7 +182,7 @@ fn bar(series: &str, variant: usize, column: &Column, cell: &Cell) -> Bar {
         range: found.filter(|f| f.n > 1).map(|f| (drawn(f.min), drawn(f.max))),
         text: if found.is_some() { column.figure(cell).shown() } else { "no figure".to_owned() },
         look: look_of(cell).variant(variant),
-        tip: tip::of_cell(cell, &[column]),
+        tip: tip::of_cell(cell, &[tip::figure(cell, column)]),
     }
 }
 

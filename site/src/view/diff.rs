@@ -11,6 +11,7 @@ use judge::diff::{CellDiff, Diff, FlagChange, Row};
 use judge::order;
 use judge::summary::Summary;
 use minijinja::{Value, context};
+use schema::canonical::sha256_hex;
 use schema::comparison::{AppliedWaiver, Broad, DecisionKind};
 use schema::verdict::{Cell, Stage, VerdictKind};
 
@@ -248,10 +249,12 @@ pub fn shown(row: &Row) -> (String, String, &'static str) {
     (effect, interval, word)
 }
 
-/// Returns the position of a row of a table of verdicts on its page.
+/// Returns the position of a row of a table of verdicts on its page. Model and configuration are
+/// hashed, because a page may have many such links.
 pub fn anchor(row: &Row) -> String {
     let Cell { model, config, scenario, .. } = &row.verdict.cell;
-    link::anchor(&format!("{model}-{config}-{scenario}-{}", row.verdict.metric))
+    let hash = sha256_hex(format!("{model} {config}").as_bytes());
+    link::anchor(&format!("{scenario}-{}-{}", row.verdict.metric, &hash[..4]))
 }
 
 /// Formats `row` (one metric of one cell) as a row of a table of verdicts.
@@ -321,10 +324,10 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
             look: look.variant(variant),
             tip: Tip {
                 text: outside::message(&format!(
-                    "{} {release}, {}: {} output tokens; n = {}; on {}",
+                    "{} {release}, {}: {} output tokens/s; n = {}; on {}",
                     pair.engine,
                     cell.cell.scenario,
-                    mean(summary, Scale::PER_SECOND).title,
+                    mean(summary, Scale::PER_SECOND).shown(),
                     summary.map_or(0, |summary| summary.n),
                     pair.hardware
                 )),
@@ -448,14 +451,17 @@ mod tests {
         judge::diff::diff(&registry, "v0.9.1", "v0.9.2", &filter).unwrap()
     }
 
-    fn models_of(diff: &Diff) -> Vec<Value> {
-        let pair = Pair {
+    fn pair() -> Pair {
+        Pair {
             engine: "redline".into(),
             hardware: Sample::default().hardware,
             baseline: "v0.9.1".into(),
             candidate: "v0.9.2".into(),
-        };
-        models(&pair, diff)
+        }
+    }
+
+    fn models_of(diff: &Diff) -> Vec<Value> {
+        models(&pair(), diff)
     }
 
     fn attribute(view: &Value, key: &str) -> Value {
@@ -497,6 +503,32 @@ mod tests {
         assert!(!attribute(&table, "has_detectable").is_true());
         let mut lines = attribute(&table, "rows").try_iter().unwrap();
         assert!(lines.all(|line| attribute(&line, "detectable").to_string() == "-"));
+    }
+
+    #[test]
+    fn the_forest_plot_of_a_release_leads_to_the_verdicts_and_is_red_for_regressions_only() {
+        let mut diff = compared(&["sharegpt-lite", "balanced-lite"], &Changed::default());
+        let pair = pair();
+        let regressed = diff.cells[0].rows.iter_mut().find(|row| row.title == "Output tokens");
+        regressed.unwrap().verdict.verdict = VerdictKind::Regressed;
+        let plots = effects(&pair, &diff);
+        let rows = &plots[0].rows;
+        let tested = diff.rows().filter(|row| row.gates && row.verdict.effect_pct.is_some());
+        assert_eq!((plots.len(), rows.len()), (1, tested.count()));
+        let red = rows.iter().filter(|row| row.mark == ForestMark::Worse).count();
+        assert_eq!((red, rows[0].group.as_str()), (1, "Output tokens"));
+        let groups = rows.iter().filter(|row| row.group == "Output tokens").count();
+        assert_eq!(groups, 1, "a metric is a heading above its scenarios");
+        let lines: Vec<String> =
+            diff.rows().map(|row| attribute(&line(row), "anchor").to_string()).collect();
+        for row in rows {
+            assert!(lines.contains(&row.anchor) && row.page == Some(pair.target()), "{row:?}");
+        }
+        // A throughput that fell by a tenth is drawn left of zero, as its text says.
+        assert!(rows[0].text.starts_with('\u{2212}'), "{}", rows[0].text);
+        let at = rows[0].svg.split("class=\"dot").nth(1).and_then(|dot| dot.split("cx=\"").nth(1));
+        let at: f64 = at.and_then(|x| x.split('%').next()?.parse().ok()).unwrap();
+        assert!(at < 50.0, "{}", rows[0].svg);
     }
 
     #[test]

@@ -172,16 +172,16 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
     drawn.into_iter().map(|(_, drawn)| drawn).collect()
 }
 
-/// Returns the tooltip of a point: speed and throughput with their ranges, before what every tooltip
-/// says.
+/// Returns the tooltip of a point: speed, throughput and TTFT, and what every tooltip says.
 fn point_tip(placed: &Placed) -> Tip {
-    let column = Column::new(figure::metric("ttft_us_p50"), [placed.cell]);
-    let rate = |of: &Summary| Figure::median(of, Scale::PER_SECOND).title;
-    let Tradeoff { speed, throughput, .. } = &placed.tradeoff;
-    let tip = tip::of_cell(placed.cell, &[&column]);
-    let text =
-        format!("{}; speed per user {}; throughput {}", tip.text, rate(speed), rate(throughput));
-    Tip { text, ..tip }
+    let Placed { cell, tradeoff: Tradeoff { speed, throughput, .. }, .. } = placed;
+    let rate = |title: &str, of: &Summary| {
+        tip::labeled(title, &Figure::median(of, Scale::PER_SECOND), "tokens/s")
+    };
+    let ttft = Column::new(figure::metric("ttft_us_p50"), [*cell]);
+    let figures =
+        [rate("per user", speed), rate("throughput", throughput), tip::figure(cell, &ttft)];
+    tip::of_cell(cell, &figures)
 }
 
 /// Draws a Pareto chart of the `SERIES_MAX` series with the highest throughput, and names the

@@ -4,34 +4,39 @@
 use judge::rule::on_cpu;
 use schema::run::{Kind, RunRecord};
 
-use super::figure::{Column, launches};
-use crate::catalog::{self, Cell, ReleaseKey, Run};
+use super::figure::{Column, Figure, launches};
+use crate::catalog::{self, Cell, ReleaseKey};
 use crate::chart::Tip;
 use crate::link::{Link, Place, Target};
 use crate::outside;
 
-/// Returns the tooltip of a cell's mark on a page about several releases or engines: it links to the
-/// run, or to the release's page for a median.
-pub fn of_cell(cell: &Cell, columns: &[&Column]) -> Tip {
+/// Returns the tooltip of a cell's mark, with `figures`, on a page about several releases or engines:
+/// it links to the run, or to the release's page for a median.
+pub fn of_cell(cell: &Cell, figures: &[String]) -> Tip {
     let mut runs = cell.counted();
     let target = match (runs.next(), runs.next()) {
         (Some(run), Some(_)) => Some(Target::ReleaseOn(ReleaseKey::of(run.record))),
         (Some(run), None) => Some(Link::run(run).target),
         (None, _) => None,
     };
-    Tip { text: text(cell, columns), address: address(target) }
+    Tip { text: text(cell, figures), address: address(target) }
 }
 
 /// Returns the tooltip of a cell's mark on the page of its release: it links to the first run.
 pub fn of_run(cell: &Cell, column: &Column) -> Tip {
     let target = cell.counted().next().map(|run| Link::run(run).target);
-    Tip { text: text(cell, &[column]), address: address(target) }
+    Tip { text: text(cell, &[figure(cell, column)]), address: address(target) }
 }
 
-/// Returns the tooltip of the mark of one run with `figure`, which links to the run.
-pub fn of_repeat(run: &Run, figure: &str) -> Tip {
-    let text = outside::message(&format!("{figure}; run {}", run.record.id));
-    Tip { text, address: address(Some(Link::run(run).target)) }
+/// Formats the figure of a cell for a tooltip: title, value with its spread, and unit.
+pub fn figure(cell: &Cell, column: &Column) -> String {
+    labeled(column.metric.title, &column.figure(cell), column.scale.unit)
+}
+
+/// Formats a figure for a tooltip: `Output tokens 834 /s ±6.0 %`.
+pub fn labeled(title: &str, figure: &Figure, unit: &str) -> String {
+    let spread = figure.spread.as_deref().unwrap_or_default();
+    format!("{title} {} {unit} {spread}", figure.text).trim_end().to_owned()
 }
 
 /// Returns the address of a target from the root of the site.
@@ -39,16 +44,13 @@ pub fn address(target: Option<Target>) -> Option<String> {
     target?.address(Place::Html, 0)
 }
 
-fn text(cell: &Cell, columns: &[&Column]) -> String {
+fn text(cell: &Cell, figures: &[String]) -> String {
     let Some(record) = cell.runs.first().map(|run| run.record) else { return String::new() };
-    let figure =
-        |column: &&Column| format!("{} {}", column.metric.title, column.figure(cell).title);
-    let figures: Vec<String> = columns.iter().map(figure).collect();
-    let mut parts = vec![
-        format!("{} {}, {}", record.engine.name, record.engine.release, cell.key.scenario),
-        figures.join(", "),
-        format!("n = {}", launches(cell)),
-    ];
+    let mut parts =
+        vec![format!("{} {}, {}", record.engine.name, record.engine.release, cell.key.scenario)];
+    parts.extend_from_slice(figures);
+    parts.push(format!("n = {}", launches(cell)));
+    parts.push(configuration(record).join(" "));
     let flags = flags(record);
     if !flags.is_empty() {
         parts.push(format!("flags {flags}"));
@@ -77,11 +79,12 @@ pub fn configuration(record: &RunRecord) -> Vec<String> {
     if parts.is_empty() { catalog::config_parts(record) } else { parts }
 }
 
-/// Returns the flags of the server behind a record that say how it serves: without the model, the
-/// address, and a tensor-parallel size on a machine without a GPU.
-pub fn flags(record: &RunRecord) -> String {
+/// Returns the flags of the server behind a measured record that say how it serves: without the
+/// model, the address, and a tensor-parallel size on a machine without a GPU. The configuration of
+/// an imported record consists of its flags.
+fn flags(record: &RunRecord) -> String {
     if record.kind == Kind::Imported {
-        return catalog::config(record);
+        return String::new();
     }
     let argv = record.server.as_ref().and_then(|server| server.argv.as_deref()).unwrap_or_default();
     let mut rest = argv.iter().skip_while(|word| !word.starts_with('-')).peekable();
@@ -103,7 +106,7 @@ mod tests {
     use samples::Sample;
 
     use super::*;
-    use crate::view::figure;
+    use crate::view::figure::output;
 
     #[test]
     fn a_tooltip_says_number_of_runs_range_flags_and_hardware() {
@@ -119,15 +122,16 @@ mod tests {
         let catalog = catalog::Catalog::of(&registry);
         let runs: Vec<_> = catalog.runs.iter().collect();
         let cells = catalog::cells(&runs);
-        let column = Column::new(figure::output(), &cells);
-        let tip = of_cell(&cells[0], &[&column]);
-        for part in ["; n = 2; flags --threads 2; on cpu-example", "Output tokens ", ", from "] {
+        let column = Column::new(output(), &cells);
+        let tip = of_cell(&cells[0], &[figure(&cells[0], &column)]);
+        for part in ["; n = 2; ", "; flags --threads 2; on cpu-example", "Output tokens ", " /s ±"]
+        {
             assert!(tip.text.contains(part), "`{part}` is not in `{}`", tip.text);
         }
         assert!(tip.address.expect("a page").starts_with("r/redline/"));
         let first = of_run(&cells[0], &column).address.expect("a page");
         assert!(first.starts_with("run/"), "{first}");
         let alone = Cell { key: cells[0].key.clone(), runs: vec![runs[0]] };
-        assert!(of_cell(&alone, &[&column]).address.expect("a page").starts_with("run/"));
+        assert!(of_cell(&alone, &[]).address.expect("a page").starts_with("run/"));
     }
 }

@@ -207,8 +207,7 @@ fn chart(catalog: &Catalog, cell: &Cell, series: &[Series], points: &[&Point]) -
         row
     };
     let rows = points.iter().map(row).collect();
-    Chart::panels(title, caption, trends(title, &panels), heads, rows)
-        .with_legend(legend(&panels))
+    Chart::panels(title, caption, trends(title, &panels), heads, rows).with_legend(legend(&panels))
 }
 
 /// Returns the legend of trend panels: what some of them contain.
