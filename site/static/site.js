@@ -188,12 +188,12 @@ const redline = (() => {
     // The link itself says the same to a screen reader.
     tip.setAttribute("aria-hidden", "true");
     document.body.append(tip);
-    const pointOf = (event) => event.target.closest?.(".chart a[aria-label]");
+    const pointOf = (event) => event.target.closest?.(".chart a");
     const hide = () => (tip.hidden = true);
     function show(event) {
       const point = pointOf(event);
       if (!point) return;
-      tip.textContent = point.querySelector("title")?.textContent ?? point.getAttribute("aria-label");
+      tip.textContent = point.textContent;
       tip.hidden = false;
       const at = point.getBoundingClientRect();
       const width = document.documentElement.clientWidth;

@@ -335,8 +335,8 @@ mod tests {
             <svg width="100%" height="176" viewBox="0 0 1000 176" preserveAspectRatio="none"><path class="curve s0" d="M20 118.9L980 28"/></svg>
             <line class="level" x1="1%" y1="82.5" x2="99%" y2="82.5"/>
             <line class="whisker" x1="2%" y1="128" x2="2%" y2="109.8"/>
-            <a href="run/1/index.html" aria-label="v0.9.1: 100"><circle class="mark s0" cx="2%" cy="118.9" r="4"><title>v0.9.1: 100</title></circle></a>
-            <a href="run/1/index.html" aria-label="v0.10.0: 150"><circle class="mark s0" cx="98%" cy="28" r="4"><title>v0.10.0: 150</title></circle></a>
+            <a href="run/1/index.html"><circle class="mark s0" cx="2%" cy="118.9" r="4"><title>v0.9.1: 100</title></circle></a>
+            <a href="run/1/index.html"><circle class="mark s0" cx="98%" cy="28" r="4"><title>v0.10.0: 150</title></circle></a>
             </svg>"#]]
         .assert_eq(&chart(&[panel]));
     }

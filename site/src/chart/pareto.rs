@@ -151,9 +151,9 @@ mod tests {
             svg.lines().filter(|line| line.contains("mark") || line.contains("step")).collect();
         expect_test::expect![[r#"
             <svg width="100%" height="362" viewBox="0 0 1000 362" preserveAspectRatio="none"><path class="step s0" d="M250 56L250 176L1000 176"/></svg>
-            <a href="run/10.html" aria-label="10 and 900"><circle class="mark s0" cx="25%" cy="56" r="4.5"><title>10 and 900</title></circle></a>
-            <a href="run/40.html" aria-label="40 and 500"><circle class="mark s0" cx="100%" cy="176" r="4.5"><title>40 and 500</title></circle></a>
-            <a href="run/30.html" aria-label="30 and 400"><circle class="mark s0 faint" cx="75%" cy="206" r="4.5"><title>30 and 400</title></circle></a>"#]]
+            <a href="run/10.html"><circle class="mark s0" cx="25%" cy="56" r="4.5"><title>10 and 900</title></circle></a>
+            <a href="run/40.html"><circle class="mark s0" cx="100%" cy="176" r="4.5"><title>40 and 500</title></circle></a>
+            <a href="run/30.html"><circle class="mark s0 faint" cx="75%" cy="206" r="4.5"><title>30 and 400</title></circle></a>"#]]
         .assert_eq(&marks.join("\n"));
         assert!(
             svg.contains(r#"<line class="whisker" x1="25%" y1="83" x2="25%" y2="29"/>"#),

@@ -142,6 +142,7 @@ fn a_profile_is_a_table_of_variants_that_shows_only_what_differs() {
     for profile in ["### lab-sharegpt-lite@1", "### lab-throughput-lite@1"] {
         let table = page.split(profile).nth(1).expect("a profile");
         let table = table.split("\n### ").next().expect("a table");
+        let table = table.split("<details>").next().expect("a table");
         let baseline = row(table, "baseline, redline v0.9.2");
         assert!(baseline.contains("±") && baseline.ends_with("| 8 | valid |"), "{baseline}");
         let slow = row(table, "batch 4");
