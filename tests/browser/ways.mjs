@@ -173,7 +173,7 @@ export async function a_chart_stands_alone_in_a_frame_of_another_page({ open, si
   const other = await open();
   await other.setContent(`<iframe src="${alone}" width="400" height="500"></iframe>`);
   const frame = other.frameLocator("iframe");
-  await frame.locator("figure svg").waitFor();
+  await frame.locator("figure .panels > svg").first().waitFor();
   assert.equal(await frame.locator("figure").count(), 1);
   assert.equal(await frame.locator("body > header, body > footer, h1").count(), 0);
   const source = await frame.locator("a[target=_top]").evaluate((link) => link.href);
