@@ -112,7 +112,12 @@ pub fn changed_flag(found: &FlagChange) -> Value {
 
 /// Builds the parts of a comparison's page, one for each model in one configuration.
 pub fn models(pair: &Pair, diff: &Diff) -> Vec<Value> {
-    by_model(diff).into_iter().map(|cells| model(pair, diff, &cells)).collect()
+    let pages = pages(pair, diff);
+    by_model(diff)
+        .into_iter()
+        .zip(pages.values())
+        .map(|(cells, page)| model(pair, page, &cells))
+        .collect()
 }
 
 /// Largest number of rows of a comparison of releases that are shown on one page; a longer
@@ -124,15 +129,16 @@ pub fn models_per_page(diff: &Diff) -> usize {
     if diff.rows().count() > PAGE_ROWS { 1 } else { usize::MAX }
 }
 
-/// Returns the page of a comparison that has the verdicts on one model in one configuration.
-pub fn page_of(pair: &Pair, diff: &Diff, model: &str, config: &str) -> Target {
-    let of = |cell: &'_ CellDiff| (cell.cell.model.clone(), cell.cell.config.clone());
-    let before: BTreeSet<(String, String)> = diff.cells.iter().map(of).collect();
-    let before = before.iter().filter(|(m, c)| (m.as_str(), c.as_str()) < (model, config)).count();
-    match before / models_per_page(diff) + 1 {
-        1 => pair.target(),
-        number => Target::Part { of: Box::new(pair.target()), number },
-    }
+/// Returns the page of a comparison that has the verdicts on each model and configuration.
+pub fn pages<'a>(pair: &Pair, diff: &'a Diff) -> BTreeMap<(&'a str, &'a str), Target> {
+    let of = |cell: &'a CellDiff| (cell.cell.model.as_str(), cell.cell.config.as_str());
+    let models: BTreeSet<_> = diff.cells.iter().map(of).collect();
+    let most = models_per_page(diff);
+    let page = |(index, model)| match index / most + 1 {
+        1 => (model, pair.target()),
+        number => (model, Target::Part { of: Box::new(pair.target()), number }),
+    };
+    models.into_iter().enumerate().map(page).collect()
 }
 
 /// Groups the cells of a comparison by model and configuration, each in the order of scenarios.
@@ -158,8 +164,8 @@ pub fn effects(pair: &Pair, diff: &Diff) -> Vec<Forest> {
     let several = models.len() > 1;
     let mut room = EFFECTS_MAX;
     let mut plots = Vec::new();
-    for cells in models {
-        let Some(plot) = forest_plot(pair, diff, &cells, several) else { continue };
+    for (cells, page) in models.iter().zip(pages(pair, diff).values()) {
+        let Some(plot) = forest_plot(pair, page, cells, several) else { continue };
         let Some(left) = room.checked_sub(plot.rows.len()) else { break };
         room = left;
         plots.push(plot);
@@ -180,7 +186,7 @@ pub fn counts(diff: &Diff) -> Value {
 }
 
 /// Builds the part of a comparison about `cells`, which share model and configuration.
-fn model(pair: &Pair, diff: &Diff, cells: &[&CellDiff]) -> Value {
+fn model(pair: &Pair, page: &Target, cells: &[&CellDiff]) -> Value {
     let first = cells.first().map(|cell| cell.cell.clone()).unwrap_or_default();
     let rows = cells.iter().flat_map(|cell| &cell.rows);
     let (blocking, others): (Vec<&Row>, Vec<&Row>) = rows.partition(|row| row.gates);
@@ -199,7 +205,7 @@ fn model(pair: &Pair, diff: &Diff, cells: &[&CellDiff]) -> Value {
     context! {
         model => outside::name(&first.model),
         config => outside::name(&first.config),
-        forest => forest_plot(pair, diff, cells, false),
+        forest => forest_plot(pair, page, cells, false),
         charts => throughput(pair, cells).into_iter().collect::<Value>(),
         // Remarks on the comparison: scenarios and sentence, each sentence once.
         remarks => grouped::remarks(cells).iter().map(remark).collect::<Value>(),
@@ -363,7 +369,6 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
 /// metric; `None` where none has an effect. The title names the model where `with_model`.
 fn forest_plot(pair: &Pair, diff: &Diff, cells: &[&CellDiff], with_model: bool) -> Option<Forest> {
     let Cell { model, config, .. } = &cells.first()?.cell;
-    let page = page_of(pair, diff, model, config);
     let rows = || cells.iter().flat_map(|cell| &cell.rows).filter(|row| row.gates);
     let titles = distinct(rows().map(|row| &row.title));
     let by_metric = titles.iter().flat_map(|title| rows().filter(move |row| row.title == **title));
@@ -378,7 +383,7 @@ fn forest_plot(pair: &Pair, diff: &Diff, cells: &[&CellDiff], with_model: bool) 
     } else {
         "Release-blocking metrics".to_owned()
     };
-    Forest::of(&title, &caption, by_metric.filter_map(|row| forest_row(&page, row)).collect())
+    Forest::of(&title, &caption, by_metric.filter_map(|row| forest_row(page, row)).collect())
 }
 
 fn forest_row(page: &Target, row: &Row) -> Option<ForestRow> {

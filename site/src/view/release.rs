@@ -283,9 +283,10 @@ fn heat_table(pair: &Pair, all: &Diff) -> Option<Heat> {
     scenarios.dedup();
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by(|(a, _), (b, _)| order::natural(a.0, b.0).then_with(|| a.1.cmp(b.1)));
+    let pages = diff::pages(pair, all);
     let row = |((model, config), found): ((&str, &str), BTreeMap<&str, &Row>)| HeatRow {
         label: outside::name(&format!("{model} {config}")),
-        page: diff::page_of(pair, all, model, config),
+        page: pages.get(&(model, config)).cloned().unwrap_or_else(|| pair.target()),
         cells: scenarios.iter().map(|name| heat_cell(found.get(name))).collect(),
     };
     Some(Heat {
