@@ -367,7 +367,12 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
 
 /// Draws the release-blocking metrics of `cells`, which share model and configuration, metric by
 /// metric; `None` where none has an effect. The title names the model where `with_model`.
-fn forest_plot(pair: &Pair, diff: &Diff, cells: &[&CellDiff], with_model: bool) -> Option<Forest> {
+fn forest_plot(
+    pair: &Pair,
+    page: &Target,
+    cells: &[&CellDiff],
+    with_model: bool,
+) -> Option<Forest> {
     let Cell { model, config, .. } = &cells.first()?.cell;
     let rows = || cells.iter().flat_map(|cell| &cell.rows).filter(|row| row.gates);
     let titles = distinct(rows().map(|row| &row.title));
