@@ -134,7 +134,7 @@ mod tests {
             label: "a".into(),
             bars: vec![bar("v1", Some(5e11), "5"), bar("v1", None, "failed")],
         };
-        let svg = bars("tokens/s", &[group]).finish("t", "d");
+        let svg = bars("tokens/s", &[group]).finish("t");
         assert_eq!(svg.matches("class=\"bar s0 hollow").count(), 1, "{svg}");
         assert!(svg.contains("failed v1") && svg.contains("600G"), "{svg}");
         assert!(svg.contains("<a href=\"run/1/index.html\"><rect"), "{svg}");
@@ -145,7 +145,7 @@ mod tests {
         let long = "an engine v0.10.1, with a flag that says much and another that says more";
         let of = |series| bar(series, Some(4740.0), "4,740");
         let group = BarGroup { label: "a".into(), bars: vec![of("v1"), of(long)] };
-        let svg = bars("tokens/s", &[group]).finish("t", "d");
+        let svg = bars("tokens/s", &[group]).finish("t");
         assert!(svg.contains(">4,740</text>") && svg.contains(">v1</text>"), "{svg}");
         let cut = svg.lines().find(|line| line.contains("an engine")).expect("a name");
         assert!(cut.contains('…') && cut.contains("x=\"0%\""), "{cut}");

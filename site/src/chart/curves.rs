@@ -129,14 +129,13 @@ pub fn sparkline(title: &str, look: Look, values: &[f64]) -> String {
     if let Some(last) = points.iter().flatten().next_back() {
         svg.dot(&look.class("mark"), *last, 2.5, &Tip::plain(title));
     }
-    svg.finish_as("spark", title, "")
+    svg.finish_as("spark", title)
 }
 
 /// Draws trends as small multiples: figures over releases, each in a drawing with its own scale,
 /// with the range of the runs, the levels found, and epochs. The page arranges the drawings.
 pub fn trends(title: &str, panels: &[TrendPanel]) -> String {
-    let of =
-        |panel: &TrendPanel| draw_panel(panel).finish(&format!("{title}: {}", panel.label), "");
+    let of = |panel: &TrendPanel| draw_panel(panel).finish(&format!("{title}: {}", panel.label));
     panels.iter().map(of).collect()
 }
 
@@ -257,13 +256,13 @@ mod tests {
             look: Look::of("redline"),
             points: vec![(1.0, 0.0), (10.0, 0.5), (100.0, 1.0)],
         };
-        let svg = cdf(&[curve]).finish("t", "d");
+        let svg = cdf(&[curve]).finish("t");
         assert!(svg.contains("class=\"curve s0 b\" d=\"M0 204L500 114L1000 24\""), "{svg}");
     }
 
     #[test]
     fn no_samples_draw_an_empty_frame() {
-        assert!(!cdf(&[]).finish("t", "d").contains("NaN"));
+        assert!(!cdf(&[]).finish("t").contains("NaN"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_single_run_has_no_whisker() {
-        let svg = dots(&[row("a", &[0.0])]).finish("t", "d");
+        let svg = dots(&[row("a", &[0.0])]).finish("t");
         assert!(svg.contains("mark s0") && !svg.contains("whisker"), "{svg}");
     }
 
@@ -69,7 +69,7 @@ mod tests {
     fn repeats_are_drawn_in_order() {
         let rows = [row("sharegpt-lite@1", &[-0.5, 0.0, 1.5])];
         expect_test::expect![[r#"
-            <svg class="chart" role="img" height="82"><title>Repeats</title><desc>d</desc>
+            <svg class="chart" role="img" height="82"><title>Repeats</title>
             <line class="grid" x1="0%" y1="4" x2="0%" y2="46"/>
             <text class="tick" x="0%" y="60">−2</text>
             <line class="grid" x1="25%" y1="4" x2="25%" y2="46"/>
@@ -90,6 +90,6 @@ mod tests {
             <circle class="mark s0" cx="50%" cy="33" r="4.5"><title>0 %</title></circle>
             <circle class="mark s0" cx="87.5%" cy="33" r="4.5"><title>1.5 %</title></circle>
             </svg>"#]]
-        .assert_eq(&dots(&rows).finish("Repeats", "d"));
+        .assert_eq(&dots(&rows).finish("Repeats"));
     }
 }

@@ -190,7 +190,7 @@ fn draw_axis(ticks: &[(f64, &str)]) -> String {
         };
         svg.text("tick", (*x, 27.0), 0.0, (anchor, label));
     }
-    svg.finish("Axis: ratio to the baseline, logarithmic; better to the right", "")
+    svg.finish("Axis: ratio to the baseline, logarithmic; better to the right")
 }
 
 fn draw(axis: Axis, ticks: &[(f64, &str)], row: &ForestRow) -> String {
@@ -217,7 +217,7 @@ fn draw(axis: Axis, ticks: &[(f64, &str)], row: &ForestRow) -> String {
         }
     }
     svg.dot(class, (axis.at(row.better_pct), middle), 4.5, &Tip::default());
-    svg.finish(&format!("{}: {}", row.label, row.tip), "")
+    svg.finish(&format!("{}: {}", row.label, row.tip))
 }
 
 #[cfg(test)]

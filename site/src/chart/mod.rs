@@ -131,8 +131,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// Finishes `drawing`, whose description for screen readers is the caption, and adds its data
-    /// as a table.
+    /// Finishes `drawing` and adds its data as a table.
     pub fn new(
         title: &str,
         caption: &str,
@@ -140,7 +139,7 @@ impl Chart {
         heads: impl IntoIterator<Item = impl Into<String>>,
         rows: Vec<Vec<String>>,
     ) -> Self {
-        Self::panels(title, caption, drawing.finish(title, caption), heads, rows)
+        Self::panels(title, caption, drawing.finish(title), heads, rows)
     }
 
     /// Builds a chart of several drawings that are finished already.

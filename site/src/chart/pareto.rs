@@ -140,7 +140,7 @@ mod tests {
 
     fn chart(look: Look, points: &[(f64, f64)]) -> String {
         let series = series(look, points);
-        pareto("tokens/s per user", "tokens/s per GPU", &[&series]).finish("Pareto frontier", "d")
+        pareto("tokens/s per user", "tokens/s per GPU", &[&series]).finish("Pareto frontier")
     }
 
     #[test]

@@ -130,24 +130,18 @@ impl Svg {
         self.push(&at(tip, &format!(r#"<path class="{class}" d="{d}"/>"#)));
     }
 
-    /// Finishes the drawing as a chart and returns its SVG text, with title and description for
-    /// screen readers.
-    pub fn finish(self, title: &str, description: &str) -> String {
+    /// Finishes the drawing as a chart and returns its SVG text, with a title for screen readers.
+    pub fn finish(self, title: &str) -> String {
         let class = format!("chart {}", self.kind);
-        self.finish_as(class.trim_end(), title, description)
+        self.finish_as(class.trim_end(), title)
     }
 
-    /// Finishes the drawing under the CSS class `class` and returns its SVG text; an empty
-    /// description is left out.
-    pub fn finish_as(self, class: &str, title: &str, description: &str) -> String {
-        let height = pixels(self.height);
-        let description = match description {
-            "" => String::new(),
-            text => format!("<desc>{}</desc>", escape::html(text)),
-        };
+    /// Finishes the drawing under the CSS class `class` and returns its SVG text.
+    pub fn finish_as(self, class: &str, title: &str) -> String {
         format!(
             "<svg class=\"{class}\" role=\"{role}\" height=\"{height}\">\
-             <title>{title}</title>{description}\n{body}</svg>",
+             <title>{title}</title>\n{body}</svg>",
+            height = pixels(self.height),
             // A drawing with the role `img` must not contain links.
             role = if self.linked { "group" } else { "img" },
             title = escape::html(title),
@@ -278,18 +272,18 @@ mod tests {
         svg.text("t", (10.456, -0.01), 4.0, (Anchor::End, "<a> & b"));
         svg.path("p", &[(0.0, 0.0), (0.001, 0.01), (100.0, 2.25)]);
         expect_test::expect![[r#"
-            <svg class="chart plot" role="img" height="20"><title>&lt;t&gt;</title><desc>d</desc>
+            <svg class="chart plot" role="img" height="20"><title>&lt;t&gt;</title>
             <text class="t" x="10.46%" y="0" dx="4" text-anchor="end">&lt;a&gt; &amp; b</text>
             <svg width="100%" height="20" viewBox="0 0 1000 20" preserveAspectRatio="none"><path class="p" d="M0 0L1000 2.2"/></svg>
             </svg>"#]]
-        .assert_eq(&svg.finish("<t>", "d"));
+        .assert_eq(&svg.finish("<t>"));
     }
 
     #[test]
     fn a_drawing_has_no_width_of_its_own_and_scales_no_text() {
         let mut svg = Svg::new("", 20.0);
         svg.mark("mark s0", 1, (50.0, 10.0), &Tip::plain("a"));
-        let text = svg.finish("t", "d");
+        let text = svg.finish("t");
         let head = text.lines().next().unwrap_or_default();
         assert!(!head.contains("viewBox") && !head.contains("width"), "{head}");
         assert!(text.contains(r#"<svg x="50%" y="10"><path class="mark s0""#), "{text}");
@@ -301,7 +295,7 @@ mod tests {
         let tip =
             Tip { text: "redline & 5; n = 3".into(), address: Some("run/1/index.html".into()) };
         svg.dot("dot", (50.0, 10.0), 3.0, &tip);
-        let text = svg.finish("t", "d");
+        let text = svg.finish("t");
         let link = r#"<a href="run/1/index.html"><circle class="dot""#;
         assert!(text.contains(link), "{text}");
         assert!(text.contains("<title>redline &amp; 5; n = 3</title></circle></a>"), "{text}");
