@@ -21,10 +21,6 @@ use crate::view::{
 
 mod lists;
 
-/// Largest number of rows of a comparison of releases that are shown on one page; a longer
-/// comparison has a page per model and configuration.
-const DIFF_ROWS: usize = 150;
-
 /// Name and version of this program, which every page names as its generator.
 pub const GENERATOR: &str = concat!("redline-site ", env!("CARGO_PKG_VERSION"));
 
@@ -362,14 +358,12 @@ impl<'a> Contents<'a> {
             let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
             let text = format!("{title} on {}", pair.hardware);
             let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
-            let models = diff::models(pair, diff);
-            let most = if diff.rows().count() > DIFF_ROWS { 1 } else { models.len().max(1) };
             let list = List {
                 view: diff::view(pair, diff),
                 first: context! {},
                 key: "models",
-                rows: models,
-                most,
+                rows: diff::models(pair, diff),
+                most: diff::models_per_page(diff),
             };
             self.parts(("diff", pair.target()), &text, crumbs, sources, list)
         };

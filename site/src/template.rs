@@ -145,6 +145,10 @@ impl Renderer {
         env.add_filter("csv", |heads: Vec<String>, rows: Vec<Vec<String>>| {
             Value::from_safe_string(csv_address(&heads, &rows))
         });
+        // The drawing of a chart, whose links are addresses from the root of the site.
+        env.add_filter("rooted", |svg: String, root: String| {
+            Value::from_safe_string(svg.replace(" href=\"", &format!(" href=\"{root}")))
+        });
         // Empty where the repository has no known address.
         env.add_global("repository", "");
         env.add_filter("slug", |text: String| link::anchor(&text));

@@ -29,7 +29,7 @@
       data.metrics.forEach(({ name }, index) => (run[name] = figures[index]));
       return run;
     });
-    return { names, texts: data.names, metrics, runs };
+    return { names, texts: data.names, colors: data.colors, metrics, runs };
   }
 
   /** A list to choose from, whose choice stands in the address unless it is the usual one. */
@@ -55,7 +55,7 @@
     const each = names.map((name) => [name, name]);
     const y = choice("y", "Y axis", axes, "output_tokens_per_s", changed);
     const x = choice("x", "X axis", [["time", "time"], ...axes], "time", changed);
-    const by = choice("by", "Colour by", each, "release", changed);
+    const by = choice("by", "Colour by", each, "engine", changed);
     const filters = names.map((name) => {
       const options = texts[name].map((text) => [text, text]);
       return choice(name, name, [["", "every"], ...options], "", changed);
@@ -96,6 +96,11 @@
     color(name) {
       this.probe.style.color = `var(${name})`;
       return getComputedStyle(this.probe).color;
+    }
+
+    /** The variable with the color of a series: an engine has its own on every page. */
+    hue(name, index, apart) {
+      return apart === "engine" ? this.data.colors[name] : `--s${index}`;
     }
 
     title(axis) {
@@ -154,7 +159,7 @@
             label: this.title(across),
             value: (_, at) => (timed && at ? minutes(at) : (at ?? "-")),
           },
-          ...series.map((name, index) => this.dots(name, this.color(`--s${index}`))),
+          ...series.map((name, index) => this.dots(name, this.color(this.hue(name, index, apart)))),
         ],
       };
       this.plot = new uPlot(options, columns, this.drawing);

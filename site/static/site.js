@@ -182,8 +182,34 @@ const redline = (() => {
     }
   }
 
+  /** Shows what a chart's point says while it has the focus, and at once when it is pointed at. */
+  function offerTips() {
+    const tip = element("div", { className: "tip", hidden: true });
+    // The link itself says the same to a screen reader.
+    tip.setAttribute("aria-hidden", "true");
+    document.body.append(tip);
+    const pointOf = (event) => event.target.closest?.(".chart a");
+    const hide = () => (tip.hidden = true);
+    function show(event) {
+      const point = pointOf(event);
+      if (!point) return;
+      tip.textContent = point.textContent;
+      tip.hidden = false;
+      const at = point.getBoundingClientRect();
+      const width = document.documentElement.clientWidth;
+      const left = Math.min(at.left, width - tip.offsetWidth - 8);
+      const above = at.top - tip.offsetHeight - 8;
+      tip.style.left = `${Math.max(8, left) + scrollX}px`;
+      tip.style.top = `${(above > 0 ? above : at.bottom + 8) + scrollY}px`;
+    }
+    for (const name of ["focusin", "pointerover"]) document.addEventListener(name, show);
+    for (const name of ["focusout", "pointerout"]) document.addEventListener(name, hide);
+    document.addEventListener("keydown", (event) => event.key === "Escape" && hide());
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
     offerEmbedding();
+    offerTips();
     const wanted = new URLSearchParams(location.search).get("embed");
     const figure = wanted && document.getElementById(wanted);
     if (figure) embed(figure);

@@ -166,13 +166,14 @@ export async function a_chart_stands_alone_in_a_frame_of_another_page({ open, si
   const charted = site.find(({ html }) => html.includes("<figure id="));
   const page = await open();
   await page.goto(address + charted.path);
-  const figure = page.locator("figure").first();
+  // A forest plot is a table already, and has none to unfold.
+  const figure = page.locator("figure:has(summary)").first();
   await figure.locator("summary").click();
   const alone = await figure.getByText("Alone, for a frame").evaluate((link) => link.href);
   const other = await open();
   await other.setContent(`<iframe src="${alone}" width="400" height="500"></iframe>`);
   const frame = other.frameLocator("iframe");
-  await frame.locator("figure svg").waitFor();
+  await frame.locator("figure .panels > svg").first().waitFor();
   assert.equal(await frame.locator("figure").count(), 1);
   assert.equal(await frame.locator("body > header, body > footer, h1").count(), 0);
   const source = await frame.locator("a[target=_top]").evaluate((link) => link.href);
@@ -183,12 +184,13 @@ export async function a_chart_stands_alone_in_a_frame_of_another_page({ open, si
 }
 
 export async function a_point_of_a_trend_leads_to_its_run({ open, site, address }) {
-  const trend = site.find(({ html }) => /<a href="[^"]*run\/[^"]*" tabindex="-1"/.test(html));
+  const isTrend = ({ path, html }) => path.startsWith("trend/") && /<svg[^>]*role="group"/.test(html);
+  const trend = site.find(isTrend);
   if (!trend) return "no series has two releases";
   const page = await open();
   await page.goto(address + trend.path);
   const point = page.locator("svg a").first();
-  const name = await point.getAttribute("aria-label");
+  const name = await point.textContent();
   await point.click();
   await page.waitForURL(/\/run\//);
   const release = name.split(":")[0];
@@ -308,5 +310,61 @@ export async function the_picker_shows_the_row_that_is_chosen({ open, address })
     assert.equal(await card.locator(".pick").textContent(), shown, "the choice is in the address");
   }
   assert(await card.getByRole("button", { name: "Copy" }).isVisible());
+  await page.context().close();
+}
+
+/** Smallest size of a letter in a chart, in CSS pixels. */
+const LETTER_MIN = 11;
+
+export async function a_chart_fills_its_column_and_its_text_is_never_scaled({ open, site, address }) {
+  const page = await open();
+  for (const { path } of samples(site).filter(({ html }) => html.includes('class="panels"'))) {
+    await page.goto(address + path);
+    for (const width of [1280, 390]) {
+      await page.setViewportSize({ width, height: 900 });
+      const wrong = await page.evaluate((least) => {
+        const charts = [...document.querySelectorAll(".panels > svg.chart, .forest svg.chart")];
+        const faults = [];
+        for (const chart of charts) {
+          const own = chart.getBoundingClientRect();
+          const column = chart.closest(".panels > *, td, th").parentElement.getBoundingClientRect();
+          if (own.right > innerWidth || own.width > column.width + 1) faults.push("too wide");
+          for (const text of chart.querySelectorAll("text")) {
+            const size = Number.parseFloat(getComputedStyle(text).fontSize);
+            const scale = text.getScreenCTM().a;
+            if (size * scale < least) faults.push(`${text.textContent}: ${size * scale} px`);
+            const box = text.getBoundingClientRect();
+            if (box.left < 0 || box.right > innerWidth) faults.push(`${text.textContent} is cut`);
+          }
+        }
+        for (const panels of document.querySelectorAll(".panels")) {
+          const charts = panels.querySelectorAll(":scope > svg");
+          const filled = charts.length > 1 || charts[0].getBoundingClientRect().width >= panels.clientWidth - 1;
+          if (!filled) faults.push("a single drawing does not fill its figure");
+        }
+        return faults;
+      }, LETTER_MIN);
+      assert.deepEqual(wrong, [], `${path} at ${width}`);
+    }
+  }
+  await page.context().close();
+}
+
+export async function a_point_of_a_chart_says_what_it_is_when_the_keyboard_reaches_it({
+  open,
+  site,
+  address,
+}) {
+  const charted = site.find(({ path, html }) => /^(frontier|trend)\//.test(path) && /role="group"/.test(html));
+  if (!charted) return "no chart has points";
+  const page = await open();
+  await page.goto(address + charted.path);
+  const point = page.locator(".chart a").first();
+  await point.focus();
+  const tip = page.locator(".tip");
+  await tip.waitFor({ state: "visible" });
+  assert.match(await tip.textContent(), /n = \d/);
+  await page.keyboard.press("Escape");
+  await tip.waitFor({ state: "hidden" });
   await page.context().close();
 }

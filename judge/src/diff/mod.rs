@@ -7,7 +7,7 @@
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
 //! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`outputs`] (tokens, not
 //! speed), [`decision`] (ship, hold or inconclusive), [`waivers`] (accepted regressions), [`broad`]
-//! (all cells at once), [`drift`] (a baseline against itself).
+//! (all cells at once), [`drift`] (a baseline against itself), [`improvement`] (effects on one axis).
 
 pub mod broad;
 pub mod campaigns;
@@ -18,6 +18,7 @@ pub mod drift;
 pub mod estimate;
 pub mod flags;
 pub mod grouped;
+pub mod improvement;
 pub mod judge;
 pub mod outputs;
 pub mod policy;

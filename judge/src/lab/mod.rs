@@ -4,6 +4,7 @@
 
 mod arm;
 mod candidates;
+mod change;
 mod explore;
 mod outline;
 mod replay;
@@ -11,6 +12,7 @@ mod superseded;
 pub mod text;
 
 pub use arm::{Effect, Failure, Found, Launch, Outcomes, Row, Score};
+pub use change::{Change, Sides, change};
 pub use explore::{Conclusion, Confirmed, check_budget, explore, runs_min};
 pub use outline::outline;
 pub use replay::{Launches, Next, Replay, replay};

@@ -2,7 +2,7 @@
 
 use super::scale::{Scale, round_up};
 use super::svg::{Anchor, Svg};
-use super::{Mark, WIDTH, coordinate_of, fitted, x_axis};
+use super::{AXIS, Look, NARROW, Tip, coordinate_of, fitted, x_axis};
 
 /// One bar of a bar chart.
 #[derive(Debug, Clone)]
@@ -16,7 +16,8 @@ pub struct Bar {
     pub range: Option<(f64, f64)>,
     /// Value as it is shown beside the bar, or the reason why there is no bar.
     pub text: String,
-    pub mark: Mark,
+    pub look: Look,
+    pub tip: Tip,
 }
 
 /// Group of bars under one label.
@@ -28,12 +29,12 @@ pub struct BarGroup {
 
 const LABEL: f64 = 18.0;
 const BAR: f64 = 17.0;
-/// Height of a line with the name of a bar's series, in SVG units.
+/// Height of a line with the name of a bar's series, in pixels.
 const SERIES: f64 = 15.0;
 const GAP: f64 = 8.0;
 const TOP: f64 = 2.0;
 
-/// Width reserved right of the longest bar for its value, in SVG units.
+/// Width that the style sheet reserves right of the longest bar for its value, in pixels.
 const VALUE_ROOM: f64 = 104.0;
 
 /// Draws groups of horizontal bars with a common axis in `unit`.
@@ -41,16 +42,17 @@ pub fn bars(unit: &str, groups: &[BarGroup]) -> Svg {
     let row = row(groups);
     let height = |group: &BarGroup| LABEL + coordinate_of(group.bars.len()) * row.height + GAP;
     let bottom = TOP + groups.iter().map(height).sum::<f64>();
-    let mut svg = Svg::new(WIDTH, bottom + 34.0);
+    let mut svg = Svg::new("bars", bottom + AXIS);
     let bars = groups.iter().flat_map(|group| &group.bars);
     let largest = bars.flat_map(|bar| bar.value.into_iter().chain(bar.range.map(|(_, high)| high)));
     let end = round_up(largest.fold(0.0, f64::max));
-    let scale = Scale::linear((0.0, end), (0.0, WIDTH - VALUE_ROOM));
-    x_axis(&mut svg, &scale, TOP, bottom, unit);
+    let scale = Scale::linear((0.0, end), (0.0, 100.0));
+    x_axis(&mut svg, &scale, (TOP, bottom), unit);
     let mut top = TOP;
     for group in groups {
-        svg.rect("halo", (0.0, top + 1.0), (WIDTH, LABEL - 2.0));
-        svg.text("label", (0.0, top + 13.0), Anchor::Start, &fitted(&group.label, WIDTH));
+        svg.rect("halo", (0.0, top + 1.0), (100.0, LABEL - 2.0));
+        let label = fitted(&group.label, NARROW);
+        svg.text("label", (0.0, top + 13.0), 0.0, (Anchor::Start, &label));
         for (index, bar) in group.bars.iter().enumerate() {
             let top = top + LABEL + coordinate_of(index) * row.height;
             draw_bar(&mut svg, &scale, bar, row, top);
@@ -86,17 +88,18 @@ fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, row: Row, top: f64) {
     let mut top = top;
     let mut text = behind(bar);
     if row.above {
-        svg.rect("halo", (0.0, top), (WIDTH, SERIES));
-        svg.text("axis", (0.0, top + 12.0), Anchor::Start, &fitted(&bar.series, WIDTH));
+        svg.rect("halo", (0.0, top), (100.0, SERIES));
+        let series = fitted(&bar.series, NARROW);
+        svg.text("axis", (0.0, top + 12.0), 0.0, (Anchor::Start, &series));
         text.clone_from(&bar.text);
         top += SERIES;
     }
     let middle = top + BAR / 2.0;
     let mut end = scale.at(0.0);
     if let Some(value) = bar.value {
-        let class = format!("bar {}", bar.mark.class());
-        // At least one unit long, so that the bar of a tiny value is visible.
-        svg.rect(&class, (0.0, top + 1.5), (scale.at(value).max(1.0), BAR - 3.0));
+        // Long enough that the bar of a tiny value is visible.
+        let size = (scale.at(value).max(0.3), BAR - 3.0);
+        svg.bar(&bar.look.class("bar"), (0.0, top + 1.5), size, &bar.tip);
         end = scale.at(value);
     }
     if let Some((low, high)) = bar.range {
@@ -107,43 +110,44 @@ fn draw_bar(svg: &mut Svg, scale: &Scale, bar: &Bar, row: Row, top: f64) {
         }
         end = end.max(high);
     }
-    svg.text("value", (end + 6.0, middle + 4.0), Anchor::Start, &text);
+    svg.text("value", (end, middle + 4.0), 6.0, (Anchor::Start, &text));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_missing_value_has_a_text_and_no_bar() {
-        let bar = |value, text: &str| Bar {
-            series: "v1".into(),
+    fn bar(series: &str, value: Option<f64>, text: &str) -> Bar {
+        Bar {
+            series: series.into(),
             value,
             range: value.map(|value: f64| (value * 0.9, value * 1.1)),
             text: text.into(),
-            mark: Mark::Hollow,
+            look: Look::of("redline").hollow(true),
+            tip: Tip { text: "why".into(), address: Some("run/1/index.html".into()) },
+        }
+    }
+
+    #[test]
+    fn a_missing_value_has_a_text_and_no_bar() {
+        let group = BarGroup {
+            label: "a".into(),
+            bars: vec![bar("v1", Some(5e11), "5"), bar("v1", None, "failed")],
         };
-        let group =
-            BarGroup { label: "a".into(), bars: vec![bar(Some(5e11), "5"), bar(None, "failed")] };
-        let svg = bars("tokens/s", &[group]).finish("t", "d");
-        assert_eq!(svg.matches("class=\"bar hollow").count(), 1, "{svg}");
+        let svg = bars("tokens/s", &[group]).finish("t");
+        assert_eq!(svg.matches("class=\"bar s0 hollow").count(), 1, "{svg}");
         assert!(svg.contains("failed v1") && svg.contains("600G"), "{svg}");
+        assert!(svg.contains("<a href=\"run/1/index.html\"><rect"), "{svg}");
     }
 
     #[test]
     fn a_name_that_is_too_long_to_stand_behind_its_bar_stands_above_it() {
-        let bar = |series: &str| Bar {
-            series: series.into(),
-            value: Some(4740.0),
-            range: None,
-            text: "4,740".into(),
-            mark: Mark::Hollow,
-        };
         let long = "an engine v0.10.1, with a flag that says much and another that says more";
-        let group = BarGroup { label: "a".into(), bars: vec![bar("v1"), bar(long)] };
-        let svg = bars("tokens/s", &[group]).finish("t", "d");
+        let of = |series| bar(series, Some(4740.0), "4,740");
+        let group = BarGroup { label: "a".into(), bars: vec![of("v1"), of(long)] };
+        let svg = bars("tokens/s", &[group]).finish("t");
         assert!(svg.contains(">4,740</text>") && svg.contains(">v1</text>"), "{svg}");
         let cut = svg.lines().find(|line| line.contains("an engine")).expect("a name");
-        assert!(cut.contains('…') && cut.contains("x=\"0\""), "{cut}");
+        assert!(cut.contains('…') && cut.contains("x=\"0%\""), "{cut}");
     }
 }

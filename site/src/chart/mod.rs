@@ -1,12 +1,14 @@
 //! Charts as SVG, drawn by this package so that their bytes are the same everywhere and their
 //! colors follow the page. A chart knows shapes and labels, not records.
 //!
-//! Every chart is 360 units wide: its real size on a phone; on a wide screen several are side by
-//! side. Labels are above their marks for the same reason.
+//! Every chart is as wide as its column, on a phone as on a desktop, and its text is never scaled.
+//! Labels are above their marks, so that they fit a phone.
 
 mod bars;
+mod color;
 mod curves;
 mod deviation;
+mod forest;
 mod heat;
 mod pareto;
 mod scale;
@@ -15,35 +17,103 @@ mod svg;
 use serde::Serialize;
 
 pub use bars::{Bar, BarGroup, bars};
+pub use color::variable;
 pub use curves::{Break, Curve, Level, TrendPanel, TrendPoint, cdf, sparkline, trends};
-pub use deviation::{DotRow, ForestMark, ForestRow, dots, forest};
-pub use heat::{HeatCell, HeatRow, heat};
-pub use pareto::{ParetoPoint, ParetoSeries, pareto};
+pub use deviation::{DotRow, dots};
+pub use forest::{Forest, ForestMark, ForestRow};
+pub use heat::{Heat, HeatCell, HeatRow, shade};
+pub use pareto::{ParetoPoint, ParetoSeries, legend as pareto_legend, pareto, with_variants};
 
-/// Width of every chart except sparklines, in SVG units.
-const WIDTH: f64 = 360.0;
+/// Smallest width of a chart, in pixels: that of a column on a phone. Labels are cut to it.
+const NARROW: f64 = 340.0;
 
-/// Evidence behind a drawn value, which decides how its mark is drawn.
+/// Appearance of the marks of one series: the engine's color, and what tells series of one engine
+/// apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mark {
-    /// Color: repeated runs, or the variant that the chart is about; drawn in color.
-    Color,
-    /// Gray: at most one run, the variant that the chart compares with, or figures that were not
-    /// measured side by side; drawn in gray.
-    Gray,
-    /// Hollow: published elsewhere and not measured here; drawn as an outline.
-    Hollow,
+pub struct Look {
+    color: usize,
+    /// Index of the series among those of its engine: it decides shape, dashes and lightness.
+    variant: usize,
+    /// True for figures that were published elsewhere and not measured here, drawn as outlines.
+    hollow: bool,
 }
 
-impl Mark {
-    /// Returns the CSS class by which the style sheet colors the mark.
-    fn class(self) -> &'static str {
-        match self {
-            Self::Color => "color",
-            Self::Gray => "gray",
-            Self::Hollow => "hollow",
-        }
+impl Look {
+    /// Returns the look of the first series of `engine`, with measured figures.
+    pub fn of(engine: &str) -> Self {
+        Self { color: color::of_engine(engine), variant: 0, hollow: false }
     }
+
+    /// Returns the look of the series of the same engine with this index.
+    pub fn variant(self, variant: usize) -> Self {
+        Self { variant, ..self }
+    }
+
+    /// Returns the same look for figures that were published elsewhere, or measured here.
+    pub fn hollow(self, hollow: bool) -> Self {
+        Self { hollow, ..self }
+    }
+
+    /// Returns the CSS classes of an element of the kind `kind`.
+    fn class(self, kind: &str) -> String {
+        let variant = match self.variant % svg::SERIES {
+            0 => String::new(),
+            variant => format!(" v{variant}"),
+        };
+        let hollow = if self.hollow { " hollow" } else { "" };
+        format!("{kind} s{}{variant}{hollow}", self.color)
+    }
+}
+
+/// Tooltip of a mark, and the page that the mark links to.
+#[derive(Debug, Clone, Default)]
+pub struct Tip {
+    pub text: String,
+    /// Address from the root of the site, percent-encoded; `None` for a mark without a link.
+    pub address: Option<String>,
+}
+
+impl Tip {
+    /// Returns a tooltip without a link.
+    pub fn plain(text: &str) -> Self {
+        Self { text: text.to_owned(), address: None }
+    }
+}
+
+/// Entry of a chart's legend: a sample of what is drawn, and its meaning.
+#[derive(Debug, Clone, Serialize)]
+pub struct Key {
+    pub swatch: String,
+    pub text: String,
+}
+
+impl Key {
+    /// Returns the entry of a series of marks, or of bars.
+    pub fn series(look: Look, kind: &str, text: &str) -> Self {
+        // Bars have no line between them, and are square.
+        let (line, shape) = match kind {
+            "bar" => (String::new(), 1),
+            _ => (look.class("step"), look.variant),
+        };
+        Self { swatch: svg::swatch(&line, &look.class(kind), shape), text: text.to_owned() }
+    }
+
+    /// Returns the entry of an element that is drawn under the CSS classes `line` and `mark`, each
+    /// empty for none.
+    pub fn note(line: &str, mark: &str, text: &str) -> Self {
+        Self { swatch: svg::swatch(line, mark, 0), text: text.to_owned() }
+    }
+}
+
+/// Entry of legends about figures published elsewhere.
+pub fn hollow_key() -> Key {
+    Key::note("", "mark hollow", "hollow: published elsewhere, not verified")
+}
+
+/// Entry of legends about the interval of a point.
+pub fn range_key() -> Key {
+    let text = "thin line: smallest to largest run; none for a single run";
+    Key::note("whisker", "", text)
 }
 
 /// A drawn chart with its data as a table.
@@ -52,6 +122,8 @@ pub struct Chart {
     pub title: String,
     /// Explanation of the chart's content and how to read it, in a few sentences.
     pub caption: String,
+    pub legend: Vec<Key>,
+    /// SVG text; links in it are addresses from the root of the site.
     pub svg: String,
     /// Column heads of the chart's data table; the first column names the row.
     pub heads: Vec<String>,
@@ -59,8 +131,7 @@ pub struct Chart {
 }
 
 impl Chart {
-    /// Finishes `drawing`, whose description for screen readers is the caption, and adds its data
-    /// as a table.
+    /// Finishes `drawing` and adds its data as a table.
     pub fn new(
         title: &str,
         caption: &str,
@@ -68,41 +139,62 @@ impl Chart {
         heads: impl IntoIterator<Item = impl Into<String>>,
         rows: Vec<Vec<String>>,
     ) -> Self {
+        Self::panels(title, caption, drawing.finish(title), heads, rows)
+    }
+
+    /// Builds a chart of several drawings that are finished already.
+    pub fn panels(
+        title: &str,
+        caption: &str,
+        svg: String,
+        heads: impl IntoIterator<Item = impl Into<String>>,
+        rows: Vec<Vec<String>>,
+    ) -> Self {
         Self {
             title: title.to_owned(),
             caption: caption.to_owned(),
-            svg: drawing.finish(title, caption),
+            legend: Vec::new(),
+            svg,
             heads: heads.into_iter().map(Into::into).collect(),
             rows,
         }
     }
+
+    /// Adds entries to the chart's legend.
+    pub fn with_legend(mut self, keys: impl IntoIterator<Item = Key>) -> Self {
+        self.legend.extend(keys);
+        self
+    }
 }
 
 /// Draws a labeled horizontal axis, with grid lines over the height of the plot.
-fn x_axis(svg: &mut svg::Svg, scale: &scale::Scale, top: f64, bottom: f64, label: &str) {
-    let ticks = scale.ticks(5);
-    for tick in &ticks {
+fn x_axis(svg: &mut svg::Svg, scale: &scale::Scale, (top, bottom): (f64, f64), label: &str) {
+    for tick in &scale.ticks(5) {
         let x = scale.at(tick.value);
         svg.line("grid", (x, top), (x, bottom));
-        // Labels at the edges are kept inside the drawing.
-        let anchor = if x < 14.0 {
-            svg::Anchor::Start
-        } else if x > WIDTH - 14.0 {
-            svg::Anchor::End
-        } else {
-            svg::Anchor::Middle
-        };
-        svg.text("tick", (x, bottom + 14.0), anchor, &tick.label);
+        svg.text("tick", (x, bottom + 14.0), 0.0, (anchor_at(x), &tick.label));
     }
-    svg.text("axis", (WIDTH, bottom + 29.0), svg::Anchor::End, label);
+    svg.text("axis", (100.0, bottom + 30.0), 0.0, (svg::Anchor::End, label));
 }
 
-/// Draws the tick labels of a vertical axis, with grid lines from `left` to the right edge.
-fn y_axis(svg: &mut svg::Svg, scale: &scale::Scale, left: f64) {
-    for tick in &scale.ticks(4) {
+/// Height of a horizontal axis with its labels, in pixels.
+const AXIS: f64 = 36.0;
+
+/// Returns the alignment of a label at `x`, which keeps labels at the edges inside the drawing.
+fn anchor_at(x: f64) -> svg::Anchor {
+    match x {
+        x if x < 1.0 => svg::Anchor::Start,
+        x if x > 99.0 => svg::Anchor::End,
+        _ => svg::Anchor::Middle,
+    }
+}
+
+/// Draws the tick labels of a vertical axis left of the plot, with grid lines over its width.
+fn y_axis(svg: &mut svg::Svg, scale: &scale::Scale, wanted: u32) {
+    for tick in &scale.ticks(wanted) {
         let y = scale.at(tick.value);
-        svg.line("grid", (left, y), (WIDTH, y));
-        svg.text("tick", (left - 4.0, y + 4.0), svg::Anchor::End, &tick.label);
+        svg.line("grid", (0.0, y), (100.0, y));
+        svg.text("tick", (0.0, y + 4.0), -6.0, (svg::Anchor::End, &tick.label));
     }
 }
 
@@ -115,18 +207,18 @@ fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
 }
 
 /// Converts a number (of rows, points or characters) to a floating-point number, with which
-/// coordinates in SVG units are computed.
+/// coordinates are computed.
 fn coordinate_of(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// Estimates the width of a label with this number of characters, in SVG units.
+/// Estimates the width of a label with this number of characters, in pixels.
 fn width_of(characters: usize) -> f64 {
     // Mean width of a character over common sans-serif fonts.
     coordinate_of(characters) * 6.4
 }
 
-/// Cuts `text` to `width` SVG units at the label's font size; an ellipsis marks the cut.
+/// Cuts `text` to `width` pixels at the label's font size; an ellipsis marks the cut.
 fn fitted(text: &str, width: f64) -> String {
     let fit = (0..text.chars().count()).take_while(|n| width_of(*n) < width).count();
     if fit >= text.chars().count() {

@@ -1,7 +1,7 @@
-//! Scales from values to pixels, and their ticks. Plain arithmetic: the same values give the
+//! Scales from values to coordinates, and their ticks. Plain arithmetic: the same values give the
 //! same bytes on every machine.
 
-/// Linear or logarithmic scale from `domain` (values) to `range` (coordinates in SVG units).
+/// Linear or logarithmic scale from `domain` (values) to `range` (coordinates).
 #[derive(Debug, Clone, Copy)]
 pub struct Scale {
     domain: (f64, f64),
@@ -31,21 +31,16 @@ impl Scale {
         Self { domain: (low, high), range, log: true }
     }
 
-    /// Returns the coordinate of `value` in SVG units, clamped to the range.
+    /// Returns the coordinate of `value`, clamped to the range.
     pub fn at(&self, value: f64) -> f64 {
         let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
         let share = (value - self.domain.0) / (self.domain.1 - self.domain.0);
         self.range.0 + share.clamp(0.0, 1.0) * (self.range.1 - self.range.0)
     }
 
-    /// True when `value` lies within the domain of the scale.
-    pub fn contains(&self, value: f64) -> bool {
-        let value = if self.log { value.max(f64::MIN_POSITIVE).log10() } else { value };
-        (self.domain.0..=self.domain.1).contains(&value)
-    }
-
     /// Returns about `wanted` ticks at round numbers: 1, 2 or 5 times a power of ten. On a
-    /// logarithmic scale the ticks are powers of ten, fewer where there are more than `wanted`.
+    /// logarithmic scale the ticks are powers of ten, fewer where there are more than `wanted`, and
+    /// twice and five times these where there are few.
     pub fn ticks(&self, wanted: u32) -> Vec<Tick> {
         if self.log {
             return self.decades(wanted);
@@ -65,11 +60,13 @@ impl Scale {
     fn decades(&self, wanted: u32) -> Vec<Tick> {
         let (low, high) = self.domain;
         let stride = ((high - low + 1.0) / f64::from(wanted.max(1))).ceil().max(1.0);
+        let factors: &[f64] = if high - low <= 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+        let last = 10_f64.powf(high) * (1.0 + 1e-9);
         counted(0.0, ((high - low) / stride).floor())
-            .map(|index| {
-                let value = 10_f64.powf(low + index * stride);
-                Tick { value, label: tick_label(value, value.min(1.0)) }
-            })
+            .flat_map(|index| factors.iter().map(move |factor| (index, *factor)))
+            .map(|(index, factor)| factor * 10_f64.powf(low + index * stride))
+            .filter(|value| *value <= last)
+            .map(|value| Tick { value, label: tick_label(value, value.min(1.0)) })
             .collect()
     }
 }
@@ -142,14 +139,14 @@ mod tests {
             assert_eq!(labels(Scale::linear(domain, (0.0, 100.0)), 5), expected, "{domain:?}");
         }
         assert_eq!(labels(Scale::log((0.3, 900.0), (0.0, 100.0)), 5), "0.1 1 10 100 1000");
-        assert_eq!(labels(Scale::log((1.0, 1.0), (0.0, 100.0)), 5), "1 10");
+        assert_eq!(labels(Scale::log((1.0, 1.0), (0.0, 100.0)), 5), "1 2 5 10");
     }
 
     #[test]
     fn values_beyond_the_scale_stay_on_its_edge() {
         let scale = Scale::linear((0.0, 10.0), (20.0, 120.0));
         assert!((scale.at(5.0) - 70.0).abs() < 1e-9);
-        assert!((scale.at(99.0) - 120.0).abs() < 1e-9 && !scale.contains(99.0));
+        assert!((scale.at(99.0) - 120.0).abs() < 1e-9);
         let log = Scale::log((1.0, 1000.0), (0.0, 300.0));
         assert!((log.at(10.0) - 100.0).abs() < 1e-9);
         assert!(log.at(0.0).abs() < 1e-9);

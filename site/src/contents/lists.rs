@@ -191,7 +191,7 @@ impl<'a> Contents<'a> {
                 let at = ("trend", target.clone());
                 let (crumbs, sources) = (crumbs.clone(), sources.clone());
                 pages.push(self.page(at, &title, crumbs, sources, move || {
-                    let view = trends::view(self.catalog, &rows.concat(), &target);
+                    let view = trends::view(self.catalog, &rows.concat());
                     context! { pager => pager.clone(), ..view }
                 }));
             }

@@ -1,15 +1,22 @@
 //! Charts of a model: throughput by scenario, repeats around their median, latency distributions;
 //! and bar charts of engines side by side.
 
+use std::collections::BTreeMap;
+
 use judge::diff::words::plural;
 use judge::quantile::Bins;
-use judge::summary::{self, difference_pct};
-use schema::run::{Histograms, Kind};
+use judge::summary::difference_pct;
+use judge::validity;
+use schema::run::Histograms;
 
 use super::figure::{self, Column};
 use super::table::Row;
-use crate::catalog::Cell;
-use crate::chart::{Bar, BarGroup, Chart, Curve, DotRow, Mark, bars, cdf, dots};
+use super::tip;
+use crate::catalog::{Cell, Run};
+use crate::chart::{
+    Bar, BarGroup, Chart, Curve, DotRow, Key, Look, Tip, bars, cdf, dots, hollow_key, range_key,
+};
+use crate::link::Link;
 use crate::{format, outside};
 
 /// Latency distributions that a chart draws as curves: name of the histogram in the record, label,
@@ -24,9 +31,6 @@ const LATENCIES: [(&str, &str, char); 4] = [
 /// Quantiles, as shares from 0 to 1, at which a latency distribution is listed in the chart's
 /// table.
 const TABLE_SHARES: [f64; 6] = [0.1, 0.5, 0.9, 0.95, 0.99, 1.0];
-
-/// Text of the legend for the color and shape of marks in charts.
-const HOW_MARKS_READ: &str = "Gray: a single run. Hollow: published elsewhere, not verified.";
 
 /// Returns the charts of one model in one configuration: output throughput by scenario, repeats
 /// around their median, and the latency distributions of each scenario that has samples.
@@ -44,13 +48,27 @@ fn throughput(cells: &[Cell]) -> Chart {
         let figure = column.figure(cell);
         let label = outside::name(&cell.key.scenario);
         rows.push(vec![label.clone(), figure.shown(), figure.title.clone()]);
-        groups.push(BarGroup { label, bars: vec![bar("", &column, cell)] });
+        let bars = vec![Bar { tip: tip::of_run(cell, &column), ..bar("", 0, &column, cell) }];
+        groups.push(BarGroup { label, bars });
     }
-    let caption = format!(
-        "Median over the runs of the newest campaign, whiskers span them. {HOW_MARKS_READ}"
-    );
     let heads = ["Scenario", "Output tokens/s", "Exactly"];
-    Chart::new("Output tokens per second", &caption, bars("tokens/s", &groups), heads, rows)
+    let drawing = bars("output tokens/s", &groups);
+    Chart::new("Output tokens per second", MEDIANS, drawing, heads, rows).with_legend(legend(cells))
+}
+
+/// Caption of charts of medians.
+const MEDIANS: &str = "Median over the runs of the newest campaign; whiskers span them.";
+
+/// Returns the entries of a legend about `cells`: the range of runs, and published figures, where
+/// some cell has them.
+fn legend<'c, 'r: 'c>(cells: impl IntoIterator<Item = &'c Cell<'r>>) -> Vec<Key> {
+    let (mut has_range, mut has_hollow) = (false, false);
+    for cell in cells {
+        has_range |= cell.counted().nth(1).is_some();
+        has_hollow |= is_published(cell);
+    }
+    let range = has_range.then(range_key);
+    range.into_iter().chain(has_hollow.then(hollow_key)).collect()
 }
 
 fn repeats(cells: &[Cell]) -> Chart {
@@ -61,19 +79,20 @@ fn repeats(cells: &[Cell]) -> Chart {
         let Some(spread) = figure::summary(column.metric, cell) else { continue };
         let figure = column.figure(cell);
         let label = outside::name(&cell.key.scenario);
-        let repeat = |value: f64| {
+        let repeat = |(index, run): (usize, &Run)| {
+            let value = validity::value(column.metric, run.record)?;
             let pct = difference_pct(value, spread.median).unwrap_or_default();
-            (pct, format!("{} /s", format::exactly(value)))
+            let text = format!("{} tokens/s; run {}", format::rounded(value, None), index + 1);
+            Some((pct, Tip { text, address: tip::address(Some(Link::run(run).target)) }))
         };
-        let values = summary::values(column.metric, cell.records());
-        let repeats: Vec<(f64, String)> = values.into_iter().map(repeat).collect();
+        let repeats: Vec<_> = cell.counted().enumerate().filter_map(repeat).collect();
         let listed: Vec<String> = repeats.iter().map(|(pct, _)| format::change(*pct)).collect();
         rows.push(vec![label.clone(), figure.shown(), listed.join(", ")]);
-        repeats_of.push(DotRow { label, value: figure.shown(), repeats, mark: mark_of(cell) });
+        repeats_of.push(DotRow { label, value: figure.shown(), repeats, look: look_of(cell) });
     }
-    let caption = format!("The same figure launch by launch. {HOW_MARKS_READ}");
-    let heads = ["Scenario", "Median /s", "Launches, in order"];
-    Chart::new("Launch to launch", &caption, dots(&repeats_of), heads, rows)
+    let caption = "Output tokens per second of each run of the newest campaign.";
+    let heads = ["Scenario", "Median /s", "Runs, in order"];
+    Chart::new("Run to run", caption, dots(&repeats_of), heads, rows)
 }
 
 /// Metrics for which pages draw engines side by side, each with a sentence on how to read it.
@@ -111,16 +130,17 @@ fn of_engines(
 ) -> Option<Chart> {
     let every = rows.iter().flat_map(|(_, row)| row.cells.iter().flatten().copied());
     let column = Column::new(figure::metric(name), every);
+    let variants = variants(rows.iter().map(|(_, row)| row.first));
     let mut groups = Vec::new();
     let mut listed = Vec::new();
     for (index, scenario) in scenarios.iter().enumerate() {
         let label = outside::name(scenario);
         let mut bars = Vec::new();
-        for (series, row) in rows {
+        for ((series, row), variant) in rows.iter().zip(&variants) {
             let Some(cell) = row.cells[index] else { continue };
             let figure = column.figure(cell);
             listed.push(vec![label.clone(), series.clone(), figure.shown(), figure.title.clone()]);
-            bars.push(bar(series, &column, cell));
+            bars.push(bar(series, *variant, &column, cell));
         }
         groups.push(BarGroup { label, bars });
     }
@@ -132,17 +152,28 @@ fn of_engines(
         "/s" => (format!("{title} per second"), "per second"),
         unit => (title.to_owned(), unit),
     };
-    let caption = format!(
-        "{reading} Median over the runs of the newest campaign, whiskers span them. {HOW_MARKS_READ}"
-    );
+    let caption = format!("{reading} {MEDIANS}");
     let head = format!("{title}, {unit}");
     let heads = ["Scenario", "Engine", &head, "Exactly"];
-    Some(Chart::new(&whole, &caption, bars(unit, &groups), heads, listed))
+    let cells = rows.iter().flat_map(|(_, row)| row.cells.iter().flatten().copied());
+    let drawing = bars(&head, &groups);
+    Some(Chart::new(&whole, &caption, drawing, heads, listed).with_legend(legend(cells)))
+}
+
+/// Returns, for each of `cells`, its index among those of the same engine.
+pub fn variants<'c, 'r: 'c>(cells: impl Iterator<Item = &'c Cell<'r>>) -> Vec<usize> {
+    let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+    let next = |cell: &'c Cell<'r>| {
+        let count = known.entry(engine(cell)).or_default();
+        *count += 1;
+        *count - 1
+    };
+    cells.map(next).collect()
 }
 
 /// Builds the bar of a cell: the median of the column's metric, with the range of the repeats as
-/// whisker.
-fn bar(series: &str, column: &Column, cell: &Cell) -> Bar {
+/// whisker. `variant` is the index of its series among those of its engine.
+fn bar(series: &str, variant: usize, column: &Column, cell: &Cell) -> Bar {
     let found = figure::summary(column.metric, cell);
     let drawn = |value: f64| value / column.scale.divisor;
     Bar {
@@ -150,7 +181,8 @@ fn bar(series: &str, column: &Column, cell: &Cell) -> Bar {
         value: found.map(|found| drawn(found.median)),
         range: found.filter(|f| f.n > 1).map(|f| (drawn(f.min), drawn(f.max))),
         text: if found.is_some() { column.figure(cell).shown() } else { "no figure".to_owned() },
-        mark: mark_of(cell),
+        look: look_of(cell).variant(variant),
+        tip: tip::of_cell(cell, &[tip::figure(cell, column)]),
     }
 }
 
@@ -166,20 +198,18 @@ pub fn latencies(cell: &Cell) -> Option<Chart> {
         let mut row = vec![label.to_owned()];
         row.extend(at(&TABLE_SHARES).map(|ms| format::rounded(ms, None)));
         rows.push(row);
-        curves.push(Curve { label: label.into(), style, points });
+        curves.push(Curve { label: label.into(), style, look: look_of(cell), points });
     }
     if curves.is_empty() {
         return None;
     }
     let title = format!("Latencies, {}", outside::name(&cell.key.scenario));
     let launches = cell.counted().count();
-    let caption = format!(
-        "Share of samples up to each latency, {} pooled.",
-        // `plural` only appends an `s`.
-        plural(launches, "launch")
-    );
+    let caption =
+        format!("Share of samples up to each latency, {} pooled.", plural(launches, "run"));
     let heads = ["ms", "p10", "p50", "p90", "p95", "p99", "max"];
-    Some(Chart::new(&title, &caption, cdf(&curves), heads, rows))
+    let keys: Vec<Key> = curves.iter().map(Curve::key).collect();
+    Some(Chart::new(&title, &caption, cdf(&curves), heads, rows).with_legend(keys))
 }
 
 /// Pools the histogram `name` over the runs that the summaries of `cell` use; `None` without
@@ -197,13 +227,16 @@ fn curve_shares() -> Vec<f64> {
     body.chain([0.95, 0.97, 0.98, 0.99, 0.995, 0.999, 1.0]).collect()
 }
 
-/// Returns the mark of a cell's figures in charts: hollow for published figures, color for repeated
-/// runs, gray for at most one run.
-pub fn mark_of(cell: &Cell) -> Mark {
-    let claimed = cell.counted().any(|run| run.record.kind == Kind::Imported);
-    match cell.counted().nth(1) {
-        _ if claimed => Mark::Hollow,
-        Some(_) => Mark::Color,
-        None => Mark::Gray,
-    }
+/// Returns the look of a cell's figures in charts: the color of its engine, and an outline for
+/// published figures.
+pub fn look_of(cell: &Cell) -> Look {
+    Look::of(engine(cell)).hollow(is_published(cell))
+}
+
+fn engine<'a>(cell: &Cell<'a>) -> &'a str {
+    cell.runs.first().map(|run| run.record.engine.name.as_str()).unwrap_or_default()
+}
+
+fn is_published(cell: &Cell) -> bool {
+    cell.key.kind == "imported"
 }

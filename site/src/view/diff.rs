@@ -1,26 +1,30 @@
 //! View of a comparison of two consecutive releases on one hardware. Verdicts and figures come
 //! from `judge`; this module only formats them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use judge::diff::caveats::caveats;
 use judge::diff::grouped::{self, LargeChange, Remark};
+use judge::diff::improvement;
 use judge::diff::words::{WORST_FIRST, is_untested, until};
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
 use judge::order;
 use judge::summary::Summary;
 use minijinja::{Value, context};
+use schema::canonical::sha256_hex;
 use schema::comparison::{AppliedWaiver, Broad, DecisionKind};
 use schema::verdict::{Cell, Stage, VerdictKind};
 
 use super::figure::{self, Figure};
 use super::finding::Tone;
-use super::words;
-use crate::catalog::distinct;
-use crate::chart::{Bar, BarGroup, Chart, ForestMark, ForestRow, Mark, bars, forest};
+use super::{tip, words};
+use crate::catalog::{ReleaseKey, distinct};
+use crate::chart::{
+    Bar, BarGroup, Chart, Forest, ForestMark, ForestRow, Key, Look, Tip, bars, range_key,
+};
 use crate::format::{self, Scale, or_dash};
 use crate::judged::Pair;
-use crate::link::Target;
+use crate::link::{self, Target};
 use crate::outside;
 
 /// Builds the view of the page that compares the two releases of `pair`, with the figures of
@@ -110,11 +114,65 @@ pub fn changed_flag(found: &FlagChange) -> Value {
 
 /// Builds the parts of a comparison's page, one for each model in one configuration.
 pub fn models(pair: &Pair, diff: &Diff) -> Vec<Value> {
+    let pages = pages(pair, diff);
+    by_model(diff)
+        .into_iter()
+        .zip(pages.values())
+        .map(|(cells, page)| model(pair, page, &cells))
+        .collect()
+}
+
+/// Largest number of rows of a comparison of releases that are shown on one page; a longer
+/// comparison has a page per model and configuration.
+const PAGE_ROWS: usize = 150;
+
+/// Returns the largest number of models on one page of a comparison.
+pub fn models_per_page(diff: &Diff) -> usize {
+    if diff.rows().count() > PAGE_ROWS { 1 } else { usize::MAX }
+}
+
+/// Returns the page of a comparison that has the verdicts on each model and configuration.
+pub fn pages<'a>(pair: &Pair, diff: &'a Diff) -> BTreeMap<(&'a str, &'a str), Target> {
+    let of = |cell: &'a CellDiff| (cell.cell.model.as_str(), cell.cell.config.as_str());
+    let models: BTreeSet<_> = diff.cells.iter().map(of).collect();
+    let most = models_per_page(diff);
+    let page = |(index, model)| match index / most + 1 {
+        1 => (model, pair.target()),
+        number => (model, Target::Part { of: Box::new(pair.target()), number }),
+    };
+    models.into_iter().enumerate().map(page).collect()
+}
+
+/// Groups the cells of a comparison by model and configuration, each in the order of scenarios.
+fn by_model(diff: &Diff) -> Vec<Vec<&CellDiff>> {
     let mut models: BTreeMap<(&str, &str), Vec<&CellDiff>> = BTreeMap::new();
     for cell in &diff.cells {
         models.entry((&cell.cell.model, &cell.cell.config)).or_default().push(cell);
     }
-    models.into_values().map(|cells| model(pair, cells)).collect()
+    let mut models: Vec<_> = models.into_values().collect();
+    for cells in &mut models {
+        cells.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
+    }
+    models
+}
+
+/// Largest number of rows in the forest plots of a release's page; the comparison has all.
+const EFFECTS_MAX: usize = 48;
+
+/// Builds the forest plots of a comparison for the page of its candidate, one for each model in one
+/// configuration, as many models as have room; rows link to the verdicts on the comparison's page.
+pub fn effects(pair: &Pair, diff: &Diff) -> Vec<Forest> {
+    let models = by_model(diff);
+    let several = models.len() > 1;
+    let mut room = EFFECTS_MAX;
+    let mut plots = Vec::new();
+    for (cells, page) in models.iter().zip(pages(pair, diff).values()) {
+        let Some(plot) = forest_plot(pair, page, cells, several) else { continue };
+        let Some(left) = room.checked_sub(plot.rows.len()) else { break };
+        room = left;
+        plots.push(plot);
+    }
+    plots
 }
 
 /// Counts the verdicts of each kind, worst first. Kinds that do not occur are left out, and so are
@@ -130,8 +188,7 @@ pub fn counts(diff: &Diff) -> Value {
 }
 
 /// Builds the part of a comparison about `cells`, which share model and configuration.
-fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> Value {
-    cells.sort_by(|a, b| order::scenarios(&a.cell.scenario, &b.cell.scenario));
+fn model(pair: &Pair, page: &Target, cells: &[&CellDiff]) -> Value {
     let first = cells.first().map(|cell| cell.cell.clone()).unwrap_or_default();
     let rows = cells.iter().flat_map(|cell| &cell.rows);
     let (blocking, others): (Vec<&Row>, Vec<&Row>) = rows.partition(|row| row.gates);
@@ -144,16 +201,16 @@ fn model(pair: &Pair, mut cells: Vec<&CellDiff>) -> Value {
             scenarios => named(&change.scenarios),
         }
     };
-    let large_changes = grouped::large(&cells);
+    let large_changes = grouped::large(cells);
     let (worse, better): (Vec<&LargeChange>, Vec<&LargeChange>) =
         large_changes.iter().partition(|change| change.worse);
-    let charts = [throughput(pair, &cells), forest_plot(&blocking)];
     context! {
         model => outside::name(&first.model),
         config => outside::name(&first.config),
-        charts => charts.into_iter().flatten().collect::<Value>(),
+        forest => forest_plot(pair, page, cells, false),
+        charts => throughput(pair, cells).into_iter().collect::<Value>(),
         // Remarks on the comparison: scenarios and sentence, each sentence once.
-        remarks => grouped::remarks(&cells).iter().map(remark).collect::<Value>(),
+        remarks => grouped::remarks(cells).iter().map(remark).collect::<Value>(),
         // Flags that differ because a command sets them.
         changed => distinct(cells.iter().flat_map(|cell| &cell.changed).map(changed_flag)),
         // Flags whose value differs without any command naming them: the candidate moved their
@@ -200,6 +257,14 @@ pub fn shown(row: &Row) -> (String, String, &'static str) {
     (effect, interval, word)
 }
 
+/// Returns the position of a row of a table of verdicts on its page. Model and configuration are
+/// hashed, because a page may have many such links.
+pub fn anchor(row: &Row) -> String {
+    let Cell { model, config, scenario, .. } = &row.verdict.cell;
+    let hash = sha256_hex(format!("{model} {config}").as_bytes());
+    link::anchor(&format!("{scenario}-{}-{}", row.verdict.metric, &hash[..4]))
+}
+
 /// Formats `row` (one metric of one cell) as a row of a table of verdicts.
 pub fn line(row: &Row) -> Value {
     let verdict = &row.verdict;
@@ -208,6 +273,7 @@ pub fn line(row: &Row) -> Value {
     let (effect, interval, word) = shown(row);
     let suspected = verdict.suspected && verdict.verdict == VerdictKind::Inconclusive;
     context! {
+        anchor => anchor(row),
         scenario => outside::name(&verdict.cell.scenario),
         metric => &row.title,
         unit => scale.unit,
@@ -250,23 +316,35 @@ fn tone(kind: VerdictKind) -> Tone {
 }
 
 fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
+    let look = Look::of(&pair.engine);
+    let page =
+        |release: &str| Target::ReleaseOn(ReleaseKey::new(&pair.engine, release, &pair.hardware));
     let mut groups = Vec::new();
     let mut table = Vec::new();
     for cell in cells {
         let output = figure::output().name;
         let Some(row) = cell.rows.iter().find(|row| row.verdict.metric == output) else { continue };
-        // Only compared figures are colored; stored figures of different days are not.
-        let compared = if row.verdict.pairs > 1 { Mark::Color } else { Mark::Gray };
-        let bar = |release: &str, summary: Option<&Summary>, mark| Bar {
+        let bar = |release: &str, summary: Option<&Summary>, variant| Bar {
             series: outside::name(release),
             value: summary.map(|summary| summary.mean),
             range: summary.filter(|summary| summary.n > 1).map(|s| (s.min, s.max)),
             text: mean(summary, Scale::PER_SECOND).text,
-            mark,
+            look: look.variant(variant),
+            tip: Tip {
+                text: outside::message(&format!(
+                    "{} {release}, {}: {} output tokens/s; n = {}; on {}",
+                    pair.engine,
+                    cell.cell.scenario,
+                    mean(summary, Scale::PER_SECOND).shown(),
+                    summary.map_or(0, |summary| summary.n),
+                    pair.hardware
+                )),
+                address: tip::address(Some(page(release))),
+            },
         };
         let bars = vec![
-            bar(&pair.baseline, row.baseline.as_ref(), Mark::Gray),
-            bar(&pair.candidate, row.candidate.as_ref(), compared),
+            bar(&pair.baseline, row.baseline.as_ref(), 1),
+            bar(&pair.candidate, row.candidate.as_ref(), 0),
         ];
         let label = outside::name(&cell.cell.scenario);
         table.push(vec![label.clone(), bars[0].text.clone(), bars[1].text.clone()]);
@@ -275,43 +353,67 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
     if groups.is_empty() {
         return None;
     }
-    let caption = "Mean over runs, whiskers span them. In color: measured side by side.";
+    let caption = "Mean over the runs that are compared; whiskers span them. Each bar leads to its \
+                   release.";
     let heads =
         ["Scenario".to_owned(), outside::name(&pair.baseline), outside::name(&pair.candidate)];
-    let drawing = bars("tokens/s", &groups);
-    Some(Chart::new("Output tokens per second", caption, drawing, heads, table))
+    let drawing = bars("output tokens/s", &groups);
+    let keys = [
+        Key::series(look.variant(1), "bar", &outside::name(&pair.baseline)),
+        Key::series(look, "bar", &outside::name(&pair.candidate)),
+        range_key(),
+    ];
+    let chart = Chart::new("Output tokens per second", caption, drawing, heads, table);
+    Some(chart.with_legend(keys))
 }
 
-fn forest_plot(blocking: &[&Row]) -> Option<Chart> {
-    let mut rows = Vec::new();
-    let mut table = Vec::new();
-    for row in blocking {
-        let verdict = &row.verdict;
-        let Some(effect_pct) = verdict.effect_pct else { continue };
-        let (effect, interval, word) = shown(row);
-        let label = format!("{} {}", row.title, outside::name(&verdict.cell.scenario));
-        let text = format!("{effect} {word}");
-        table.push(vec![label.clone(), effect, interval, word.to_owned()]);
-        rows.push(ForestRow {
-            label,
-            text,
-            effect_pct,
-            interval_pct: verdict.interval_pct,
-            min_effect_pct: verdict.floor_pct,
-            mark: match (verdict.verdict, verdict.stage) {
-                (VerdictKind::Regressed, _) => ForestMark::Worse,
-                (VerdictKind::Improved, Stage::Confirm) => ForestMark::Solid,
-                _ => ForestMark::Hollow,
-            },
-        });
-    }
-    if rows.is_empty() {
-        return None;
-    }
-    let caption = "Change with its 95 % interval. Inside the shaded minimum effect nothing is called \
-                   a change. Filled: confirmed. Red: regressed.";
-    let heads = ["Metric", "Change", "95 % interval", "Verdict"];
-    Some(Chart::new("Change of release-blocking metrics", caption, forest(&rows), heads, table))
+/// Draws the release-blocking metrics of `cells`, which share model and configuration, metric by
+/// metric; `None` where none has an effect. The title names the model where `with_model`.
+fn forest_plot(
+    pair: &Pair,
+    page: &Target,
+    cells: &[&CellDiff],
+    with_model: bool,
+) -> Option<Forest> {
+    let Cell { model, config, .. } = &cells.first()?.cell;
+    let rows = || cells.iter().flat_map(|cell| &cell.rows).filter(|row| row.gates);
+    let titles = distinct(rows().map(|row| &row.title));
+    let by_metric = titles.iter().flat_map(|title| rows().filter(move |row| row.title == **title));
+    let caption = format!(
+        "{} compared with {}; lines are 95 % intervals, the shaded band is the minimum effect. Latencies \
+         and memory are drawn so that less of them is to the right. Filled: confirmed. Red: regressed.",
+        outside::name(&pair.candidate),
+        outside::name(&pair.baseline)
+    );
+    let title = if with_model {
+        outside::name(&format!("Release-blocking metrics: {model}, {config}"))
+    } else {
+        "Release-blocking metrics".to_owned()
+    };
+    Forest::of(&title, &caption, by_metric.filter_map(|row| forest_row(page, row)).collect())
+}
+
+fn forest_row(page: &Target, row: &Row) -> Option<ForestRow> {
+    let found = improvement::of(row)?;
+    let verdict = &row.verdict;
+    let (effect, interval, word) = shown(row);
+    let waived = if verdict.waiver.is_some() { ", waived" } else { "" };
+    Some(ForestRow {
+        group: row.title.clone(),
+        label: outside::name(&verdict.cell.scenario),
+        text: format!("{effect} {word}{waived}"),
+        tip: format!("{effect}, from {interval}; n = {} pairs; {word}{waived}", verdict.pairs),
+        better_pct: found.pct,
+        interval_pct: found.interval_pct,
+        min_effect_pct: verdict.floor_pct,
+        mark: match (verdict.verdict, verdict.stage) {
+            (VerdictKind::Regressed, _) => ForestMark::Worse,
+            (VerdictKind::Improved, Stage::Confirm) => ForestMark::Solid,
+            _ => ForestMark::Hollow,
+        },
+        page: Some(page.clone()),
+        anchor: anchor(row),
+    })
 }
 
 #[cfg(test)]
@@ -361,14 +463,17 @@ mod tests {
         judge::diff::diff(&registry, "v0.9.1", "v0.9.2", &filter).unwrap()
     }
 
-    fn models_of(diff: &Diff) -> Vec<Value> {
-        let pair = Pair {
+    fn pair() -> Pair {
+        Pair {
             engine: "redline".into(),
             hardware: Sample::default().hardware,
             baseline: "v0.9.1".into(),
             candidate: "v0.9.2".into(),
-        };
-        models(&pair, diff)
+        }
+    }
+
+    fn models_of(diff: &Diff) -> Vec<Value> {
+        models(&pair(), diff)
     }
 
     fn attribute(view: &Value, key: &str) -> Value {
@@ -410,6 +515,32 @@ mod tests {
         assert!(!attribute(&table, "has_detectable").is_true());
         let mut lines = attribute(&table, "rows").try_iter().unwrap();
         assert!(lines.all(|line| attribute(&line, "detectable").to_string() == "-"));
+    }
+
+    #[test]
+    fn the_forest_plot_of_a_release_leads_to_the_verdicts_and_is_red_for_regressions_only() {
+        let mut diff = compared(&["sharegpt-lite", "balanced-lite"], &Changed::default());
+        let pair = pair();
+        let regressed = diff.cells[0].rows.iter_mut().find(|row| row.title == "Output tokens");
+        regressed.unwrap().verdict.verdict = VerdictKind::Regressed;
+        let plots = effects(&pair, &diff);
+        let rows = &plots[0].rows;
+        let tested = diff.rows().filter(|row| row.gates && row.verdict.effect_pct.is_some());
+        assert_eq!((plots.len(), rows.len()), (1, tested.count()));
+        let red = rows.iter().filter(|row| row.mark == ForestMark::Worse).count();
+        assert_eq!((red, rows[0].group.as_str()), (1, "Output tokens"));
+        let groups = rows.iter().filter(|row| row.group == "Output tokens").count();
+        assert_eq!(groups, 1, "a metric is a heading above its scenarios");
+        let lines: Vec<String> =
+            diff.rows().map(|row| attribute(&line(row), "anchor").to_string()).collect();
+        for row in rows {
+            assert!(lines.contains(&row.anchor) && row.page == Some(pair.target()), "{row:?}");
+        }
+        // A throughput that fell by a tenth is drawn left of zero, as its text says.
+        assert!(rows[0].text.starts_with('\u{2212}'), "{}", rows[0].text);
+        let at = rows[0].svg.split("class=\"dot").nth(1).and_then(|dot| dot.split("cx=\"").nth(1));
+        let at: f64 = at.and_then(|x| x.split('%').next()?.parse().ok()).unwrap();
+        assert!(at < 50.0, "{}", rows[0].svg);
     }
 
     #[test]

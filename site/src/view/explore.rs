@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 
 use crate::catalog::{self, Catalog, Run};
 use crate::format::Scale;
-use crate::outside;
+use crate::{chart, outside};
 
 /// Names of the fields by which the explorer tells runs apart, in the order in which each run in
 /// its data has them.
@@ -54,8 +54,9 @@ fn names(run: &Run) -> [String; NAMES.len()] {
     ]
 }
 
-/// Formats the data of the explorer as JSON. `names` lists the texts of each field, `metrics`
-/// describes the metrics and the divisor for their display, and each entry of `runs` is an array of
+/// Formats the data of the explorer as JSON. `names` lists the texts of each field, `colors` has the
+/// style sheet's variable with the color of each engine, `metrics` describes the metrics and the
+/// divisor for their display, and each entry of `runs` is an array of
 /// indices into `names`, the run's id, its start, and its metrics in stored units. An unknown value
 /// is null.
 pub fn data(catalog: &Catalog) -> String {
@@ -92,7 +93,9 @@ pub fn data(catalog: &Catalog) -> String {
     };
     let metrics: Vec<Json> = METRICS.iter().map(metric).collect();
     let runs: Vec<Json> = drawable(catalog).map(line).collect();
-    json!({ "names": listed, "metrics": metrics, "runs": runs }).to_string()
+    let colors: BTreeMap<&str, String> =
+        texts[0].keys().map(|engine| (engine.as_str(), chart::variable(engine))).collect();
+    json!({ "names": listed, "colors": colors, "metrics": metrics, "runs": runs }).to_string()
 }
 
 #[cfg(test)]
@@ -107,6 +110,7 @@ mod tests {
         let runs = parsed["runs"].as_array().expect("runs");
         assert_eq!(runs.len(), drawable(&catalog).count());
         assert!(runs.len() > 50, "{}", runs.len());
+        assert_eq!(parsed["colors"], json!({ "redline": "--s0" }));
         assert_eq!(parsed["names"]["release"], json!(["v0.9.1", "v0.9.2", "v0.10.0"]));
         for run in runs {
             let run = run.as_array().expect("a line");

@@ -3,7 +3,7 @@
 
 use minijinja::value::{Serde, Value};
 
-use crate::chart::Chart;
+use crate::chart::{Chart, Forest, Heat};
 use crate::link::{Link, Target};
 
 pub mod charts;
@@ -29,6 +29,7 @@ pub mod run;
 pub mod side_by_side;
 pub mod subjects;
 pub mod table;
+pub mod tip;
 pub mod trends;
 pub mod words;
 
@@ -46,6 +47,8 @@ macro_rules! readable {
 
 readable![
     Chart,
+    Forest,
+    Heat,
     Link,
     Target,
     fact::Fact,

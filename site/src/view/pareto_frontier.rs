@@ -6,14 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use judge::facts::sweep;
 use judge::order;
 use judge::pareto::{Tradeoff, by_throughput, frontier};
+use judge::summary::Summary;
 use minijinja::{Value, context};
 use schema::run::Kind;
 
-use super::charts::mark_of;
+use super::charts::look_of;
 use super::figure::{self, Column, Figure, launches};
 use super::table::Shared;
+use super::tip;
 use crate::catalog::{self, Catalog, Cell, ReleaseKey};
-use crate::chart::{Chart, ParetoPoint, ParetoSeries, pareto};
+use crate::chart::{Chart, ParetoPoint, ParetoSeries, Tip, pareto, pareto_legend, with_variants};
 use crate::format::{self, Scale};
 use crate::link::{self, Link, Target};
 use crate::outside;
@@ -152,20 +154,34 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
         let shown = |value| format::rounded(value, None);
         let scenario = outside::name(&cell.key.scenario);
         let row = vec![label.clone(), scenario.clone(), shown(x), shown(y)];
-        let text = format!("{label}, {scenario}: {} and {} tokens/s", shown(x), shown(y));
-        let point = ParetoPoint { x, y, mark: mark_of(cell), text };
+        let range = |of: &Summary| (of.n > 1).then_some((of.min, of.max));
+        let (x_range, y_range) =
+            (range(&placed.tradeoff.speed), range(&placed.tradeoff.throughput));
+        let point = ParetoPoint { x, y, x_range, y_range, tip: point_tip(placed) };
         match drawn.iter_mut().find(|(known, _)| same(known, placed)) {
             Some((_, known)) => {
                 known.series.points.push(point);
                 known.rows.push(row);
             }
             None => {
-                let series = ParetoSeries { label, points: vec![point] };
+                let series = ParetoSeries { label, look: look_of(cell), points: vec![point] };
                 drawn.push((placed, Drawn { field: placed.field(), series, rows: vec![row] }));
             }
         }
     }
     drawn.into_iter().map(|(_, drawn)| drawn).collect()
+}
+
+/// Returns the tooltip of a point: speed, throughput and TTFT, and what every tooltip says.
+fn point_tip(placed: &Placed) -> Tip {
+    let Placed { cell, tradeoff: Tradeoff { speed, throughput, .. }, .. } = placed;
+    let rate = |title: &str, of: &Summary| {
+        tip::labeled(title, &Figure::median(of, Scale::PER_SECOND), "tokens/s")
+    };
+    let ttft = Column::new(figure::metric("ttft_us_p50"), [*cell]);
+    let figures =
+        [rate("per user", speed), rate("throughput", throughput), tip::figure(cell, &ttft)];
+    tip::of_cell(cell, &figures)
 }
 
 /// Draws a Pareto chart of the `SERIES_MAX` series with the highest throughput, and names the
@@ -179,8 +195,9 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
         return None;
     }
     let title = format!("Throughput and speed per user, {}", outside::name(name));
-    let mut caption = "Up and to the right is better; faded points are dominated by another of their \
-                       configuration. Gray: a single run. Hollow: published elsewhere, not verified."
+    let mut caption = "Medians; up and to the right is better. A line joins the points of a configuration \
+                       that no other of its points dominates. Each point leads to its run, or to its \
+                       release."
         .to_owned();
     if !others.is_empty() {
         let names: Vec<&str> = others.iter().map(|drawn| drawn.series.label.as_str()).collect();
@@ -191,14 +208,16 @@ fn chart(name: &str, drawn: &[&Drawn]) -> Option<Chart> {
         );
         caption = format!("{caption} {}", outside::message(&text));
     }
+    let best = with_variants(best.iter().map(|drawn| drawn.series.clone()).collect());
+    let best: Vec<&ParetoSeries> = best.iter().collect();
     let drawing = pareto(
-        "tokens/s per user (median)",
-        "tokens/s per GPU (CPU: per machine)",
-        &best.iter().map(|drawn| &drawn.series).collect::<Vec<_>>(),
+        "speed: output tokens/s per user",
+        "throughput: output tokens/s per GPU (CPU: machine)",
+        &best,
     );
     let heads = ["Engine", "Load", "Speed, tokens/s", "Throughput, tokens/s"];
     let rows = drawn.iter().flat_map(|drawn| drawn.rows.clone()).collect();
-    Some(Chart::new(&title, &caption, drawing, heads, rows))
+    Some(Chart::new(&title, &caption, drawing, heads, rows).with_legend(pareto_legend(&best)))
 }
 
 /// Builds the row of a Pareto table: one engine in one configuration under one load.
@@ -238,11 +257,13 @@ mod tests {
             field: ("hw", false),
             series: ParetoSeries {
                 label: format!("engine {index}"),
+                look: crate::chart::Look::of("redline"),
                 points: vec![ParetoPoint {
                     x: 1.0,
                     y: f64::from(index),
-                    mark: crate::chart::Mark::Gray,
-                    text: String::new(),
+                    x_range: None,
+                    y_range: None,
+                    tip: Tip::plain("a point"),
                 }],
             },
             rows: vec![vec![format!("engine {index}")]],
@@ -250,7 +271,11 @@ mod tests {
         let drawn: Vec<Drawn> = (1..=8).map(series).collect();
         let chart = chart("x", &drawn.iter().collect::<Vec<_>>()).expect("a chart");
         assert!(chart.caption.ends_with("in the table alone: engine 2; engine 1."), "{chart:?}");
-        assert!(chart.svg.contains(">engine 8</text>") && !chart.svg.contains(">engine 2</text>"));
+        let keys: Vec<&str> = chart.legend.iter().map(|key| key.text.as_str()).collect();
+        assert!(keys.contains(&"engine 8") && !keys.contains(&"engine 2"), "{keys:?}");
         assert_eq!(chart.rows.len(), 8, "nothing is hidden");
+        let swatches: BTreeSet<&str> =
+            chart.legend[..6].iter().map(|key| key.swatch.as_str()).collect();
+        assert_eq!(swatches.len(), 6, "series of one engine differ in shape: {swatches:?}");
     }
 }

@@ -16,7 +16,7 @@ use super::figure::{self, Column, failed, launches};
 use super::finding::{self, Finding};
 use super::{diff, fact, health, model, subjects, table, words};
 use crate::catalog::{self, Catalog, Cell, CellKey, ReleaseKey, Run, distinct};
-use crate::chart::{Chart, HeatCell, HeatRow, heat};
+use crate::chart::{Heat, HeatCell, HeatRow, shade};
 use crate::judged::{Judged, Pair};
 use crate::link::{self, Link, Target};
 use crate::outside;
@@ -50,6 +50,7 @@ pub fn view(
         // Sentences that a reader must see before any figure.
         notices => notices(runs),
         since => leading.map(|(pair, found)| verdict(pair, found)),
+        effects => leading.map(|(pair, found)| diff::effects(pair, found)).unwrap_or_default(),
         // Sentences about figures that are doubtful.
         caveats => finding::caveats(&cells),
         environment => fact::environment(runs),
@@ -267,10 +268,10 @@ fn since(pair: &Pair, found: &Diff) -> Value {
 const CELLS_MIN: usize = 3;
 
 /// Draws the output throughput of each model and scenario relative to the release before, as
-/// `found` compares the releases of `pair`; `None` where there are too few cells.
-fn heat_table(pair: &Pair, found: &Diff) -> Option<Chart> {
+/// `all` compares the releases of `pair`; `None` where there are too few cells.
+fn heat_table(pair: &Pair, all: &Diff) -> Option<Heat> {
     let mut rows: BTreeMap<(&str, &str), BTreeMap<&str, &Row>> = BTreeMap::new();
-    for row in found.rows().filter(|row| row.verdict.metric == figure::output().name) {
+    for row in all.rows().filter(|row| row.verdict.metric == figure::output().name) {
         let cell = &row.verdict.cell;
         rows.entry((&cell.model, &cell.config)).or_default().insert(&cell.scenario, row);
     }
@@ -282,27 +283,26 @@ fn heat_table(pair: &Pair, found: &Diff) -> Option<Chart> {
     scenarios.dedup();
     let mut rows: Vec<_> = rows.into_iter().collect();
     rows.sort_by(|(a, _), (b, _)| order::natural(a.0, b.0).then_with(|| a.1.cmp(b.1)));
-    let heads: Vec<String> = scenarios.iter().map(|name| outside::name(name)).collect();
-    let mut table = Vec::new();
-    let mut drawn = Vec::new();
-    for ((model, config), found) in &rows {
-        let label = outside::line(&format!("{model} {config}"));
-        let cells: Vec<HeatCell> =
-            scenarios.iter().map(|name| heat_cell(found.get(name))).collect();
-        let texts = cells.iter().map(|cell| cell.text.clone());
-        table.push(std::iter::once(label.clone()).chain(texts).collect());
-        drawn.push(HeatRow { label, cells });
-    }
-    let title = format!("Output tokens per second since {}", outside::name(&pair.baseline));
-    let caption = "Shaded where a verdict claims a change: the deeper, the larger. Bare: nothing is \
-                   claimed, and the figure is an estimate.";
-    let columns = std::iter::once("Model".to_owned()).chain(heads.clone());
-    Some(Chart::new(&title, caption, heat(&heads, &drawn), columns, table))
+    let pages = diff::pages(pair, all);
+    let row = |((model, config), found): ((&str, &str), BTreeMap<&str, &Row>)| HeatRow {
+        label: outside::line(&format!("{model} {config}")),
+        page: pages.get(&(model, config)).cloned().unwrap_or_else(|| pair.target()),
+        cells: scenarios.iter().map(|name| heat_cell(found.get(name))).collect(),
+    };
+    Some(Heat {
+        title: format!("Output tokens per second since {}", outside::name(&pair.baseline)),
+        caption: "Shaded where a verdict claims a change, red for worse and gray for better: the \
+                  deeper, the larger. Bare: nothing is claimed, and the figure is an estimate."
+            .to_owned(),
+        rows: rows.into_iter().map(row).collect(),
+        heads: scenarios.iter().map(|name| outside::name(name)).collect(),
+    })
 }
 
 fn heat_cell(row: Option<&&Row>) -> HeatCell {
     let Some(row) = row else {
-        return HeatCell { text: "-".into(), title: "not compared".into(), better_pct: None };
+        let (text, title) = ("-".to_owned(), "not compared".to_owned());
+        return HeatCell { text, title, class: shade(None), anchor: String::new() };
     };
     let (effect, interval, verdict) = diff::shown(row);
     let claims = matches!(
@@ -310,9 +310,10 @@ fn heat_cell(row: Option<&&Row>) -> HeatCell {
         VerdictKind::Regressed | VerdictKind::Improved | VerdictKind::Unchanged
     );
     HeatCell {
-        title: format!("{verdict}: {effect}, from {interval}"),
+        title: format!("{verdict}: {effect}, from {interval}; n = {} pairs", row.verdict.pairs),
         text: effect,
         // An estimate without a claim gets no shade, which would look like a verdict.
-        better_pct: row.verdict.effect_pct.filter(|_| claims),
+        class: shade(row.verdict.effect_pct.filter(|_| claims)),
+        anchor: diff::anchor(row),
     }
 }

@@ -3,10 +3,12 @@
 
 use judge::order;
 use minijinja::{Value, context};
+use schema::run::Kind;
 
 use super::figure::{self, Column, Figure};
 use super::finding::{self, Finding};
-use crate::catalog::{self, Cell, Run};
+use super::tip;
+use crate::catalog::{Cell, Run};
 use crate::outside;
 
 /// Row of a table of cells, with one cell or none for each scenario.
@@ -113,7 +115,7 @@ impl Shared {
     pub fn of<'c, 'r: 'c>(rows: impl Iterator<Item = &'c Cell<'r>>) -> Self {
         let firsts = rows.filter_map(|cell| cell.runs.first());
         let mut parts: Vec<Vec<String>> =
-            firsts.map(|run| catalog::config_parts(run.record)).collect();
+            firsts.map(|run| tip::configuration(run.record)).collect();
         if parts.len() < 2 {
             return Self::default();
         }
@@ -125,9 +127,11 @@ impl Shared {
     /// Returns the parts of the configuration of `run` that the rows do not share, as one text;
     /// empty where there are none.
     pub fn rest(&self, run: &Run) -> String {
-        let mut parts = catalog::config_parts(run.record);
+        let mut parts = tip::configuration(run.record);
         parts.retain(|part| !self.0.contains(part));
-        outside::line(&parts.join(" "))
+        // Flags stand as in a command, parts of a measured configuration as in a list.
+        let between = if run.record.kind == Kind::Imported { " " } else { ", " };
+        outside::line(&parts.join(between))
     }
 
     /// Returns the parts of the configuration of `cell` that the rows do not share, as one text.

@@ -9,10 +9,13 @@ use schema::trend::{Change, Point, Segment, Trend};
 use schema::verdict::Cell;
 
 use super::figure::{Figure, Head};
+use super::tip;
 use crate::catalog::{Catalog, ReleaseKey};
-use crate::chart::{Break, Chart, Level, Mark, TrendPanel, TrendPoint, sparkline, trends};
+use crate::chart::{
+    Break, Chart, Key, Level, Look, Tip, TrendPanel, TrendPoint, range_key, sparkline, trends,
+};
 use crate::format::{self, Scale};
-use crate::link::{self, Link, Place, Target};
+use crate::link::{self, Link, Target};
 use crate::outside;
 
 /// Largest number of trend lines on a page about something else; the page of all trends has the
@@ -42,7 +45,7 @@ pub fn line(trends: &[&Trend], page: &Target) -> Option<Value> {
         // Page that shows the cell, and the position on it.
         page => page.clone(),
         anchor => anchor(cell),
-        spark => sparkline(&outside::message(&title), &values),
+        spark => sparkline(&outside::message(&title), Look::of(&cell.engine), &values),
         metric => outside::name(&metric),
         // Number of releases and campaigns that have a point.
         points => drawn.points.len(),
@@ -68,16 +71,15 @@ struct Series<'a> {
     launches: Vec<Option<Summary>>,
 }
 
-/// Builds the view of `trends`, which share engine, hardware and model, for a page at `target`.
-pub fn view(catalog: &Catalog, trends: &[&Trend], target: &Target) -> Value {
+/// Builds the view of `trends`, which share engine, hardware and model.
+pub fn view(catalog: &Catalog, trends: &[&Trend]) -> Value {
     let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
-    let depth = target.path(Place::Html).unwrap_or_default().matches('/').count();
     let cells = trends.chunk_by(|a, b| a.cell == b.cell);
     context! {
         engine => outside::name(&cell.engine),
         hardware => Link::hardware(&cell.hardware),
         model => Link::model(&cell.model),
-        cells => cells.map(|trends| cell_view(catalog, trends, depth)).collect::<Value>(),
+        cells => cells.map(|trends| cell_view(catalog, trends)).collect::<Value>(),
     }
 }
 
@@ -88,7 +90,7 @@ fn anchor(cell: &Cell) -> String {
 
 /// Builds the view of the trends of one scenario and configuration: a chart with a panel per
 /// metric, and a table with a column per metric.
-fn cell_view(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Value {
+fn cell_view(catalog: &Catalog, trends: &[&Trend]) -> Value {
     let cell = trends.first().map(|trend| trend.cell.clone()).unwrap_or_default();
     let runs = catalog.runs_of_series(&cell);
     let series: Vec<Series> = trends.iter().map(|trend| Series::new(trend, &runs)).collect();
@@ -110,7 +112,7 @@ fn cell_view(catalog: &Catalog, trends: &[&Trend], depth: usize) -> Value {
         anchor => anchor(&cell),
         scenario => outside::name(&cell.scenario),
         config => outside::name(&cell.config),
-        chart => chart(catalog, &cell, &series, &points, depth),
+        chart => chart(catalog, &cell, &series, &points),
         heads => series.iter().map(Series::head).collect::<Value>(),
         points => points.iter().map(line).collect::<Value>(),
         changes => changes.collect::<Value>(),
@@ -187,19 +189,13 @@ fn run_target(catalog: &Catalog, id: &str) -> Target {
     Target::Run { id: id.to_owned(), record: record.unwrap_or_default().to_owned() }
 }
 
-/// Draws the panels of `series`, which belong to one cell, for a page that lies `depth` folders
-/// deep.
-fn chart(
-    catalog: &Catalog,
-    cell: &Cell,
-    series: &[Series],
-    points: &[&Point],
-    depth: usize,
-) -> Chart {
-    let title = outside::name(&format!("{}, {}", cell.scenario, cell.config));
-    let caption = "Median over launches, in a ribbon that spans them.";
+/// Draws the panels of `series`, which belong to one cell.
+fn chart(catalog: &Catalog, cell: &Cell, series: &[Series], points: &[&Point]) -> Chart {
+    let title = "Release-blocking metrics over releases";
+    let caption = "Median over the runs of a release in one campaign; each point leads to the first \
+                   of them.";
     let panels: Vec<TrendPanel> =
-        series.iter().map(|series| panel(catalog, series, depth)).collect();
+        series.iter().map(|series| panel(catalog, cell, series)).collect();
     let mut heads = vec!["Release".to_owned(), "n".to_owned()];
     heads.extend(series.iter().map(|series| {
         let Head { title, unit, .. } = series.head();
@@ -210,10 +206,33 @@ fn chart(
         row.extend(series.iter().map(|series| series.figure(&point.run).shown()));
         row
     };
-    Chart::new(&title, caption, trends(&panels), heads, points.iter().map(row).collect())
+    let rows = points.iter().map(row).collect();
+    Chart::panels(title, caption, trends(title, &panels), heads, rows).with_legend(legend(&panels))
 }
 
-fn panel(catalog: &Catalog, series: &Series, depth: usize) -> TrendPanel {
+/// Returns the legend of trend panels: what some of them contain.
+fn legend(panels: &[TrendPanel]) -> Vec<Key> {
+    let mut keys = Vec::new();
+    if panels.iter().flat_map(|panel| &panel.points).any(|point| point.range.is_some()) {
+        keys.push(range_key());
+    }
+    if panels.iter().any(|panel| !panel.levels.is_empty()) {
+        keys.push(Key::note("level", "", "level between two changes"));
+    }
+    let breaks = || panels.iter().flat_map(|panel| &panel.breaks);
+    if breaks().any(|found| !found.epoch && !found.worse) {
+        keys.push(Key::note("break", "", "improvement"));
+    }
+    if breaks().any(|found| !found.epoch && found.worse) {
+        keys.push(Key::note("break worse", "", "regression"));
+    }
+    if breaks().any(|found| found.epoch) {
+        keys.push(Key::note("break epoch", "", "epoch: not comparable across it"));
+    }
+    keys
+}
+
+fn panel(catalog: &Catalog, cell: &Cell, series: &Series) -> TrendPanel {
     let Series { trend, scale, launches } = series;
     let point = |(point, launches): (&Point, &Option<Summary>)| {
         let several = launches.as_ref().filter(|found| found.n > 1);
@@ -221,19 +240,17 @@ fn panel(catalog: &Catalog, series: &Series, depth: usize) -> TrendPanel {
             label: outside::name(&point.release),
             value: point.value / scale.divisor,
             range: several.map(|found| (found.min / scale.divisor, found.max / scale.divisor)),
-            mark: if point.launches > 1 { Mark::Color } else { Mark::Gray },
-            text: outside::name(&format!(
-                "{}: {} {}, {}",
-                point.release,
-                format::rounded(point.value / scale.divisor, None),
-                scale.unit,
-                if point.launches == 1 {
-                    "a single launch".to_owned()
-                } else {
-                    format!("{} launches", point.launches)
-                }
-            )),
-            address: run_target(catalog, &point.run).address(Place::Html, depth),
+            tip: Tip {
+                text: outside::message(&format!(
+                    "{}: {} {}; n = {}; on {}",
+                    point.release,
+                    series.figure(&point.run).title,
+                    trend.title,
+                    point.launches,
+                    cell.hardware
+                )),
+                address: tip::address(Some(run_target(catalog, &point.run))),
+            },
         }
     };
     let level = |segment: &Segment| Level {
@@ -243,6 +260,7 @@ fn panel(catalog: &Catalog, series: &Series, depth: usize) -> TrendPanel {
     };
     TrendPanel {
         label: outside::name(&format!("{} {}", trend.title, scale.unit)),
+        look: Look::of(&cell.engine),
         points: trend.points.iter().zip(launches).map(point).collect(),
         levels: trend.segments.iter().map(level).collect(),
         breaks: breaks(trend),

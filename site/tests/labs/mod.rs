@@ -72,60 +72,143 @@ fn a_gain_is_the_first_thing_that_a_lab_says() {
     let page = page(&gain());
     let sections: Vec<&str> = page.lines().filter(|line| line.starts_with("## ")).collect();
     assert_eq!(
-        sections[..8],
-        [
-            "## Recommended: redline v0.9.2, kv f16",
-            "## How it was found",
-            "## Which engine",
-            "## Option batch",
-            "## Option kv",
-            "## Option mode",
-            "## On fresh launches",
-            "## What was not explored",
-        ]
+        sections[..3],
+        ["## Recommended: redline v0.9.2, kv f16", "## What was tried", "## On your machine"]
     );
     let found = under(&page, "## Recommended");
     assert!(found.contains("redline serve {model} --port {port} --threads 2 --kv-dtype f16\n"));
-    assert!(found.contains("p below 0.001, on 8 fresh launches of each side"), "{found}");
-    for profile in ["lab-sharegpt-lite@1", "lab-throughput-lite@1"] {
-        let row = row(found, profile);
-        // Columns: profile, both figures, gain, interval, runs.
-        let cells: Vec<&str> = row.split(" | ").collect();
-        assert!(cells[3].starts_with('+') && cells[4].contains(" to +"), "{row}");
-        assert!(cells[5].starts_with('8'), "{row}");
-    }
-    let overall = row(found, "All profiles");
-    assert!(overall.contains("| +10."), "the script says a tenth: {overall}");
+    assert!(found.contains("Differs from the baseline by `--kv-dtype f16`"), "{found}");
+    assert!(found.contains("Total tokens/s +10."), "the script says a tenth: {found}");
+    assert!(found.contains("p below 0.001, on 8 fresh runs of each side"), "{found}");
     assert!(under(&page, "## On your machine").contains("cargo xtask lab made-up\n"));
-    let confirmed = row(under(&page, "## On fresh launches"), "redline v0.9.2, kv f16");
-    assert!(confirmed.contains("confirmed: p below 0.001, adjusted"), "{confirmed}");
+    let tried = row(under(&page, "## What was tried"), "kv f16");
+    assert!(tried.contains("| kv f16 | +10."), "{tried}");
+    assert!(tried.contains("| confirmed: p below 0.001, adjusted | "), "{tried}");
+    let stages = page.split("Stages: how each").nth(1).expect("stages");
+    assert!(stages.contains("| kv f16 | options | gain | +"), "{stages}");
+    assert!(stages.contains("| kv f16 | confirmation | confirmed: p below 0.001"), "{stages}");
+}
+
+#[test]
+fn baseline_and_recommendation_are_side_by_side_in_each_metric_with_number_and_validity() {
+    let page = page(&gain());
+    let found = under(&page, "## Recommended");
+    // Throughput rises by a tenth, so both latencies fall, and nothing is paid for it.
+    for gain in ["Output tokens +10.", "TTFT p50 \u{2212}9.", "TPOT p50 \u{2212}9."] {
+        assert!(found.contains(gain), "`{gain}` is not in {found}");
+    }
+    assert!(found.contains("Cost: none of these metrics got worse."), "{found}");
+    for profile in ["lab-sharegpt-lite@1", "lab-throughput-lite@1"] {
+        let first = found.lines().position(|line| line.starts_with(&format!("| {profile} | ")));
+        let lines: Vec<&str> = found.lines().skip(first.expect("a row")).take(3).collect();
+        for (line, metric) in lines.iter().zip(["Output tokens /s", "TTFT p50 ms", "TPOT p50 ms"]) {
+            // Columns: profile, metric, both figures, change, interval, runs, validity.
+            let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+            assert_eq!((cells[1], cells[6], cells[7]), (metric, "8", "valid"), "{line}");
+            assert!(cells[2].contains('±') && cells[3].contains('±'), "{line}");
+            assert!(cells[5].contains(" to "), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_cost_is_named_beside_the_gain() {
+    let mut registry = gain();
+    for stored in &mut registry.runs {
+        let is_slower = stored
+            .record
+            .server
+            .as_ref()
+            .is_some_and(|server| server.variant.as_deref() == Some("kv-f16"));
+        let ttft = stored.record.metrics.as_mut().and_then(|metrics| metrics.ttft_us.as_mut());
+        if let Some(ttft) = ttft.filter(|_| is_slower) {
+            ttft.p50 = ttft.p50.map(|value| value * 2);
+        }
+    }
+    let found = page(&registry);
+    let found = under(&found, "## Recommended");
+    let (gains, costs) = found.split_once("Cost: ").expect("a cost");
+    assert!(gains.contains("Output tokens +") && !gains.contains("TTFT p50 +"), "{found}");
+    assert!(costs.starts_with("TTFT p50 +8"), "{found}");
+}
+
+#[test]
+fn a_profile_is_a_table_of_variants_that_shows_only_what_differs() {
+    let page = page(&gain());
+    assert_eq!(page.matches("All variants of redline have `--threads 2`.").count(), 1);
+    let tried = under(&page, "## What was tried");
+    assert!(row(tried, "batch 4").contains("| `--max-batch-size 4` |"), "{tried}");
+    assert!(row(tried, "other v2.0.0").contains(" | - | "), "{tried}");
+    for profile in ["### lab-sharegpt-lite@1", "### lab-throughput-lite@1"] {
+        let table = page.split(profile).nth(1).expect("a profile");
+        let table = table.split("\n### ").next().expect("a table");
+        let table = table.split("<details>").next().expect("a table");
+        let baseline = row(table, "baseline, redline v0.9.2");
+        assert!(baseline.contains("±") && baseline.ends_with("| 8 | valid |"), "{baseline}");
+        let slow = row(table, "batch 4");
+        assert!(slow.contains("| \u{2212}9.") && slow.ends_with("| 3 | valid |"), "{slow}");
+        assert!(!table.contains("| mode fast |"), "what failed has no figure: {table}");
+    }
+}
+
+/// Largest size of a lab's committed page, in bytes: what a reader has patience for.
+const PAGE_BYTES_MAX: usize = 16 * 1024;
+
+#[test]
+fn the_page_of_the_lab_in_this_tree_fits_a_readers_patience_and_prints_no_size_of_one() {
+    let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../results");
+    let registry = site::read(&[&results]).expect("readable records");
+    let catalog = Catalog::of(&registry);
+    let renderer = Renderer::new().expect("templates compile");
+    let pages = pages::render(&catalog, &renderer, false).expect("renders");
+    let labs: Vec<_> =
+        pages.into_iter().filter(|(path, _)| path.starts_with("pages/labs/")).collect();
+    assert!(!labs.is_empty(), "the registry has a lab");
+    for (path, page) in labs {
+        assert!(page.len() <= PAGE_BYTES_MAX, "{path} has {} bytes", page.len());
+        let early = "stopped early: in the worse half; not shown to be worse";
+        assert!(page.contains(early) && !page.contains("ropped"), "{path}");
+        for line in page.lines() {
+            let text: String = line
+                .split("](")
+                .map(|part| part.split_once(')').map_or(part, |(_, rest)| rest))
+                .collect();
+            assert!(!text.contains("tp1"), "{path}: {line}");
+        }
+    }
 }
 
 #[test]
 fn what_failed_has_a_reason_and_no_number() {
     let page = page(&gain());
-    let died = row(under(&page, "## Option kv"), "fp8");
-    let lost = row(under(&page, "## Option mode"), "fast");
-    assert!(died.contains("| failed: the server ended before it was ready | - | - | - | - | - |"));
-    assert!(lost.contains("| failed: 90.6 % of the requests were answered: "), "{lost}");
-    assert!(lost.contains(" | - | - | - | - | - | `--threads 2 --fast` |"), "{lost}");
-    let slow = row(under(&page, "## Option batch"), "4");
-    assert!(slow.contains("| no gain | \u{2212}"), "{slow}");
+    let tried = under(&page, "## What was tried");
+    let (died, lost) = (row(tried, "kv fp8"), row(tried, "mode fast"));
+    assert!(died.contains("| - | - | failed: the server ended before it was ready | "), "{died}");
+    assert!(lost.contains("| - | - | failed: 90.6 % of the requests were answered: "), "{lost}");
+    assert!(lost.contains(" | `--fast` | "), "{lost}");
+    let slow = row(tried, "batch 4");
+    assert!(slow.starts_with("| batch 4 | \u{2212}") && slow.contains("| no gain |"), "{slow}");
+    let stages = page.split("Stages: how each").nth(1).expect("stages");
+    let row = row(stages, "kv fp8");
+    assert!(row.ends_with("| - | - | - |"), "{row}");
 }
 
 #[test]
-fn each_cell_leads_to_its_runs() {
+fn each_variant_leads_to_its_runs() {
     let registry = gain();
     let page = page(&registry);
-    let runs = under(&page, "## Option kv").split("The runs behind each cell:").nth(1);
-    let runs = runs.expect("a table");
-    let of = row(runs, "f16");
-    // Three runs under each of two profiles, each with its record.
-    assert_eq!(of.matches("](../../../runs/redline/v0.9.2/").count(), 6, "{of}");
-    for profile in ["lab-sharegpt-lite@1/", "lab-throughput-lite@1/"] {
-        assert_eq!(of.matches(profile).count(), 3, "{of}");
-    }
-    assert!(row(runs, "redline v0.9.2").contains("lab-sharegpt-lite@1/"), "the reference ran too");
+    let of = row(under(&page, "## What was tried"), "kv f16").to_owned();
+    assert!(of.contains("[runs](../../../runs/redline/v0.9.2/"), "{of}");
+    assert!(of.contains("-kv-f16-"), "{of}");
+    let (_guard, out) = built(&registry);
+    let folder = out.join("lab/made-up").join(&registry.campaigns[0].record.id);
+    let html = std::fs::read_to_string(folder.join("index.html")).expect("a page");
+    let runs = html.split("Runs of each variant</summary>").nth(1).expect("a list");
+    let of = runs.lines().find(|line| line.contains("<bdi>kv f16</bdi>")).expect("a row");
+    // Three runs, and eight that confirmed it, under each of two profiles.
+    assert_eq!(of.matches("/run/").count(), 22, "{of}");
+    let line = runs.lines().find(|line| line.contains("<bdi>baseline")).expect("a row");
+    assert!(line.contains("/run/"), "the reference ran too: {line}");
 }
 
 #[test]
@@ -143,7 +226,7 @@ fn where_nothing_helps_the_baseline_is_recommended() {
         "{found}"
     );
     assert!(found.contains("redline serve {model} --port {port} --threads 2\n"), "{found}");
-    assert!(!found.contains("Gain |"), "there is nothing to hold beside it: {found}");
+    assert!(!found.contains("Change |"), "there is nothing to hold beside it: {found}");
 }
 
 #[test]
@@ -153,8 +236,10 @@ fn what_does_not_keep_a_bound_is_called_out_of_bounds() {
     file.objective.bounds = [("ttft_us_p50".to_owned(), 1.0)].into();
     let page = page(&lab(&file, PLENTY, fate));
     assert!(page.contains("## Recommended: Nothing: no candidate runs within the bounds"));
-    assert!(page.contains("Under every profile the median has to keep `ttft_us_p50` at most 1."));
-    let batch = row(under(&page, "## Option batch"), "4");
+    assert!(
+        page.contains("Under every profile the median must be within `ttft_us_p50` at most 1.")
+    );
+    let batch = row(under(&page, "## What was tried"), "batch 4");
     assert!(batch.contains("out of bounds: the median of `ttft_us_p50` is "), "{batch}");
 }
 
@@ -163,9 +248,9 @@ fn what_the_budget_left_out_is_said() {
     let file = file();
     let least = judge::lab::runs_min(&file, &judge::diff::policy::standard().file);
     let page = page(&lab(&file, least - 8, fate));
-    let open = under(&page, "## What was not explored");
+    let open = page.split("Not explored:").nth(1).expect("a list");
     assert!(open.contains("the budget was spent before."), "{open}");
-    assert!(open.contains("Of other v2.0.0: "), "{open}");
+    assert!(open.contains("Options of other v2.0.0: "), "{open}");
 }
 
 #[test]
@@ -179,7 +264,7 @@ fn without_all_of_its_runs_a_lab_concludes_nothing() {
     };
     registry.retracted.insert(id, retraction);
     let text = page(&registry);
-    assert!(text.contains("> One of its runs was taken back: a backup ran beside it"), "{text}");
+    assert!(text.contains("> One of its runs was retracted: a backup ran beside it"), "{text}");
     assert!(text.contains("> This lab has no conclusion") && !text.contains("## Recommended"));
     let mut cut = gain();
     cut.runs.retain(|run| run.record.campaign.as_ref().is_some_and(|slot| slot.block < 20));
@@ -257,7 +342,7 @@ fn a_large_lab_with_hostile_names_is_cut_into_whole_pages() {
     let (_guard, out) = built(&registry);
     assert_whole("hostile lab", &out);
     let folder = out.join("lab/made-up").join(&registry.campaigns[0].record.id);
-    assert!(folder.join("2/index.html").exists(), "48 options under four profiles fill two pages");
+    assert!(folder.join("3/index.html").exists(), "48 options fill three pages");
     let text = std::fs::read_to_string(folder.join("index.html")).expect("a page");
     assert!(!text.contains("<script>alert"), "a name became markup");
     let mut empty = gain();

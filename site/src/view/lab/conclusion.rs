@@ -1,26 +1,16 @@
-//! View of a lab's conclusion: the command, the baseline and the recommended configuration under
-//! each profile, and how certain that is.
+//! View of a lab's conclusion: what to serve, the command, what it gains in each metric and at what
+//! cost, and the figures of baseline and recommended configuration under each profile.
 
-use judge::lab::{Conclusion, Confirmed, Effect};
-use judge::summary;
+use judge::lab::{Change, Conclusion, Confirmed};
 use minijinja::{Value, context};
-use schema::lab::{Candidate, LabFile, LabStage};
-use schema::metric::Metric;
+use schema::lab::{Candidate, LabFile};
 
-use super::{Lab, words};
-use crate::catalog::Run;
-use crate::format::Scale;
+use super::section::{changed, freshest, valid};
+use super::{Lab, METRICS, STAGES, words};
+use crate::format;
 use crate::outside;
-use crate::view::figure::{self, Column};
+use crate::view::figure;
 use crate::view::words::serve_line;
-
-/// Names of the metrics that are shown in addition to the lab's objective.
-const OTHERS: [&str; 2] = ["ttft_us_p50", "tpot_us_p50"];
-
-/// Stages in the order in which a candidate's runs are searched: fresh runs first, because the runs
-/// by which a candidate was selected overstate its gain.
-const STAGES: [LabStage; 4] =
-    [LabStage::Confirm, LabStage::Combinations, LabStage::Options, LabStage::Engines];
 
 /// Returns the result of `candidate` in the confirmation stage; `None` where that stage did not run
 /// it.
@@ -29,7 +19,7 @@ pub fn confirmed<'a>(found: &'a Conclusion, candidate: &Candidate) -> Option<&'a
 }
 
 /// Builds the view of the lab's conclusion, the first part of its page; `None` while the lab has
-/// none, or where its objective is an unknown metric.
+/// none.
 pub fn view(lab: &Lab) -> Option<Value> {
     let found = lab.concluded()?;
     let baseline = LabFile::plain(0);
@@ -37,8 +27,13 @@ pub fn view(lab: &Lab) -> Option<Value> {
     // The baseline itself can be recommended.
     let other = recommended.filter(|candidate| **candidate != baseline);
     let winner = other.and_then(|candidate| confirmed(found, candidate));
-    let effect = winner.and_then(|winner| winner.row.effect.as_ref());
-    let metric = lab.metric()?;
+    let changes = other.map_or_else(Vec::new, |candidate| changes(lab, candidate));
+    let (costs, gains): (Vec<_>, Vec<_>) =
+        changes.iter().partition(|(_, change)| change.is_better == Some(false));
+    let text = |(title, change): &&(&str, Change)| {
+        let interval = format::interval(change.interval_pct);
+        format!("{title} {} ({interval})", format::change(change.pct))
+    };
     Some(context! {
         headline => headline(lab, recommended),
         // Newer release of the recommended engine; empty where there is none.
@@ -47,15 +42,14 @@ pub fn view(lab: &Lab) -> Option<Value> {
         sure => sure(lab, found, winner),
         // Recorded command of the recommended server; empty where no run recorded it.
         serve => recommended.map_or_else(String::new, |candidate| serve(lab, candidate)),
-        flags => outside::command(&lab.file().flags(recommended.unwrap_or(&baseline))),
-        head => column(lab, metric).head(),
+        // Flags of the recommended configuration that the baseline does not have.
+        flags => outside::command(&other.map_or_else(Vec::new, |of| lab.own_flags(of))),
+        // Change of each metric over all profiles: those for the worse are the cost.
+        gains => gains.iter().map(text).collect::<Vec<_>>(),
+        costs => costs.iter().map(text).collect::<Vec<_>>(),
         baseline => lab.title(&baseline),
         recommended => other.map_or_else(String::new, |candidate| lab.title(candidate)),
-        rows => rows(lab, metric, other.zip(winner)),
-        // Gain of the recommended configuration over all profiles.
-        gain => words::gain(effect),
-        interval => words::interval(effect),
-        beside => other.map_or_else(Vec::new, |candidate| other_metrics(lab, candidate)),
+        rows => other.map_or_else(Vec::new, |candidate| rows(lab, candidate)),
     })
 }
 
@@ -75,21 +69,22 @@ fn sure(lab: &Lab, found: &Conclusion, winner: Option<&Confirmed>) -> String {
     let launches = found.runs;
     let Some(winner) = winner else {
         let tried = match found.confirmed.len() {
-            0 => "No candidate was good enough to be launched anew".to_owned(),
-            1 => "One candidate was launched anew, and its gain was not confirmed".to_owned(),
-            count => format!("{count} candidates were launched anew, and no gain was confirmed"),
+            0 => "No variant was good enough to be measured again".to_owned(),
+            1 => "One variant was measured again, and its gain was not confirmed".to_owned(),
+            count => format!("{count} variants were measured again, and no gain was confirmed"),
         };
-        return format!("{tried}. The lab asked for {launches} launches in all.");
+        return format!("{tried}. The lab ran {launches} times in all.");
     };
     let pairs = winner.row.effect.map_or(0, |effect| effect.pairs);
     let gain = words::gain(winner.row.effect.as_ref());
     let interval = words::interval(winner.row.effect.as_ref());
+    let title = words::objective(lab);
     let profiles = lab.file().profiles.len();
     let over = if profiles == 1 { "under its profile" } else { "over all profiles" };
     format!(
-        "{gain} ({interval}) {over}, {}, on {pairs} fresh launches of each side under each profile, next \
-         to each other and apart from those by which it was selected. The lab asked for {launches} \
-         launches in all.",
+        "{title} {gain} ({interval}) {over}, {}, on {pairs} fresh runs of each side under each profile, \
+         next to each other and apart from those by which it was selected. The lab ran {launches} times \
+         in all.",
         words::p(winner.p_adjusted)
     )
 }
@@ -105,54 +100,37 @@ fn serve(lab: &Lab, candidate: &Candidate) -> String {
     lines.next().unwrap_or_default()
 }
 
-/// Returns the runs of `candidate` under a profile, from the latest stage that has some; empty
-/// where none has.
-fn freshest<'a>(lab: &Lab<'a>, candidate: &Candidate, profile: usize) -> Vec<&'a Run<'a>> {
-    let of = |stage: &LabStage| lab.runs_of(lab.launches(*stage, candidate), profile);
-    STAGES.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()
-}
-
-/// Builds the column of a metric over all runs of the lab, so that all its figures have one unit.
-fn column(lab: &Lab, metric: &'static Metric) -> Column {
-    let found = summary::of_metric(metric, lab.runs.iter().map(|run| run.record));
-    Column { metric, scale: Scale::fit(metric.unit, found.map_or(0.0, |found| found.median)) }
-}
-
-/// Builds the rows that show baseline and recommended configuration under each profile.
-fn rows(lab: &Lab, metric: &'static Metric, winner: Option<(&Candidate, &Confirmed)>) -> Value {
-    let scale = column(lab, metric).scale;
-    let row = |profile: usize| {
-        let baseline = freshest(lab, &LabFile::plain(0), profile);
-        let effect: Option<&Effect> =
-            winner.and_then(|(_, winner)| winner.row.profiles.get(profile)?.as_ref());
-        let recommended = winner.map(|(candidate, _)| freshest(lab, candidate, profile));
-        context! {
-            profile => lab.profile(profile),
-            launches => baseline.len(),
-            baseline => lab.figure(metric, &baseline, scale),
-            recommended => lab.figure(metric, &recommended.unwrap_or_default(), scale),
-            gain => words::gain(effect),
-            interval => words::interval(effect),
-        }
+/// Returns title and change over all profiles of each metric that the page shows.
+fn changes(lab: &Lab, candidate: &Candidate) -> Vec<(&'static str, Change)> {
+    let metrics = METRICS.map(figure::metric).into_iter();
+    let of = |metric: &'static schema::metric::Metric| {
+        Some((metric.title, changed(lab, metric, candidate, lab.profiles())?))
     };
-    lab.profiles().map(row).collect()
+    metrics.filter_map(of).collect()
 }
 
-/// Builds the rows of metrics other than the objective, for both configurations under each profile.
-fn other_metrics(lab: &Lab, candidate: &Candidate) -> Vec<Value> {
+/// Builds the rows that show baseline and recommended configuration under each profile, a row for
+/// each metric.
+fn rows(lab: &Lab, candidate: &Candidate) -> Vec<Value> {
     let mut rows = Vec::new();
-    let metrics = OTHERS.map(figure::metric).into_iter();
-    for metric in metrics.filter(|metric| metric.name != lab.file().objective.metric) {
-        let column = column(lab, metric);
-        for profile in lab.profiles() {
-            let figure = |candidate: &Candidate| {
-                lab.figure(metric, &freshest(lab, candidate, profile), column.scale)
-            };
+    for profile in lab.profiles() {
+        for (index, name) in METRICS.into_iter().enumerate() {
+            let column = lab.column(figure::metric(name));
+            let runs = |of: &Candidate| freshest(lab, of, profile);
+            let (own, baseline) = (runs(candidate), runs(&LabFile::plain(0)));
+            let found = changed(lab, column.metric, candidate, profile..profile + 1);
             rows.push(context! {
-                profile => lab.profile(profile).text,
+                profile => lab.profile(profile),
+                // Number of rows of the profile in the first of them, else 0.
+                span => if index == 0 { METRICS.len() } else { 0 },
                 head => column.head(),
-                baseline => figure(&LabFile::plain(0)),
-                recommended => figure(candidate),
+                baseline => lab.figure(column.metric, &baseline, column.scale),
+                recommended => lab.figure(column.metric, &own, column.scale),
+                change => format::or_dash(found, |found| format::change(found.pct)),
+                interval => format::or_dash(found, |found| format::interval(found.interval_pct)),
+                worse => found.is_some_and(|found| found.is_better == Some(false)),
+                n => own.len(),
+                validity => valid(&own),
             });
         }
     }

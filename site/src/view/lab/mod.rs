@@ -20,12 +20,20 @@ use schema::run::RunRecord;
 use serde::Serialize;
 
 use super::fact::{self, Fact, FactGroup};
-use super::figure::Figure;
+use super::figure::{Column, Figure};
 use crate::catalog::{self, Catalog, Run};
 use crate::format::{self, Scale};
 use crate::judged::{DecidedLab, Judged};
 use crate::link::{Link, Target};
 use crate::outside;
+
+/// Names of the metrics that a lab's page shows under each profile, whatever its objective is.
+const METRICS: [&str; 3] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50"];
+
+/// Stages in the order in which a candidate's runs are searched: fresh runs first, because the runs
+/// by which a candidate was selected overstate its gain.
+const STAGES: [LabStage; 4] =
+    [LabStage::Confirm, LabStage::Combinations, LabStage::Options, LabStage::Engines];
 
 /// Lab campaign with its runs, and the lab's decisions as `judge` computed them again from the
 /// runs.
@@ -128,6 +136,32 @@ impl<'a> Lab<'a> {
         outside::name(&text::title(self.file(), candidate))
     }
 
+    /// Returns the flags of the options of a candidate, which the engine's own flags do not contain;
+    /// for a candidate without options none.
+    fn own_flags(&self, candidate: &Candidate) -> Vec<String> {
+        let file = self.file();
+        let engine = file.engines.get(candidate.engine).map_or("", |engine| engine.id.as_str());
+        let chosen = file.axes.iter().filter(|axis| axis.engine == engine).filter_map(|axis| {
+            let name = candidate.options.get(&axis.name)?;
+            axis.options.iter().find(|option| option.name == *name)
+        });
+        chosen.flat_map(|option| &option.flags).cloned().collect()
+    }
+
+    /// Returns the flags that all variants of an engine share, by engine; without engines that have
+    /// none.
+    fn common_flags(&self) -> Vec<(String, String)> {
+        let engines = self.file().engines.iter().filter(|engine| !engine.flags.is_empty());
+        engines.map(|engine| (outside::name(&engine.id), outside::command(&engine.flags))).collect()
+    }
+
+    /// Builds the column of a metric over all runs of the lab, so that all its figures have one
+    /// unit.
+    fn column(&self, metric: &'static Metric) -> Column {
+        let found = summary::of_metric(metric, self.runs.iter().map(|run| run.record));
+        Column { metric, scale: Scale::fit(metric.unit, found.map_or(0.0, |found| found.median)) }
+    }
+
     fn launches(&self, stage: LabStage, candidate: &Candidate) -> Option<&'a Launches> {
         let same = |of: &&Launches| of.stage == stage && of.candidate == *candidate;
         self.replay.launches.iter().find(same)
@@ -173,8 +207,8 @@ pub struct Place {
     pub page: Option<Target>,
 }
 
-/// Builds the view of the page of `lab` without conclusion and sections, and separately the
-/// sections, page by page. `related` are links to other pages about the same model.
+/// Builds the view of the page of `lab` without conclusion and variants, and separately the
+/// variants, page by page. `related` are links to other pages about the same model.
 pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
     let ran = |test: &dyn Fn(&RunRecord) -> bool| lab.runs.iter().any(|run| test(run.record));
     let place =
@@ -189,6 +223,7 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
         // Sentences that a reader must see before the conclusion, or that say why there is none.
         notices => words::notices(lab),
         related,
+        common => lab.common_flags(),
         method => words::method(lab),
         unexplored => words::unexplored(lab),
         environment => environment(lab),
@@ -196,7 +231,7 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
         // Command that runs the lab again.
         repeat => outside::command(&["cargo", "xtask", "lab", &lab.asked.id]),
     };
-    (view, section::paged(section::all(lab)).into_iter().map(Value::from).collect())
+    (view, section::pages(lab))
 }
 
 /// Returns the facts about the lab, followed by those about machine, engines and load generator.
@@ -220,7 +255,7 @@ fn environment(lab: &Lab) -> Vec<FactGroup> {
         known("SHA-256", vec![outside::short_hash(&lab.asked.sha256, 12)], true),
         known("Target", vec![outside::name(&file.target)], true),
         known("Engines", engines.collect(), false),
-        known("Launches", vec![launches], false),
+        known("Runs", vec![launches], false),
         known("Took", spent.map(format::seconds).into_iter().collect(), false),
         known("Policy", policy.map(|quoted| outside::name(&quoted)).collect(), true),
     ];

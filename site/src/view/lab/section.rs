@@ -1,61 +1,84 @@
-//! Sections of a lab's page, one per stage and axis: a table, its charts, and the runs behind each
-//! cell.
+//! Variants of a lab's page: what each gains, its figures under each profile beside those of its
+//! reference, and the runs behind them.
 
-use judge::lab::{Effect, Found, Row};
+use judge::diff::policy;
+use judge::lab::{Effect, Found, Row, Sides, change};
+use judge::validity;
 use minijinja::{Value, context};
-use schema::lab::{Candidate, LabStage};
+use schema::lab::{Candidate, LabFile, LabStage};
+use schema::metric::Metric;
 
-use super::{Lab, words};
-use crate::chart::{Chart, ForestMark, ForestRow, forest};
-use crate::link::Link;
+use super::{Lab, METRICS, words};
+use crate::catalog::Run;
+use crate::chart::{Forest, ForestMark, ForestRow};
+use crate::format;
+use crate::link::{self, Link, Target};
 use crate::outside;
+use crate::view::figure::{self, Column};
 use crate::view::finding::Tone;
 
-/// Section of a lab's page (the candidates that were compared with one reference in one stage), and
-/// the number of chart lines that it takes.
-type Section = (Value, usize);
-
-/// Result of a candidate of the lab, with its name in its section and its finding in words.
+/// Result of a candidate of the lab in one stage, with its finding in words.
 struct Entry {
-    name: String,
     row: Row,
     found: (&'static str, Tone, String),
 }
 
-/// Returns the sections of `lab` in the order of stages, with options grouped by axis.
-pub fn all(lab: &Lab) -> Vec<Section> {
-    let entries = entries(lab);
-    let mut sections = Vec::new();
-    let mut push = |title: &str, anchor: &str, of: Vec<&Entry>| {
-        if !of.is_empty() {
-            sections.extend(pieces(lab, title, anchor, &of));
-        }
-    };
-    let of_stage = |stage| entries.iter().filter(move |entry: &&Entry| entry.row.stage == stage);
-    push("Which engine", "engines", of_stage(LabStage::Engines).collect());
-    let is_alone = |entry: &&Entry| entry.row.candidate.options.len() == 1;
-    for (index, axis) in lab.file().axes.iter().enumerate() {
-        let of = |entry: &&Entry| entry.row.candidate.options.contains_key(&axis.name);
-        let own = of_stage(LabStage::Options).filter(is_alone).filter(of);
-        let title = outside::name(&format!("Option {}", axis.name));
-        push(&title, &format!("axis-{index}"), own.collect());
-    }
-    let grid = of_stage(LabStage::Options).filter(|entry| !is_alone(entry));
-    push("Options together", "grid", grid.collect());
-    push("Combinations", "combinations", of_stage(LabStage::Combinations).collect());
-    push("On fresh launches", "confirm", of_stage(LabStage::Confirm).collect());
-    sections
+/// Configuration that the lab tried, with its results in the order of stages.
+struct Variant {
+    candidate: Candidate,
+    entries: Vec<Entry>,
 }
 
-/// Returns every candidate's result in each stage of the lab; without a conclusion, the candidates
+impl Variant {
+    /// Returns the result of the latest stage that has one; `None` for the baseline.
+    fn last(&self) -> Option<&Entry> {
+        self.entries.last()
+    }
+
+    /// True where the variant has figures that can be compared: it was explored and did not fail.
+    fn has_figures(&self) -> bool {
+        self.last().is_none_or(|entry| has_figures(&entry.row))
+    }
+}
+
+/// Largest number of variants on one page of a lab, which is continued on further pages.
+const VARIANTS_MAX: usize = 20;
+
+/// Returns the variants of `lab`, page by page, the baseline first.
+pub fn pages(lab: &Lab) -> Vec<Value> {
+    variants(lab).chunks(VARIANTS_MAX).map(|variants| page(lab, variants)).collect()
+}
+
+fn page(lab: &Lab, variants: &[Variant]) -> Value {
+    let stages = variants.iter().flat_map(|variant| {
+        variant.entries.iter().map(|entry| stage(lab, &variant.candidate, entry))
+    });
+    context! {
+        rows => variants.iter().map(|variant| row(lab, variant)).collect::<Value>(),
+        forest => forest(lab, variants),
+        profiles => lab.profiles().map(|index| profile(lab, variants, index)).collect::<Value>(),
+        // Results in each stage: a variant has one in each stage that ran it.
+        stages => stages.collect::<Value>(),
+    }
+}
+
+/// Returns the baseline and every candidate with its results; without a conclusion, the candidates
 /// that were run so far, each as undecided.
+fn variants(lab: &Lab) -> Vec<Variant> {
+    let mut found = vec![Variant { candidate: LabFile::plain(0), entries: Vec::new() }];
+    for entry in entries(lab) {
+        let candidate = entry.row.candidate.clone();
+        match found.iter_mut().find(|variant| variant.candidate == candidate) {
+            Some(variant) => variant.entries.push(entry),
+            None => found.push(Variant { candidate, entries: vec![entry] }),
+        }
+    }
+    found
+}
+
 fn entries(lab: &Lab) -> Vec<Entry> {
     let Some(found) = lab.concluded() else { return open(lab) };
-    let rows = found.rows.iter().map(|row| Entry {
-        name: name(lab, row),
-        row: row.clone(),
-        found: words::found(row),
-    });
+    let rows = found.rows.iter().map(|row| Entry { row: row.clone(), found: words::found(row) });
     let confirmed = found.confirmed.iter().map(|confirmed| {
         let row = &confirmed.row;
         let p = format!("{}, adjusted", words::p(confirmed.p_adjusted));
@@ -66,7 +89,7 @@ fn entries(lab: &Lab) -> Vec<Entry> {
             }
             (_, false) => ("not confirmed", Tone::Soft, p),
         };
-        Entry { name: name(lab, row), row: row.clone(), found }
+        Entry { row: row.clone(), found }
     });
     rows.chain(confirmed).collect()
 }
@@ -84,65 +107,34 @@ fn open(lab: &Lab) -> Vec<Entry> {
             profiles: Vec::new(),
             found: Found::Undecided,
         };
-        let found = ("open", Tone::Soft, "the lab is not whole".to_owned());
-        Entry { name: name(lab, &row), row, found }
+        Entry { row, found: ("open", Tone::Soft, "the lab is not whole".to_owned()) }
     })
     .collect()
 }
 
-/// Returns the name of a result in its section, whose title already names the stage or the axis.
-fn name(lab: &Lab, row: &Row) -> String {
-    let options: Vec<String> = match (row.stage, row.candidate.options.len()) {
-        (LabStage::Options, 1) => row.candidate.options.values().cloned().collect(),
-        (LabStage::Options | LabStage::Combinations, _) => {
-            row.candidate.options.iter().map(|(axis, option)| format!("{axis} {option}")).collect()
-        }
-        (LabStage::Engines | LabStage::Confirm, _) => return lab.title(&row.candidate),
-    };
-    outside::name(&options.join(", "))
-}
-
-/// Largest number of chart lines on one page of a lab, which is continued on further pages. Each
-/// line is a candidate over all profiles or under one.
-const LINES_MAX: usize = 50;
-
-/// Builds a section of a lab's page, or several where one page has no room for it.
-fn pieces(lab: &Lab, title: &str, anchor: &str, entries: &[&Entry]) -> Vec<Section> {
-    let lines = lab.profiles().len() + 1;
-    let piece = |(index, entries): (usize, &[&Entry])| {
-        let stage = entries[0].row.stage;
-        let launches = lab.replay.launches.iter().find(|launches| launches.stage == stage);
-        let reference = launches.map(|launches| &launches.candidate);
-        let links = |candidate| links(lab, stage, candidate);
-        let section = context! {
-            title,
-            anchor => format!("{anchor}-{}", index + 1),
-            // Title of the reference that the candidates are compared with.
-            reference => reference.map_or_else(String::new, |candidate| lab.title(candidate)),
-            profiles => lab.profiles().map(|index| lab.profile(index).text).collect::<Value>(),
-            rows => entries.iter().map(|entry| row(lab, entry)).collect::<Value>(),
-            charts => charts(lab, entries),
-            reference_runs => reference.map_or_else(Vec::new, links),
-            is_continued => index > 0,
-        };
-        (section, entries.len() * lines)
-    };
-    entries.chunks((LINES_MAX / lines).max(1)).enumerate().map(piece).collect()
-}
-
-/// Groups sections of a lab's page into pages of at most `LINES_MAX` chart lines.
-pub fn paged(sections: Vec<Section>) -> Vec<Vec<Value>> {
-    let mut pages: Vec<Vec<Value>> = vec![Vec::new()];
-    let mut lines = 0;
-    for (section, more) in sections {
-        if lines > 0 && lines + more > LINES_MAX {
-            pages.push(Vec::new());
-            lines = 0;
-        }
-        lines += more;
-        pages.last_mut().expect("there is always a page").push(section);
+/// Returns the name of a variant: its options, or its engine where it has none.
+pub fn name(lab: &Lab, candidate: &Candidate) -> String {
+    if *candidate == LabFile::plain(0) {
+        return format!("baseline, {}", lab.title(candidate));
     }
-    pages
+    // Options are tried on one engine, which the conclusion and the method name.
+    let engines: Vec<usize> = lab
+        .replay
+        .launches
+        .iter()
+        .map(|of| of.candidate.engine)
+        .filter(|engine| *engine != 0)
+        .collect();
+    if candidate.options.is_empty() || engines.contains(&candidate.engine) {
+        return lab.title(candidate);
+    }
+    let options = candidate.options.iter().map(|(axis, option)| format!("{axis} {option}"));
+    outside::name(&options.collect::<Vec<_>>().join(", "))
+}
+
+/// Returns the position of a variant on the page of its lab.
+fn anchor(lab: &Lab, candidate: &Candidate) -> String {
+    link::anchor(&format!("variant-{}", lab.title(candidate)))
 }
 
 /// True when a candidate has figures that can be compared: it was explored and did not fail.
@@ -150,93 +142,187 @@ fn has_figures(row: &Row) -> bool {
     !matches!(row.found, Found::Failed(_) | Found::NotExplored { .. })
 }
 
-/// Builds the row of a lab section's table: one candidate in one stage.
-fn row(lab: &Lab, entry: &Entry) -> Value {
-    let row = &entry.row;
-    let shown = |effect: Option<&Effect>| {
-        let effect = effect.filter(|_| has_figures(row));
-        (words::gain(effect), words::interval(effect))
-    };
-    let (gain, interval) = shown(row.effect.as_ref());
-    let pairs = row.effect.filter(|_| has_figures(row)).map(|effect| effect.pairs.to_string());
-    let under = |index| shown(row.profiles.get(index).and_then(Option::as_ref));
-    let (found, tone, reason) = entry.found.clone();
+/// Returns gain and interval of a result over all profiles as texts; `-` where it has no figures.
+fn shown(row: &Row) -> (String, String) {
+    let effect = row.effect.as_ref().filter(|_| has_figures(row));
+    (words::gain(effect), words::interval(effect))
+}
+
+/// Builds the row of a variant: its flags, its gain over all profiles, what was found, its runs.
+fn row(lab: &Lab, variant: &Variant) -> Value {
+    let Variant { candidate, .. } = variant;
+    let last = variant.last();
+    let (gain, interval) = last.map_or_else(none, |entry| shown(&entry.row));
+    let (found, tone, reason) =
+        last.map_or(("baseline", Tone::Soft, String::new()), |entry| entry.found.clone());
+    let flags = lab.own_flags(candidate);
     context! {
-        candidate => &entry.name,
-        flags => outside::command(&lab.file().flags(&row.candidate)),
+        variant => name(lab, candidate),
+        anchor => anchor(lab, candidate),
+        flags => outside::command(&flags),
         gain,
         interval,
-        pairs => pairs.unwrap_or_else(|| "-".to_owned()),
-        // Gain and interval under each profile.
-        profiles => lab.profiles().map(under).collect::<Value>(),
         found,
         tone,
         reason,
-        runs => links(lab, row.stage, &row.candidate),
+        // Runs under each profile.
+        runs => lab.profiles().map(|index| links(lab, candidate, index)).collect::<Value>(),
+        // Folder with the records of the runs; none for a variant that was not run.
+        records => records(lab, candidate),
     }
 }
 
-/// Returns links to the runs of a candidate in a stage: outer index is the profile, inner index the
-/// run.
-fn links(lab: &Lab, stage: LabStage, candidate: &Candidate) -> Vec<Vec<Link>> {
+fn none() -> (String, String) {
+    ("-".to_owned(), "-".to_owned())
+}
+
+/// Builds the row of a variant's result in one stage.
+fn stage(lab: &Lab, candidate: &Candidate, entry: &Entry) -> Value {
+    let row = &entry.row;
+    let (found, tone, reason) = entry.found.clone();
+    let (gain, interval) = shown(row);
+    let pairs = row.effect.filter(|_| has_figures(row)).map(|effect| effect.pairs);
+    context! {
+        stage => words::stage(row.stage),
+        variant => name(lab, candidate),
+        found,
+        tone,
+        reason,
+        gain,
+        interval,
+        pairs => format::or_dash(pairs, |pairs| pairs.to_string()),
+    }
+}
+
+/// Returns the latest stage that ran a candidate.
+fn latest(lab: &Lab, candidate: &Candidate) -> Option<LabStage> {
+    super::STAGES.into_iter().find(|stage| lab.launches(*stage, candidate).is_some())
+}
+
+/// Returns links to the runs of a candidate under a profile, in all stages.
+fn links(lab: &Lab, candidate: &Candidate, index: usize) -> Vec<Link> {
+    let stages = super::STAGES.into_iter().rev();
+    let runs = stages.flat_map(|stage| lab.runs_of(lab.launches(stage, candidate), index));
+    let mut links: Vec<Link> = Vec::new();
+    for run in runs {
+        let link = Link::run(run);
+        if links.iter().all(|known| known.target != link.target) {
+            links.push(Link { text: (links.len() + 1).to_string(), ..link });
+        }
+    }
+    links
+}
+
+/// Returns the folder of the registry that has the records of a candidate's runs.
+fn records(lab: &Lab, candidate: &Candidate) -> Option<Target> {
+    let stage = latest(lab, candidate)?;
     let launches = lab.launches(stage, candidate);
-    let of = |profile| {
-        let runs = lab.runs_of(launches, profile).into_iter().enumerate();
-        runs.map(|(index, run)| Link { text: (index + 1).to_string(), ..Link::run(run) }).collect()
-    };
-    lab.profiles().map(of).collect()
+    let run = lab.profiles().flat_map(|index| lab.runs_of(launches, index)).next()?;
+    // The record lies in a folder of its scenario.
+    let path = run.path.rsplitn(3, '/').nth(2)?;
+    Some(Target::Record { path: path.to_owned() })
 }
 
-/// Draws charts of the gain of each candidate: over all profiles, and under each profile.
-fn charts(lab: &Lab, entries: &[&Entry]) -> Vec<Chart> {
-    let overall = entries.iter().filter_map(|entry| {
-        let effect = entry.row.effect.as_ref().filter(|_| has_figures(&entry.row))?;
-        let found = entry.found.0;
-        let is_gain = matches!(found, "gain" | "confirmed");
-        let mark = if is_gain { ForestMark::Solid } else { ForestMark::Hollow };
-        Some(line(lab, &entry.name, found, effect, mark))
-    });
-    let each = entries.iter().filter(|entry| has_figures(&entry.row)).flat_map(|entry| {
-        let under = entry.row.profiles.iter().enumerate();
-        under.filter_map(|(index, effect)| {
-            let label = format!("{}, {}", entry.name, lab.profile(index).text);
-            Some(line(lab, &label, "", effect.as_ref()?, ForestMark::Hollow))
+/// Builds the table of a profile: the variants with their figures beside those of their reference.
+fn profile(lab: &Lab, variants: &[Variant], index: usize) -> Value {
+    let columns = METRICS.map(|name| lab.column(figure::metric(name)));
+    let with_figures = variants.iter().filter(|variant| variant.has_figures());
+    let of = |variant: &Variant| {
+        let runs = freshest(lab, &variant.candidate, index);
+        (!runs.is_empty()).then(|| {
+            context! {
+                variant => name(lab, &variant.candidate),
+                figures => columns.iter().map(|column| {
+                    cell(lab, column, &variant.candidate, index)
+                }).collect::<Value>(),
+                n => runs.len(),
+                validity => valid(&runs),
+            }
         })
-    });
-    let (overall, each): (Vec<_>, Vec<_>) = (overall.collect(), each.collect());
-    let reading = "Right is better. Inside the shaded floor nothing is called a gain.";
-    let captions = [
-        format!("With its interval. {reading} Filled: called a gain."),
-        format!("With its interval, to inform: no profile decides. {reading}"),
-    ];
-    let overall = chart("Gain over all profiles", &captions[0], overall);
-    let each = chart("Gain under each profile", &captions[1], each);
-    overall.into_iter().chain(each).collect()
-}
-
-/// Line of a gain chart, and the row of the chart's data table.
-type Line = (ForestRow, Vec<String>);
-
-fn line(lab: &Lab, label: &str, found: &str, effect: &Effect, mark: ForestMark) -> Line {
-    let (gain, interval) = (words::gain(Some(effect)), words::interval(Some(effect)));
-    let row = ForestRow {
-        label: label.to_owned(),
-        text: format!("{gain} {found}").trim_end().to_owned(),
-        effect_pct: effect.gain_pct,
-        interval_pct: Some(effect.interval_pct),
-        min_effect_pct: words::min_effect_pct(lab),
-        mark,
     };
-    let table = vec![label.to_owned(), gain, interval, effect.pairs.to_string()];
-    (row, table)
+    context! {
+        profile => lab.profile(index),
+        heads => columns.iter().map(Column::head).collect::<Value>(),
+        rows => with_figures.filter_map(of).collect::<Value>(),
+    }
 }
 
-/// Draws a chart of gains; `None` where `lines` is empty.
-fn chart(title: &str, caption: &str, lines: Vec<Line>) -> Option<Chart> {
-    let (rows, table): (Vec<ForestRow>, Vec<Vec<String>>) = lines.into_iter().unzip();
-    if rows.is_empty() {
+/// Builds a figure of a variant under a profile, with the change from its reference.
+fn cell(lab: &Lab, column: &Column, candidate: &Candidate, index: usize) -> Value {
+    let figure = lab.figure(column.metric, &freshest(lab, candidate, index), column.scale);
+    let found = changed(lab, column.metric, candidate, index..index + 1);
+    context! {
+        figure,
+        change => found.as_ref().map_or_else(String::new, |found| format::change(found.pct)),
+        interval => found.as_ref().map_or_else(String::new, |found| {
+            format!("{}, {} pairs", format::interval(found.interval_pct), found.pairs)
+        }),
+        worse => found.is_some_and(|found| found.is_better == Some(false)),
+    }
+}
+
+/// Returns the change of a metric from the reference of the candidate's latest stage to the
+/// candidate, over `profiles`; `None` for the baseline itself.
+pub fn changed(
+    lab: &Lab,
+    metric: &Metric,
+    candidate: &Candidate,
+    profiles: std::ops::Range<usize>,
+) -> Option<judge::lab::Change> {
+    let stage = latest(lab, candidate)?;
+    let reference = lab.replay.launches.iter().find(|launches| launches.stage == stage)?;
+    if reference.candidate == *candidate {
         return None;
     }
-    let heads = ["Candidate", "Gain", "95 % interval", "Pairs"];
-    Some(Chart::new(title, caption, forest(&rows), heads, table))
+    let sides = |index: usize| -> Sides<'_> {
+        let of =
+            |launches| lab.runs_of(launches, index).into_iter().map(|run| run.record).collect();
+        (of(lab.launches(stage, candidate)), of(Some(reference)))
+    };
+    change(metric, &profiles.map(sides).collect::<Vec<_>>(), &policy::standard().file)
+}
+
+/// Returns the runs of `candidate` under a profile, from the latest stage that has some; empty
+/// where none has.
+pub fn freshest<'a>(lab: &Lab<'a>, candidate: &Candidate, profile: usize) -> Vec<&'a Run<'a>> {
+    let of = |stage: &LabStage| lab.runs_of(lab.launches(*stage, candidate), profile);
+    super::STAGES.iter().map(of).find(|runs| !runs.is_empty()).unwrap_or_default()
+}
+
+/// Formats the validity of runs: `VALID` where all are, else the number of each kind.
+pub fn valid(runs: &[&Run]) -> String {
+    let names: Vec<&str> = runs.iter().map(|run| validity::headline(run.record).name()).collect();
+    let kinds = crate::catalog::distinct(names.iter().copied());
+    if let [only] = kinds.as_slice() {
+        return (*only).to_owned();
+    }
+    let count =
+        |kind: &&str| format!("{} {kind}", names.iter().filter(|name| *name == kind).count());
+    kinds.iter().map(count).collect::<Vec<_>>().join(", ")
+}
+
+/// Draws the gain of each variant over all profiles; `None` where none has one.
+fn forest(lab: &Lab, variants: &[Variant]) -> Option<Forest> {
+    let line = |variant: &Variant| {
+        let entry = variant.last()?;
+        let effect: Effect = entry.row.effect.filter(|_| has_figures(&entry.row))?;
+        let (gain, interval) = (words::gain(Some(&effect)), words::interval(Some(&effect)));
+        let is_gain = matches!(entry.found.0, "gain" | "confirmed");
+        Some(ForestRow {
+            group: String::new(),
+            label: name(lab, &variant.candidate),
+            text: format!("{gain} {}", entry.found.0),
+            tip: format!("{gain}, from {interval}; n = {} pairs", effect.pairs),
+            better_pct: effect.gain_pct,
+            interval_pct: Some(effect.interval_pct),
+            min_effect_pct: words::min_effect_pct(lab),
+            mark: if is_gain { ForestMark::Solid } else { ForestMark::Hollow },
+            page: None,
+            anchor: anchor(lab, &variant.candidate),
+        })
+    };
+    let title = words::objective(lab);
+    let caption = "Gain over all profiles against the baseline, with its interval; inside the shaded \
+                   minimum effect nothing is called a gain. Filled: called a gain.";
+    Forest::of(&format!("Gain in {title}"), caption, variants.iter().filter_map(line).collect())
 }

@@ -6,7 +6,7 @@ use schema::lab::{Combine, LabStage};
 use schema::metric::{Better, by_name};
 
 use super::Lab;
-use crate::format::{self, or_dash};
+use crate::format::{self, Scale, or_dash};
 use crate::outside;
 use crate::view::finding::Tone;
 
@@ -54,11 +54,9 @@ pub fn found(row: &Row) -> (&'static str, Tone, String) {
         Found::Gain => ("gain", Tone::Firm, String::new()),
         Found::NoGain => ("no gain", Tone::Soft, String::new()),
         Found::Dropped => {
-            ("dropped", Tone::Soft, "in the worse half of what was still open".to_owned())
+            ("stopped early", Tone::Soft, "in the worse half; not shown to be worse".to_owned())
         }
-        Found::Undecided => {
-            ("undecided", Tone::Soft, "its launches differ too much to say".to_owned())
-        }
+        Found::Undecided => ("undecided", Tone::Soft, "its runs differ too much to say".to_owned()),
         Found::Failed(failure) => {
             let share = failure
                 .survived
@@ -79,41 +77,48 @@ pub fn method(lab: &Lab) -> Vec<String> {
     let policy = policy::standard().file;
     let file = lab.file();
     let floor = min_effect_pct(lab);
-    let title = lab.metric().map_or("the objective", |metric| metric.title);
+    let title = objective(lab);
     let (first, second, last) = (policy.pairs_min, policy.screen_pairs, policy.confirm_pairs);
     let mut sentences = vec![
         format!(
-            "What counts is {title} under {} that count alike. Every launch is a fresh server and one \
-             run. Candidates and their reference are launched next to each other in blocks, one launch \
-             of each, so that a machine that wanders does so for all of them.",
+            "The objective is {title} under {} of equal weight. Every run has a fresh server. Variants \
+             and their reference run next to each other in blocks, one run of each, so that a change of \
+             the machine meets all of them.",
             match file.profiles.len() {
                 1 => "one profile".to_owned(),
                 count => format!("{count} profiles"),
             }
         ),
         format!(
-            "A gain is the ratio to the reference of the same block, averaged over profiles in \
-             logarithms. It is called one where it is {floor} % or more, the floor below which nothing \
-             is ever called a change, and where chance alone would show as much in fewer than \
-             {} of 100 cases. An option is without gain where it is sure by the same measure to be below \
-             the floor.",
-            format::exactly(policy.alpha * 100.0)
+            "A gain is the geometric mean of the ratios to the reference of the same block. It is called \
+             a gain where it is {floor} % or more, the minimum effect, at p < {}. A variant has no gain \
+             where it is shown, at the same p, to be below the minimum effect.",
+            format::exactly(policy.alpha)
         ),
         format!(
-            "After {first} launches each, and again after {second}, the worse half of those of which \
-             nothing is known is dropped (successive halving); {last} launches are the most. Dropped is \
-             not refuted: it was too little to go on with."
+            "After {first} runs each, and again after {second}, the worse half of the undecided variants \
+             is stopped early (successive halving): that does not show that they are worse. {last} runs \
+             are the most."
         ),
         format!(
-            "The best and the runner-up are launched {last} times anew beside the baseline. The p of no \
-             gain is adjusted for their number (Holm), and half the floor suffices, since an effect that \
-             was selected for its size comes out smaller. Intervals are of {} % confidence; those of \
-             single profiles inform and decide nothing.",
+            "The best variant and the runner-up are measured {last} times again beside the baseline. \
+             Their p is adjusted for their number (Holm), and half of the minimum effect is enough, since \
+             an effect that was selected for its size comes out smaller. Intervals have a confidence of \
+             {} %; those of single profiles and of other metrics decide nothing.",
             format::exactly(policy.confidence * 100.0)
         ),
     ];
     sentences.extend(bounds(lab));
     sentences
+}
+
+/// Returns title and unit of the objective's metric, such as `Total tokens/s`.
+pub fn objective(lab: &Lab) -> String {
+    let Some(metric) = lab.metric() else { return "an unknown metric".to_owned() };
+    match Scale::fit(metric.unit, 0.0).unit {
+        "/s" => format!("{}/s", metric.title),
+        _ => metric.title.to_owned(),
+    }
 }
 
 /// Returns the bounds of the lab's objective as one sentence; `None` without bounds.
@@ -125,7 +130,7 @@ fn bounds(lab: &Lab) -> Option<String> {
         format!("`{name}` {side} {}", format::exactly(*limit))
     });
     let each: Vec<String> = each.collect();
-    let sentence = format!("Under every profile the median has to keep {}.", each.join(", "));
+    let sentence = format!("Under every profile the median must be within {}.", each.join(", "));
     (!each.is_empty()).then(|| outside::message(&sentence))
 }
 
@@ -140,15 +145,15 @@ pub fn notices(lab: &Lab) -> Vec<String> {
     let retracted: Vec<&str> = lab.runs.iter().filter_map(|run| run.retracted.as_deref()).collect();
     if let Some(reason) = retracted.first() {
         let runs = match retracted.len() {
-            1 => "One of its runs was taken back".to_owned(),
-            count => format!("{count} of its runs were taken back"),
+            1 => "One of its runs was retracted".to_owned(),
+            count => format!("{count} of its runs were retracted"),
         };
         sentences.push(outside::message(&format!("{runs}: {reason}")));
     }
     if let Next::Round(round) = &lab.replay.next {
         sentences.push(format!(
-            "This lab has no conclusion: its runs do not answer all that it asks. The next round is of \
-             the stage {}, from block {} on.",
+            "This lab has no conclusion yet: runs are missing. The next round is of the stage {}, from \
+             block {} on.",
             stage(round.stage),
             round.block
         ));
@@ -156,7 +161,7 @@ pub fn notices(lab: &Lab) -> Vec<String> {
     let now = policy::standard().quoted;
     if let Some(then) = lab.campaign.policy.as_ref().filter(|then| then.sha256 != now.sha256) {
         sentences.push(outside::message(&format!(
-            "It was launched under the policy {}@{}; what follows is by {}@{}.",
+            "It ran under the policy {}@{}; the results below follow {}@{}.",
             then.id, then.rev, now.id, now.rev
         )));
     }
@@ -176,7 +181,7 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
             let options =
                 if names.is_empty() { "its options".to_owned() } else { names.join(", ") };
             sentences.push(outside::message(&format!(
-                "Of {} {}: {options}. Only the engine that is best by its own flags is tuned.",
+                "Options of {} {}: {options}. Only the engine that is best by its own flags is tuned.",
                 other.id, other.version
             )));
         }
@@ -190,10 +195,10 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
     sentences.truncate(LISTED_MAX);
     sentences.extend(match file.combine {
         Combine::Grid => None,
-        Combine::OneAtATime => Some("Options together: each was tried alone.".to_owned()),
+        Combine::OneAtATime => Some("Combinations of options: each was tried alone.".to_owned()),
         Combine::Staged => Some(
-            "Options together that did not help alone; of those that did, more than two at a time, \
-             but for the best of each axis all at once."
+            "Combinations of options that did not help alone; of those that did, combinations of more \
+             than two, except the best of each axis all at once."
                 .to_owned(),
         ),
     });
