@@ -1,0 +1,428 @@
+//! Recomputes the picks of a configuration: winner, margin, ties, evidence and limits, by the rules
+//! of docs/decisions/0046.
+
+use std::collections::BTreeSet;
+
+use super::pages::{Number, Page, Table};
+use super::records::{Figure, Records, Run, grouped, metric, newest};
+use super::tables::{Audit, compare_median, version};
+
+/// Largest medians that a pick may have, in microseconds, by title of the metric.
+const LIMITS: [(&str, f64); 2] = [("TTFT p50", 1e6), ("TPOT p50", 50e3)];
+
+/// Configuration with its figures.
+#[derive(Debug, Clone)]
+struct Tested<'r> {
+    runs: Vec<&'r Run>,
+    output: Figure,
+    times: [Option<Figure>; 2],
+}
+
+impl Tested<'_> {
+    fn engine(&self) -> &str {
+        &self.runs[0].engine
+    }
+
+    fn name(&self) -> String {
+        format!("{} {}", self.engine(), self.runs[0].release)
+    }
+
+    fn meets(&self) -> bool {
+        let within = |(time, (_, limit)): (&Option<Figure>, (&str, f64))| {
+            time.is_some_and(|figure| figure.median <= limit)
+        };
+        self.times.iter().zip(LIMITS).all(within)
+    }
+}
+
+/// Pick as it is recomputed.
+#[derive(Debug)]
+pub struct Pick<'r> {
+    model: String,
+    hardware: String,
+    is_published: bool,
+    load: String,
+    engines: usize,
+    /// Words by which pages say whether the limits are met.
+    limits: &'static str,
+    /// Configurations in the order of their rank.
+    ranked: Vec<Tested<'r>>,
+    /// Configurations that miss a limit, where others meet them.
+    missed: Vec<Tested<'r>>,
+}
+
+/// Ranks all configurations of `records`, one pick for each subject.
+pub fn picks(records: &Records) -> Vec<Pick<'_>> {
+    let standing = records.those(|run| !run.is_retracted && !run.is_copy && run.users.is_some());
+    let subjects = grouped(standing, |run| {
+        let load = (run.users.clone(), run.scenario.clone(), run.is_text);
+        (run.model.clone(), run.hardware.clone(), run.is_published, load)
+    });
+    subjects.into_iter().filter_map(|runs| rank(records, &runs)).collect()
+}
+
+fn rank<'r>(records: &'r Records, runs: &[&'r Run]) -> Option<Pick<'r>> {
+    let output = metric("Output tokens")?;
+    let setups = grouped(runs.iter().copied(), |run| {
+        (run.engine.clone(), run.release.clone(), run.config.clone())
+    });
+    let mut tested: Vec<Tested> = setups
+        .into_iter()
+        .filter_map(|runs| {
+            let runs = newest(&runs);
+            let figure = |title| records.figure(&metric(title)?, &runs);
+            let times = [figure(LIMITS[0].0), figure(LIMITS[1].0)];
+            Some(Tested { output: records.figure(&output, &runs)?, times, runs })
+        })
+        .collect();
+    let latest = |engine: &str| {
+        let own = tested.iter().filter(|of| of.engine() == engine);
+        own.map(|of| version(&of.runs[0].release)).max()
+    };
+    let is_latest: Vec<bool> =
+        tested.iter().map(|of| Some(version(&of.runs[0].release)) == latest(of.engine())).collect();
+    let mut keep = is_latest.into_iter();
+    tested.retain(|_| keep.next() == Some(true));
+    tested.sort_by(|a, b| b.output.median.total_cmp(&a.output.median));
+    let engines: BTreeSet<String> = tested.iter().map(|of| of.engine().to_owned()).collect();
+    let is_known = tested.iter().any(|of| of.times.iter().all(Option::is_some));
+    let is_met = tested.iter().any(Tested::meets);
+    let limits = match (is_met, is_known) {
+        (true, _) => "within the limits",
+        (false, true) => "no tested setup meets the limits at this load",
+        (false, false) => "the reports have no sound TTFT and TPOT to compare with the limits",
+    };
+    let (ranked, missed): (Vec<_>, Vec<_>) =
+        tested.into_iter().partition(|of| !is_met || of.meets());
+    let first = *ranked.first()?.runs.first()?;
+    let text = if first.is_text { ", text prompts" } else { "" };
+    Some(Pick {
+        model: first.model.clone(),
+        hardware: first.hardware.clone(),
+        is_published: first.is_published,
+        load: format!("{}, {}{text}", first.users.as_deref()?, first.scenario),
+        engines: engines.len(),
+        limits,
+        ranked,
+        missed,
+    })
+}
+
+impl Pick<'_> {
+    fn first(&self) -> &Tested<'_> {
+        &self.ranked[0]
+    }
+
+    fn ties(&self) -> Vec<&Tested<'_>> {
+        let output = metric("Output tokens").expect("a metric");
+        let others = self.ranked.iter().skip(1);
+        others.filter(|of| of.output.ties_with(&self.first().output, &output)).collect()
+    }
+
+    /// Checks the words about the lead over other engines.
+    fn lead(&self, stated: &str) -> Result<(), String> {
+        let first = self.first();
+        let (ties, of_other) = (self.ties(), |of: &&Tested| of.engine() != first.engine());
+        if ties.iter().any(of_other) {
+            let mut names: Vec<String> = ties.iter().map(|of| of.name()).collect();
+            names.dedup();
+            return same(stated, &format!("tie with {}", names.join(", ")));
+        }
+        let behind = self.ranked.iter().skip(1 + ties.len()).find(of_other);
+        let Some(next) = behind else {
+            if self.engines > 1 {
+                return self.alone(stated);
+            }
+            let how = if self.is_published { "published" } else { "measured" };
+            return same(stated, &format!("the only engine {how} at this load"));
+        };
+        let times = first.output.median / next.output.median;
+        let exact = format!("{times:.4} times {}", next.name());
+        let (number, exact_number) = match stated.split_once(" times ") {
+            Some((number, name)) if name.starts_with(&next.name()) && times >= 2.0 => {
+                (number, times)
+            }
+            _ => match stated.split_once(" % over ") {
+                Some((number, name)) if name.starts_with(&next.name()) => {
+                    (number, (times - 1.0) * 100.0)
+                }
+                _ => return Err(exact),
+            },
+        };
+        match Number::parse(number) {
+            Some(number) if number.is(exact_number) => Ok(()),
+            _ => Err(exact),
+        }
+    }
+
+    /// Checks the words about an engine that is alone within the limits, with the limits that the
+    /// fastest other engine misses.
+    fn alone(&self, stated: &str) -> Result<(), String> {
+        let other = self.missed.iter().find(|of| of.engine() != self.first().engine());
+        let other = other.ok_or("an engine that misses the limits")?;
+        let exact = || format!("{} {:?} {:?}", other.name(), other.output, other.times);
+        let start = format!("the only engine within the limits: {}, ", other.name());
+        let rest = stated.strip_prefix(&start).ok_or_else(exact)?;
+        let (figure, misses) = rest.split_once(", misses ").ok_or_else(exact)?;
+        compare_median(figure, Some(other.output), 1.0)?;
+        let beyond = LIMITS.iter().zip(other.times);
+        let beyond =
+            beyond.filter(|((_, limit), time)| time.is_none_or(|time| time.median > *limit));
+        let mut named = misses.split(" and ");
+        for ((title, limit), exact_time) in beyond {
+            let shown = named.next().and_then(|text| text.strip_prefix(&format!("{title} (")));
+            let shown = shown.and_then(|text| text.strip_suffix(')')).ok_or_else(exact)?;
+            let (shown, shown_limit) = shown.split_once(", limit ").ok_or_else(exact)?;
+            time(shown, exact_time)?;
+            limit_is(shown_limit, *limit)?;
+        }
+        if named.next().is_none() { Ok(()) } else { Err(exact()) }
+    }
+
+    fn evidence(&self) -> String {
+        let origin =
+            if self.is_published { "published elsewhere, not verified" } else { "measured" };
+        let runs = &self.first().runs;
+        let mut parts = vec![origin.to_owned(), format!("n = {}", self.first().output.n)];
+        let day = runs.iter().map(|run| run.day()).max().unwrap_or_default();
+        parts.extend((!day.is_empty()).then(|| day.to_owned()));
+        parts.extend((self.engines > 1).then(|| format!("of {} engines", self.engines)));
+        parts.join(", ")
+    }
+
+    /// Checks everything that a page states about the pick.
+    fn check(&self, stated: &Shown, audit: &mut Audit) {
+        let what =
+            |name: &str| format!("pick {} {} {}: {name}", self.model, self.hardware, self.load);
+        let line = stated.line;
+        let first = self.first();
+        audit.note(line, &what("winner"), &stated.engine, same(&stated.engine, &first.name()));
+        let figure = compare_median(&stated.figure, Some(first.output), 1.0);
+        audit.note(line, &what("output tokens/s"), &stated.figure, figure);
+        let lead = stated.lead.trim_end_matches([';', ' ']);
+        audit.note(line, &what("lead"), lead, self.lead(lead));
+        let evidence = same(&stated.evidence, &self.evidence());
+        audit.note(line, &what("evidence"), &stated.evidence, evidence);
+        audit.note(line, &what("limits"), &stated.limits, same(&stated.limits, self.limits));
+        for ((title, _), (text, exact)) in LIMITS.iter().zip(stated.times.iter().zip(first.times)) {
+            audit.note(line, &what(title), text, time(text, exact));
+        }
+    }
+}
+
+/// Pick as a page states it.
+#[derive(Debug, Default)]
+struct Shown {
+    line: usize,
+    engine: String,
+    figure: String,
+    lead: String,
+    evidence: String,
+    times: [String; 2],
+    limits: String,
+}
+
+fn same(stated: &str, exact: &str) -> Result<(), String> {
+    if stated == exact { Ok(()) } else { Err(exact.to_owned()) }
+}
+
+/// Compares `1,690 ms`, `181 s` or `not reported` with a median in microseconds.
+fn time(stated: &str, exact: Option<Figure>) -> Result<(), String> {
+    let Some(figure) = exact else { return same(stated, "not reported") };
+    let wrong = || format!("{} us", figure.median);
+    let (number, unit) = stated.split_once(' ').ok_or_else(wrong)?;
+    let divisor = if unit == "s" { 1e6 } else { 1e3 };
+    let number = Number::parse(number).ok_or_else(wrong)?;
+    if number.is(figure.median / divisor) { Ok(()) } else { Err(wrong()) }
+}
+
+/// Compares `1,000 ms` or `1 s` with a limit in microseconds.
+fn limit_is(stated: &str, limit: f64) -> Result<(), String> {
+    let wrong = || format!("{limit} us");
+    let (number, unit) = stated.split_once(' ').ok_or_else(wrong)?;
+    let divisor = if unit == "s" { 1e6 } else { 1e3 };
+    let number: f64 = number.replace(',', "").parse().map_err(|_| wrong())?;
+    if number == limit / divisor { Ok(()) } else { Err(wrong()) }
+}
+
+/// Checks the sentences of a page that state the limits of a pick.
+fn limits(page: &Page, audit: &mut Audit) {
+    for line in &page.lines {
+        for (title, limit) in LIMITS {
+            let Some((_, rest)) = line.text.split_once(&format!("{title} up to ")) else {
+                continue;
+            };
+            let words: Vec<&str> = rest.split_whitespace().take(2).collect();
+            let stated = words.join(" ").trim_end_matches(['.', ',', ';']).to_owned();
+            audit.note(
+                line.number,
+                &format!("limit of {title}"),
+                &stated,
+                limit_is(&stated, limit),
+            );
+        }
+    }
+}
+
+/// Checks all picks of a page, in tables, in sections and in the card of the first screen.
+pub fn check(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
+    let tables: Vec<&Table> =
+        page.tables.iter().filter(|table| table.has(&["Users", "Lead", "Evidence"])).collect();
+    let mut listed = Vec::new();
+    for table in &tables {
+        for (line, row) in &table.rows {
+            let shown = row_of(table, *line, row);
+            let users = table.cell(row, "Users");
+            let (model, hardware) = (table.cell(row, "Model"), table.cell(row, "Hardware"));
+            let is_published = shown.evidence.starts_with("published");
+            let found = picks.iter().find(|pick| {
+                (pick.model.as_str(), pick.hardware.as_str()) == (model, hardware)
+                    && pick.is_published == is_published
+                    && words(&pick.load) == words(users)
+            });
+            listed.push((model.to_owned(), hardware.to_owned(), words(users)));
+            match found {
+                Some(pick) => pick.check(&shown, audit),
+                None => audit.note(*line, "pick", users, Err("no such pick".to_owned())),
+            }
+        }
+    }
+    let is_full =
+        !page.lines.iter().any(|line| line.text.starts_with("and ") && line.text.contains(" more"));
+    if !tables.is_empty() && is_full {
+        for pick in picks {
+            let key = (pick.model.clone(), pick.hardware.clone(), words(&pick.load));
+            let found = if listed.contains(&key) { Ok(()) } else { Err("a pick".to_owned()) };
+            audit.note(0, &format!("pick {} {} {}", key.0, key.1, pick.load), "nothing", found);
+        }
+    }
+    limits(page, audit);
+    cards(picks, page, address, audit);
+}
+
+/// Words of a load without the signs that differ between the forms of a page.
+fn words(load: &str) -> String {
+    load.replace(',', "")
+}
+
+fn row_of(table: &Table, line: usize, row: &[String]) -> Shown {
+    let cell = |name: &str| table.cell(row, name).to_owned();
+    let lead = cell("Lead");
+    // The words about limits follow the lead where they are not met.
+    let unmet = ["no tested setup", "the reports have"];
+    let place = unmet.iter().find_map(|start| lead.find(start)).unwrap_or(lead.len());
+    let (lead, limits) = lead.split_at(place);
+    let limits = if limits.is_empty() { "within the limits" } else { limits };
+    Shown {
+        line,
+        engine: cell("Configuration"),
+        figure: cell("Output tokens/s"),
+        lead: lead.trim_end_matches([';', ' ']).to_owned(),
+        evidence: cell("Evidence"),
+        times: [cell("TTFT p50"), cell("TPOT p50")],
+        limits: limits.to_owned(),
+    }
+}
+
+/// Checks the cards of picks: the winner's line, and the lines that follow it.
+fn cards(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
+    let parts: Vec<&str> = address.trim_end_matches("/index.html").split('/').collect();
+    let place = match &parts[..] {
+        [.., "picks" | "pick", model, hardware] => {
+            Some((model.to_string(), hardware.trim_end_matches(".md").to_owned()))
+        }
+        _ => None,
+    };
+    let mut is_published = false;
+    let mut load = String::new();
+    let mut pick: Option<&Pick> = None;
+    for (index, line) in page.lines.iter().enumerate() {
+        let text = line.text.trim();
+        if let Some(heading) = text.strip_prefix("## ") {
+            is_published = heading.starts_with("Published");
+        }
+        if let Some(heading) = text.strip_prefix("### ") {
+            heading.clone_into(&mut load);
+        }
+        // The first screen names model, hardware and load in the line above its card.
+        let (place, load) = match (&place, text.split_once(" output tokens/s")) {
+            (Some(place), _) => (place.clone(), load.clone()),
+            (None, Some(_)) => {
+                match index.checked_sub(1).map(|above| page.lines[above].text.as_str()) {
+                    Some(above) => {
+                        let Some((model, rest)) = above.split_once(" on ") else { continue };
+                        let Some((hardware, load)) = rest.split_once(", ") else { continue };
+                        ((model.to_owned(), hardware.to_owned()), load.to_owned())
+                    }
+                    None => continue,
+                }
+            }
+            (None, None) => continue,
+        };
+        if let Some((name, rest)) = text.split_once(" output tokens/s") {
+            if let Some((kind, tested)) = name.trim_start_matches("- ").split_once(": ")
+                && ["Tie", "Next engine"].contains(&kind)
+            {
+                let next = pick.map(|pick| pick.other(kind, tested));
+                let found = next.unwrap_or_else(|| Err("no pick".to_owned()));
+                audit.note(line.number, &format!("{kind} of {load}"), tested, found);
+                continue;
+            }
+            pick = picks.iter().find(|pick| {
+                (&pick.model, &pick.hardware) == (&place.0, &place.1)
+                    && pick.is_published == (is_published || rest.contains("published elsewhere"))
+                    && words(&pick.load) == words(&load)
+            });
+            let rest: Vec<&str> =
+                page.lines[index + 1..].iter().take(2).map(|l| l.text.trim()).collect();
+            let all = format!("{} {}", text.trim_start_matches("- "), rest.join(" "));
+            match (pick, card(line.number, &all)) {
+                (Some(pick), Some(shown)) => pick.check(&shown, audit),
+                (_, shown) => {
+                    let stated = format!("{shown:?} of {load}");
+                    audit.note(line.number, "card", &stated, Err("a pick".to_owned()));
+                }
+            }
+        }
+    }
+}
+
+impl Pick<'_> {
+    /// Checks the line about a configuration that ties with the winner or follows it, given as name
+    /// and figure.
+    fn other(&self, kind: &str, stated: &str) -> Result<(), String> {
+        let ties = self.ties();
+        let behind = self.ranked.iter().skip(1 + ties.len());
+        let next = behind.filter(|of| of.engine() != self.first().engine()).take(1);
+        let known: Vec<&Tested> = if kind == "Tie" { ties } else { next.collect() };
+        let fits = known.iter().any(|of| {
+            let figure =
+                stated.strip_prefix(&of.name()).map(|rest| rest.trim_start_matches([',', ' ']));
+            figure.is_some_and(|figure| compare_median(figure, Some(of.output), 1.0).is_ok())
+        });
+        let names = || known.iter().map(|of| format!("{} {}", of.name(), of.output.median));
+        if fits { Ok(()) } else { Err(names().collect::<Vec<_>>().join(" or ")) }
+    }
+}
+
+/// Parses a card: `ENGINE: FIGURE output tokens/s, LEAD; EVIDENCE. TTFT p50 T, TPOT p50 T: LIMITS.`
+fn card(line: usize, text: &str) -> Option<Shown> {
+    let (head, rest) = text.split_once(" output tokens/s")?;
+    let mut names = head.splitn(3, ' ');
+    let (engine, release) = (names.next()?, names.next()?.trim_end_matches(':'));
+    let figure = names.next()?.to_owned();
+    let (lead, rest) = rest.trim_start_matches([',', ' ']).split_once("; ")?;
+    let (evidence, rest) = rest.split_once(". TTFT p50 ")?;
+    let (ttft, rest) = rest.split_once(", TPOT p50 ")?;
+    let (tpot, rest) = rest.split_once(": ")?;
+    let (limits, _) = rest.split_once('.')?;
+    Some(Shown {
+        line,
+        engine: format!("{engine} {release}"),
+        figure,
+        lead: lead.to_owned(),
+        evidence: evidence.to_owned(),
+        times: [ttft.to_owned(), tpot.to_owned()],
+        limits: limits.to_owned(),
+    })
+}
