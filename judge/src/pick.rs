@@ -118,6 +118,19 @@ pub struct Pick<'a> {
     pub ties: Vec<Tested<'a>>,
     /// Best configuration of another engine that does not tie; `None` where there is none.
     pub next: Option<Tested<'a>>,
+    /// Best configuration of each engine of which none meets the limits that others meet, highest
+    /// throughput first.
+    pub missed: Vec<Missed<'a>>,
+}
+
+/// Configuration that misses limits which others meet.
+#[derive(Debug, Clone)]
+pub struct Missed<'a> {
+    /// Configuration with its figures.
+    pub tested: Tested<'a>,
+    /// Limits that it misses, each with the median that misses it; `None` where no run has the
+    /// metric.
+    pub limits: Vec<(Limit, Option<f64>)>,
 }
 
 /// Lead of a pick's first configuration over those of other engines.
@@ -126,7 +139,10 @@ pub enum Lead<'p, 'a> {
     /// Only: no other engine has a figure, so there is no ranking.
     Only,
     /// Alone: no other engine meets the limits.
-    Alone,
+    Alone {
+        /// Fastest configuration of another engine, with the limits that it misses.
+        other: &'p Missed<'a>,
+    },
     /// Tie: a configuration of another engine cannot be told from the first.
     Tie,
     /// Ahead of the best configuration of another engine.
@@ -148,7 +164,7 @@ impl<'a> Pick<'a> {
             return Lead::Tie;
         }
         let Some(next) = &self.next else {
-            return if self.engines == 1 { Lead::Only } else { Lead::Alone };
+            return self.missed.first().map_or(Lead::Only, |other| Lead::Alone { other });
         };
         let (ours, theirs) = (self.first.throughput.median, next.throughput.median);
         // A figure of zero is not ranked, so the quotient is finite.
@@ -206,6 +222,16 @@ impl<'a> Tested<'a> {
     }
 }
 
+impl<'a> Missed<'a> {
+    fn of(tested: Tested<'a>, limits: &[Limit]) -> Self {
+        let beyond = limits.iter().filter(|limit| !limit.is_met(&tested.setup.runs));
+        let median = |limit: &Limit| {
+            of_metric(limit.metric, tested.setup.runs.iter().copied()).map(|found| found.median)
+        };
+        Self { limits: beyond.map(|limit| (*limit, median(limit))).collect(), tested }
+    }
+}
+
 /// Ranks the configurations that share `subject`; `None` where none has a throughput.
 fn rank<'a>(subject: Subject, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Option<Pick<'a>> {
     let metric = by_name(METRIC)?;
@@ -222,14 +248,19 @@ fn rank<'a>(subject: Subject, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Optio
         (false, true) => Limits::NotMet,
         (false, false) => Limits::Unknown,
     };
-    tested.retain(|of| found != Limits::Met || meets(of));
+    let (tested, mut beyond): (Vec<Tested>, Vec<Tested>) =
+        tested.into_iter().partition(|of| found != Limits::Met || meets(of));
+    let mut known: BTreeSet<String> =
+        tested.iter().map(|of| of.setup.cell.engine.clone()).collect();
+    beyond.retain(|of| known.insert(of.setup.cell.engine.clone()));
+    let missed = beyond.into_iter().map(|of| Missed::of(of, limits)).collect();
     let mut rest = tested.into_iter();
     let first = rest.next()?;
     let (ties, behind): (Vec<Tested>, Vec<Tested>) =
         rest.partition(|of| overlap(metric, &first.throughput, &of.throughput));
     let mut others = behind.into_iter();
     let next = others.find(|of| of.setup.cell.engine != first.setup.cell.engine);
-    Some(Pick { subject, engines, limits: found, first, ties, next })
+    Some(Pick { subject, engines, limits: found, first, ties, next, missed })
 }
 
 /// Keeps the configurations of the latest release of each engine. It does not depend on limits, so a
@@ -259,16 +290,20 @@ fn overlap(metric: &Metric, a: &Summary, b: &Summary) -> bool {
 }
 
 /// Returns the pick among `picks` that stands for all of them where there is room for one: measured
-/// before published, one that meets the limits before one that does not, then the most engines,
-/// then the most users, then the first. `None` without picks.
+/// before published, the newest campaign first, then one that meets the limits before one that does
+/// not, then the most engines, then the most users, then the first. `None` without picks.
 pub fn foremost<'p, 'a>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Option<&'p Pick<'a>>
 where
     'a: 'p,
 {
     picks.min_by_key(|pick| {
         let is_met = pick.limits == Limits::Met;
+        let campaigns = pick.first.setup.runs.iter().filter_map(|run| run.campaign.as_ref());
+        // Ids of campaigns are ULIDs, so they sort by time.
+        let newest = campaigns.map(|slot| slot.id.as_str()).max();
+        let rank = Reverse((newest, is_met, pick.engines, pick.subject.users));
         // `min_by_key` returns the first of equal picks.
-        (pick.subject.is_published, Reverse((is_met, pick.engines, pick.subject.users)))
+        (pick.subject.is_published, rank)
     })
 }
 
@@ -330,7 +365,40 @@ mod tests {
         assert_eq!(next.setup.cell.engine, "a");
         let fast = four.first.tpot.as_ref().expect("a TPOT").median;
         let strict = picks(&registry, &limits_of(1e9, fast));
-        assert!(matches!(strict[1].lead(), Lead::Alone), "`a` is too slow");
+        let Lead::Alone { other } = strict[1].lead() else { panic!("{:?}", strict[1].lead()) };
+        let missed: Vec<&str> = other.limits.iter().map(|(limit, _)| limit.metric.name).collect();
+        assert_eq!((other.tested.setup.cell.engine.as_str(), missed), ("a", vec!["tpot_us_p50"]));
+        assert!(other.limits[0].1 > Some(fast), "by how much it misses the limit is known");
+    }
+
+    #[test]
+    fn each_engine_that_misses_a_limit_is_named_once_and_none_where_all_miss_one() {
+        let mut twice = runs("b", 4, 3, 0.5);
+        for run in &mut twice {
+            run.server.as_mut().expect("a server").variant = Some("slow".to_owned());
+        }
+        let records = [runs("a", 4, 1, 4.0), runs("b", 4, 2, 1.0), twice, runs("c", 4, 4, 0.8)];
+        let registry = registry(records.concat());
+        let fast = picks(&registry, &[])[0].first.tpot.as_ref().expect("a TPOT").median;
+        let strict = limits_of(1e9, fast);
+        let found = picks(&registry, &strict).remove(0);
+        let missed = found.missed.iter().map(|of| (of.tested.setup.cell.clone(), of.limits.len()));
+        let missed: Vec<(String, bool, usize)> = missed
+            .map(|(cell, limits)| (cell.engine, cell.config.ends_with("slow"), limits))
+            .collect();
+        assert_eq!(missed, [("b".to_owned(), false, 1), ("c".to_owned(), false, 1)]);
+        let none_meets = limits_of(1e9, 1.0);
+        assert!(picks(&registry, &none_meets)[0].missed.is_empty());
+    }
+
+    #[test]
+    fn the_newest_campaign_stands_for_all_even_where_it_has_fewer_engines() {
+        let records = [runs("a", 4, 1, 4.0), runs("b", 4, 2, 1.0), runs("a", 1, 3, 1.0)];
+        let registry = registry(records.concat());
+        let found = picks(&registry, &limits_of(1e9, 1e9));
+        let foremost = foremost(found.iter()).expect("a pick");
+        assert_eq!((foremost.subject.users, foremost.engines), (Users::Closed(1), 1));
+        assert_eq!(found.iter().map(|pick| pick.engines).max(), Some(2));
     }
 
     #[test]

@@ -264,8 +264,10 @@ pub fn sentences(rows: &[Row], page: &Page, address: &str, audit: &mut Audit) {
     let mut section = "";
     for line in &page.lines {
         let text = &line.text;
-        if let Some(heading) = text.strip_prefix("## ") {
-            section = heading;
+        if let Some((name, _)) = text.split_once(": ")
+            && !name.contains(' ')
+        {
+            section = name;
         }
         let is_verdict = ["SHIP", "HOLD", "INCONCLUSIVE"].iter().any(|word| text.starts_with(word))
             || text.starts_with("Latest release: ");
@@ -288,7 +290,8 @@ pub fn sentences(rows: &[Row], page: &Page, address: &str, audit: &mut Audit) {
 
 impl Pair {
     /// True where a line of a page is about this pair: the page's address is that of the pair, or of
-    /// its candidate, or the line names both. `section` is the heading above the line.
+    /// its candidate, or the line names both. `section` names the hardware
+    /// that a section above the line is about.
     fn is_of(&self, text: &str, address: &str, release: Option<[&str; 3]>, section: &str) -> bool {
         if let Some(pair) = Self::of(address) {
             return pair == *self;
@@ -296,7 +299,7 @@ impl Pair {
         let folder = format!("{}/{}/", self.engine, self.candidate);
         let rest = address.split_once(&folder).map(|(_, rest)| rest);
         if ["README.md", "index.html"].iter().any(|name| rest == Some(*name)) {
-            return section.contains(&self.hardware);
+            return section == self.hardware;
         }
         let own = [self.engine.as_str(), &self.candidate, &self.hardware];
         release == Some(own)
