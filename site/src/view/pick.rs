@@ -4,13 +4,13 @@
 
 use judge::best::Limit;
 use judge::diff::words::plural;
-use judge::pick::{self, Lead, Limits, Pick, Tested, Users};
+use judge::pick::{self, Lead, Limits, Missed, Pick, Tested, Users};
 use judge::summary::Summary;
 use minijinja::{Value, context};
 use schema::metric::Unit;
 
+use super::command::{self, Serve};
 use super::figure::Figure;
-use super::model::serve_line;
 use super::release::day;
 use crate::catalog::{self, ReleaseKey};
 use crate::format::{self, Scale};
@@ -65,7 +65,8 @@ pub fn view(judged: &Judged, model: &str, hardware: &str) -> Value {
 /// `qwen3-8b on a100-80g: lmdeploy, sglang and vllm`.
 pub fn title(judged: &Judged, model: &str, hardware: &str) -> String {
     let tested = judged.picks_of(Some(model), Some(hardware)).flat_map(|pick| {
-        [Some(&pick.first), pick.next.as_ref()].into_iter().flatten().chain(&pick.ties)
+        let missed = pick.missed.iter().map(|missed| &missed.tested);
+        [&pick.first].into_iter().chain(&pick.next).chain(&pick.ties).chain(missed)
     });
     let mut engines: Vec<&str> = tested.map(|of| of.setup.cell.engine.as_str()).collect();
     engines.sort_unstable();
@@ -83,12 +84,13 @@ fn listed(names: &[&str]) -> String {
 
 /// Formats the limits that a pick must meet: `TTFT p50 up to 1 s and TPOT p50 up to 50 ms`.
 pub fn limits() -> String {
-    let shown = |limit: &Limit| {
-        let scale = Scale::fit(limit.metric.unit, limit.value);
-        let value = format::exactly(limit.value / scale.divisor);
-        format!("{} up to {value} {}", limit.metric.title, scale.unit)
-    };
+    let shown = |limit: &Limit| format!("{} up to {}", limit.metric.title, limit_value(limit));
     pick::limits().iter().map(shown).collect::<Vec<_>>().join(" and ")
+}
+
+fn limit_value(limit: &Limit) -> String {
+    let scale = Scale::fit(limit.metric.unit, limit.value);
+    format!("{} {}", format::exactly(limit.value / scale.divisor), scale.unit)
 }
 
 /// Formats a number of users.
@@ -104,6 +106,8 @@ pub fn users(users: Users) -> String {
 /// model and hardware.
 fn line(pick: &Pick) -> Value {
     let Pick { subject, first, .. } = pick;
+    let serve = serve(first);
+    let run = first.setup.runs.first();
     let (model, hardware) = (subject.model.clone(), subject.hardware.clone());
     let text = if subject.is_text { ", text prompts" } else { "" };
     let load = format!("{}, {}{text}", users(subject.users), subject.scenario);
@@ -127,9 +131,13 @@ fn line(pick: &Pick) -> Value {
         is_met => pick.limits == Limits::Met,
         ties => pick.ties.iter().map(rival).collect::<Value>(),
         next => pick.next.as_ref().map(rival),
+        missed => pick.missed.iter().map(missed).collect::<Value>(),
         evidence => evidence(pick),
-        // Command that started the server; empty where no run recorded it.
-        command => command(first),
+        // Command that started the server, and notes on it; empty where no run recorded it.
+        command => serve.line,
+        notes => serve.notes.iter().map(|note| outside::message(note)).collect::<Vec<_>>().join(" "),
+        // Command that builds and serves the release from a clone; none for other engines.
+        from_clone => run.and_then(|run| command::from_clone(run)),
     }
 }
 
@@ -140,6 +148,26 @@ fn rival(tested: &Tested) -> Value {
         config => config(tested),
         figure => Figure::median(&tested.throughput, Scale::PER_SECOND),
     }
+}
+
+/// Builds the line of a configuration that misses limits, with the limits that it misses.
+fn missed(missed: &Missed) -> Value {
+    context! { misses => misses(missed), ..rival(&missed.tested) }
+}
+
+/// Formats the limits that a configuration misses: `TTFT p50 (7,840 ms, limit 1,000 ms)`.
+fn misses(missed: &Missed) -> String {
+    let one = |(limit, median): &(Limit, Option<f64>)| {
+        let value = median.map_or_else(|| "not reported".to_owned(), time_of);
+        format!("{} ({value}, limit {})", limit.metric.title, limit_value(limit))
+    };
+    missed.limits.iter().map(one).collect::<Vec<_>>().join(" and ")
+}
+
+/// Formats a time in microseconds with its unit, to three digits.
+fn time_of(us: f64) -> String {
+    let scale = Scale::fit(Unit::Microseconds, us);
+    format!("{} {}", format::rounded(us / scale.divisor, None), scale.unit)
 }
 
 fn engine(tested: &Tested) -> Link {
@@ -156,9 +184,9 @@ fn config(tested: &Tested) -> String {
     tested.setup.runs.first().map(|run| outside::message(&catalog::config(run))).unwrap_or_default()
 }
 
-fn command(tested: &Tested) -> String {
-    let mut lines = tested.setup.runs.iter().rev();
-    lines.find_map(|run| serve_line(run.server.as_ref()?)).unwrap_or_default()
+fn serve(tested: &Tested) -> Serve {
+    let mut runs = tested.setup.runs.iter().rev();
+    runs.find_map(|run| command::serve(run)).unwrap_or_default()
 }
 
 /// Formats the median of a time with its unit; `not reported` where there is none.
@@ -176,7 +204,12 @@ fn lead(pick: &Pick) -> String {
             "the only engine published at this load".to_owned()
         }
         Lead::Only => "the only engine measured at this load".to_owned(),
-        Lead::Alone => "the only engine within the limits".to_owned(),
+        Lead::Alone { other } => format!(
+            "the only engine within the limits: {}, {}, misses {}",
+            name(&other.tested),
+            Figure::median(&other.tested.throughput, Scale::PER_SECOND).shown(),
+            misses(other)
+        ),
         Lead::Tie => {
             let tied: Vec<String> = pick.ties.iter().map(name).collect();
             format!("tie with {}", catalog::distinct(tied).join(", "))

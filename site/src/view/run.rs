@@ -6,9 +6,9 @@ use schema::run::{Check, Level, RunRecord, Summary};
 use serde_json::Value as Json;
 
 use super::figure::{self, Column, Figure};
-use super::model::{commands, note, state};
+use super::model::{note, state};
 use super::release::day;
-use super::{charts, fact, finding};
+use super::{charts, command, fact, finding};
 use crate::catalog::{self, ReleaseKey, Run};
 use crate::format::{self, Scale};
 use crate::link::{Link, Target};
@@ -47,7 +47,7 @@ pub fn view(run: &Run) -> Value {
         chart => cells.first().and_then(charts::latencies),
         groups,
         checks => checks(run),
-        commands => commands(&record.model.id, &cells, &runs),
+        commands => command::of_model(&record.model.id, &cells, &runs),
         configuration => fact::configuration(&runs),
         // Fields that the record does not know, with the reasons.
         absent => absent.collect::<Value>(),

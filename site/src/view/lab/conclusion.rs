@@ -11,8 +11,8 @@ use super::{Lab, words};
 use crate::catalog::Run;
 use crate::format::Scale;
 use crate::outside;
+use crate::view::command;
 use crate::view::figure::{self, Column};
-use crate::view::model::serve_line;
 
 /// Names of the metrics that are shown in addition to the lab's objective.
 const OTHERS: [&str; 2] = ["ttft_us_p50", "tpot_us_p50"];
@@ -101,8 +101,8 @@ fn serve(lab: &Lab, candidate: &Candidate) -> String {
         let launches = lab.launches(*stage, candidate);
         lab.profiles().flat_map(move |profile| lab.runs_of(launches, profile))
     });
-    let mut lines = runs.filter_map(|run| serve_line(run.record.server.as_ref()?));
-    lines.next().unwrap_or_default()
+    let mut lines = runs.filter_map(|run| command::serve(run.record));
+    lines.next().map(|serve| serve.line).unwrap_or_default()
 }
 
 /// Returns the runs of `candidate` under a profile, from the latest stage that has some; empty
