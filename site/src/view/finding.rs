@@ -189,10 +189,9 @@ pub fn caveats(cells: &[Cell]) -> Vec<String> {
         let (is, all) = (if count == 1 { "is" } else { "are" }, runs.len());
         let affects = words::families(rule.affects);
         Some(format!(
-            "{count} of {all} runs {is} {}, because the check \"{}\" ({id}) failed: {} It affects \
-             {affects}.",
+            "{count} of {all} runs {is} {}: {} ({id}). {} It affects {affects}.",
             verdict.name(),
-            rule.title,
+            rule.finding,
             rule.why
         ))
     };
