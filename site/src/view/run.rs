@@ -2,7 +2,7 @@
 
 use minijinja::{Value, context};
 use schema::metric::{METRICS, Metric};
-use schema::run::{Check, Level, RunRecord, Summary};
+use schema::run::{Check, Kind, Level, RunRecord, Summary};
 use serde_json::Value as Json;
 
 use super::figure::{self, Column, Figure};
@@ -47,6 +47,8 @@ pub fn view(run: &Run) -> Value {
         chart => cells.first().and_then(charts::latencies),
         groups,
         checks => checks(run),
+        // Command that measures this run again and compares both; none where no command can.
+        reproduce => reproduce(record),
         commands => command::of_model(&record.model.id, &cells, &runs),
         configuration => fact::configuration(&runs),
         // Fields that the record does not know, with the reasons.
@@ -56,6 +58,14 @@ pub fn view(run: &Run) -> Value {
         published => published(run),
         json => json(record),
     }
+}
+
+/// Returns the command that measures a run again; `None` for a run that was published elsewhere or
+/// had the server flags of a variant, which `reproduce` refuses.
+fn reproduce(record: &RunRecord) -> Option<String> {
+    let has_variant = record.server.as_ref().is_some_and(|server| server.variant.is_some());
+    let is_own = record.kind == Kind::Measured && !has_variant;
+    is_own.then(|| outside::command(&["cargo", "xtask", "reproduce", &record.id]))
 }
 
 /// Builds the view of where an imported record was read from (report, file and line numbers);

@@ -35,6 +35,30 @@ impl Tested<'_> {
     }
 }
 
+impl Tested<'_> {
+    fn exact(&self) -> String {
+        let medians = self.times.map(|time| time.map(|figure| figure.median));
+        format!("{}, {}, times {medians:?} us", self.name(), self.output.median)
+    }
+
+    /// Checks `TTFT p50 (7,840 ms, limit 1,000 ms) and TPOT p50 (134 ms, limit 50 ms)`.
+    fn misses(&self, stated: &str) -> Result<(), String> {
+        let beyond = LIMITS.iter().zip(self.times);
+        let beyond =
+            beyond.filter(|((_, limit), time)| time.is_none_or(|time| time.median > *limit));
+        let mut named = stated.split(" and ");
+        for ((title, limit), exact_time) in beyond {
+            let shown = named.next().and_then(|text| text.strip_prefix(&format!("{title} (")));
+            let shown = shown.and_then(|text| text.strip_suffix(')'));
+            let (shown, shown_limit) =
+                shown.and_then(|text| text.split_once(", limit ")).ok_or_else(|| self.exact())?;
+            time(shown, exact_time)?;
+            limit_is(shown_limit, *limit)?;
+        }
+        if named.next().is_none() { Ok(()) } else { Err(self.exact()) }
+    }
+}
+
 /// Pick as it is recomputed.
 #[derive(Debug)]
 pub struct Pick<'r> {
@@ -160,23 +184,11 @@ impl Pick<'_> {
     fn alone(&self, stated: &str) -> Result<(), String> {
         let other = self.missed.iter().find(|of| of.engine() != self.first().engine());
         let other = other.ok_or("an engine that misses the limits")?;
-        let exact = || format!("{} {:?} {:?}", other.name(), other.output, other.times);
         let start = format!("the only engine within the limits: {}, ", other.name());
-        let rest = stated.strip_prefix(&start).ok_or_else(exact)?;
-        let (figure, misses) = rest.split_once(", misses ").ok_or_else(exact)?;
+        let rest = stated.strip_prefix(&start).ok_or_else(|| other.exact())?;
+        let (figure, misses) = rest.split_once(", misses ").ok_or_else(|| other.exact())?;
         compare_median(figure, Some(other.output), 1.0)?;
-        let beyond = LIMITS.iter().zip(other.times);
-        let beyond =
-            beyond.filter(|((_, limit), time)| time.is_none_or(|time| time.median > *limit));
-        let mut named = misses.split(" and ");
-        for ((title, limit), exact_time) in beyond {
-            let shown = named.next().and_then(|text| text.strip_prefix(&format!("{title} (")));
-            let shown = shown.and_then(|text| text.strip_suffix(')')).ok_or_else(exact)?;
-            let (shown, shown_limit) = shown.split_once(", limit ").ok_or_else(exact)?;
-            time(shown, exact_time)?;
-            limit_is(shown_limit, *limit)?;
-        }
-        if named.next().is_none() { Ok(()) } else { Err(exact()) }
+        other.misses(misses)
     }
 
     fn evidence(&self) -> String {
@@ -361,9 +373,9 @@ fn cards(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
         };
         if let Some((name, rest)) = text.split_once(" output tokens/s") {
             if let Some((kind, tested)) = name.trim_start_matches("- ").split_once(": ")
-                && ["Tie", "Next engine"].contains(&kind)
+                && ["Tie", "Next engine", "Outside the limits"].contains(&kind)
             {
-                let next = pick.map(|pick| pick.other(kind, tested));
+                let next = pick.map(|pick| pick.other(kind, tested, rest));
                 let found = next.unwrap_or_else(|| Err("no pick".to_owned()));
                 audit.note(line.number, &format!("{kind} of {load}"), tested, found);
                 continue;
@@ -388,20 +400,31 @@ fn cards(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
 }
 
 impl Pick<'_> {
-    /// Checks the line about a configuration that ties with the winner or follows it, given as name
-    /// and figure.
-    fn other(&self, kind: &str, stated: &str) -> Result<(), String> {
+    /// Checks the line about a configuration that ties with the winner, follows it or misses a limit,
+    /// given as name and figure, and the words after them.
+    fn other(&self, kind: &str, stated: &str, rest: &str) -> Result<(), String> {
+        if kind == "Outside the limits" {
+            let missed = rest.strip_prefix(", misses ").and_then(|text| text.rsplit_once(')'));
+            let (missed, _) = missed.ok_or("the limits that it misses")?;
+            let own =
+                |of: &&Tested| self.named(of, stated) && of.misses(&format!("{missed})")).is_ok();
+            let all = || self.missed.iter().map(Tested::exact).collect::<Vec<_>>().join(" or ");
+            return self.missed.iter().find(own).map(|_| ()).ok_or_else(all);
+        }
         let ties = self.ties();
         let behind = self.ranked.iter().skip(1 + ties.len());
         let next = behind.filter(|of| of.engine() != self.first().engine()).take(1);
         let known: Vec<&Tested> = if kind == "Tie" { ties } else { next.collect() };
-        let fits = known.iter().any(|of| {
-            let figure =
-                stated.strip_prefix(&of.name()).map(|rest| rest.trim_start_matches([',', ' ']));
-            figure.is_some_and(|figure| compare_median(figure, Some(of.output), 1.0).is_ok())
-        });
+        let fits = known.iter().any(|of| self.named(of, stated));
         let names = || known.iter().map(|of| format!("{} {}", of.name(), of.output.median));
         if fits { Ok(()) } else { Err(names().collect::<Vec<_>>().join(" or ")) }
+    }
+
+    /// True where `stated` has the name and the figure of a configuration.
+    fn named(&self, of: &Tested, stated: &str) -> bool {
+        let figure =
+            stated.strip_prefix(&of.name()).map(|rest| rest.trim_start_matches([',', ' ']));
+        figure.is_some_and(|figure| compare_median(figure, Some(of.output), 1.0).is_ok())
     }
 }
 
