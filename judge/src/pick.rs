@@ -6,18 +6,24 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use schema::metric::{Metric, by_name};
+use schema::policy::PolicyFile;
 use schema::run::{Kind, RunRecord, ScenarioFacts};
 use schema::scenario::Arrival;
 
 use crate::best::{Limit, Setup, setups};
+use crate::diff::policy;
 use crate::facts::{concurrency_level, sweep};
 use crate::groups::copies;
 use crate::order::{self, ReleaseKey};
 use crate::records::Registry;
+use crate::side_by_side::{Paired, interleaved};
 use crate::summary::{Summary, of_metric};
 
 /// Name of the metric by which configurations are ranked: output throughput.
 const METRIC: &str = "output_tokens_per_s";
+
+/// Name of the metric of the server's peak resident memory.
+const MEMORY: &str = "rss_bytes_max";
 
 /// Limits that a pick must meet, as metric name and largest median in microseconds: half of the
 /// users see a first token within a second, and then at least 20 tokens per second.
@@ -87,6 +93,8 @@ pub struct Tested<'a> {
     pub ttft: Option<Summary>,
     /// Median TPOT in microseconds; `None` where no run has it.
     pub tpot: Option<Summary>,
+    /// Peak resident memory of the server in bytes; `None` where no run has it.
+    pub memory: Option<Summary>,
 }
 
 /// Whether the ranked configurations meet the limits.
@@ -99,6 +107,9 @@ pub enum Limits {
     /// Unknown: no tested configuration has a figure for every limit, and all are ranked by
     /// throughput alone.
     Unknown,
+    /// None: all requests are sent at once, as an offline batch, so that TTFT is time in the queue
+    /// and the limits do not apply; all are ranked by throughput alone.
+    None,
 }
 
 /// Pick: the ranking of the configurations that share a subject.
@@ -109,6 +120,9 @@ pub struct Pick<'a> {
     /// Number of engines with a figure, whether they meet the limits or not. One engine is no
     /// ranking.
     pub engines: usize,
+    /// Number of configurations of the first one's engine with a figure. With one, no flag was
+    /// chosen: it is the only one that was tested.
+    pub configurations: usize,
     /// Whether the ranked configurations meet the limits.
     pub limits: Limits,
     /// Configuration with the highest throughput.
@@ -121,6 +135,9 @@ pub struct Pick<'a> {
     /// Best configuration of each engine of which none meets the limits that others meet, highest
     /// throughput first.
     pub missed: Vec<Missed<'a>>,
+    /// Ratio of the first configuration's throughput to that of `next`, from interleaved runs;
+    /// `None` where there is no next, or they never ran interleaved. It decides no rank.
+    pub paired: Option<Paired>,
 }
 
 /// Configuration that misses limits which others meet.
@@ -146,6 +163,9 @@ pub enum Lead<'p, 'a> {
     /// Tie: a configuration of another engine cannot be told from the first.
     Tie,
     /// Ahead of the best configuration of another engine.
+    ///
+    /// The quotient of the figures is of different campaigns where the runs were not interleaved
+    /// ([`Pick::paired`]): then it is a hint.
     Ahead {
         /// Throughput of the first configuration divided by that of the next engine.
         times: f64,
@@ -178,7 +198,8 @@ impl<'a> Pick<'a> {
 /// There is no pick where no configuration has a throughput that passes the truth gate.
 pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
     let copies = copies(&registry.runs);
-    let records = registry.standing().map(|stored| &stored.record);
+    let standing: Vec<&RunRecord> = registry.standing().map(|stored| &stored.record).collect();
+    let records = standing.iter().copied();
     let records = records.filter(|record| !copies.contains_key(record.id.as_str()));
     let mut groups: Vec<(Subject, Vec<Setup>)> = Vec::new();
     for setup in setups(records) {
@@ -195,7 +216,11 @@ pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
             .then_with(|| order::scenarios(&a.scenario, &b.scenario))
             .then_with(|| a.is_text.cmp(&b.is_text))
     });
-    groups.into_iter().filter_map(|(subject, setups)| rank(subject, setups, limits)).collect()
+    let ranked = groups.into_iter().filter_map(|(subject, setups)| rank(subject, setups, limits));
+    let policy = policy::standard();
+    let with_ratio =
+        |pick: Pick<'a>| Pick { paired: ratio(&pick, &standing, &policy.file), ..pick };
+    ranked.map(with_ratio).collect()
 }
 
 impl Subject {
@@ -218,7 +243,7 @@ impl<'a> Tested<'a> {
         let (ttft, tpot) = (over(LIMITS[0].0), over(LIMITS[1].0));
         let throughput =
             over(METRIC).filter(|found| found.median > 0.0 && found.max.is_finite())?;
-        Some(Self { throughput, ttft, tpot, setup })
+        Some(Self { throughput, ttft, tpot, memory: over(MEMORY), setup })
     }
 }
 
@@ -240,10 +265,17 @@ fn rank<'a>(subject: Subject, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Optio
     tested.sort_by(|a, b| b.throughput.median.total_cmp(&a.throughput.median));
     let engines: BTreeSet<&str> = tested.iter().map(|of| of.setup.cell.engine.as_str()).collect();
     let engines = engines.len();
+    let mut engine_counts: BTreeMap<String, usize> = BTreeMap::new();
+    for of in &tested {
+        *engine_counts.entry(of.setup.cell.engine.clone()).or_default() += 1;
+    }
+    let is_batch = subject.users == Users::Burst;
+    let limits = if is_batch { &[] } else { limits };
     let meets = |of: &Tested| limits.iter().all(|limit| limit.is_met(&of.setup.runs));
     let has = |of: &Tested, limit: &Limit| of_metric(limit.metric, of.setup.runs.iter().copied());
     let is_known = |of: &Tested| limits.iter().all(|limit| has(of, limit).is_some());
     let found = match (tested.iter().any(meets), tested.iter().any(is_known)) {
+        _ if is_batch => Limits::None,
         (true, _) => Limits::Met,
         (false, true) => Limits::NotMet,
         (false, false) => Limits::Unknown,
@@ -256,11 +288,20 @@ fn rank<'a>(subject: Subject, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Optio
     let missed = beyond.into_iter().map(|of| Missed::of(of, limits)).collect();
     let mut rest = tested.into_iter();
     let first = rest.next()?;
+    let configurations = engine_counts.get(&first.setup.cell.engine).copied().unwrap_or_default();
     let (ties, behind): (Vec<Tested>, Vec<Tested>) =
         rest.partition(|of| overlap(metric, &first.throughput, &of.throughput));
     let mut others = behind.into_iter();
     let next = others.find(|of| of.setup.cell.engine != first.setup.cell.engine);
-    Some(Pick { subject, engines, limits: found, first, ties, next, missed })
+    let limits = found;
+    let paired = None;
+    Some(Pick { subject, engines, configurations, limits, first, ties, next, missed, paired })
+}
+
+/// Returns the ratio of a pick's first configuration to the next engine's, from interleaved runs.
+fn ratio(pick: &Pick, standing: &[&RunRecord], policy: &PolicyFile) -> Option<Paired> {
+    let next = pick.next.as_ref().filter(|_| !pick.subject.is_published)?;
+    interleaved(standing, (&pick.first.setup, &next.setup), by_name(METRIC)?, policy)
 }
 
 /// Keeps the configurations of the latest release of each engine. It does not depend on limits, so a
@@ -297,7 +338,7 @@ where
     'a: 'p,
 {
     picks.min_by_key(|pick| {
-        let is_met = pick.limits == Limits::Met;
+        let is_met = matches!(pick.limits, Limits::Met | Limits::None);
         let campaigns = pick.first.setup.runs.iter().filter_map(|run| run.campaign.as_ref());
         // Ids of campaigns are ULIDs, so they sort by time.
         let newest = campaigns.map(|slot| slot.id.as_str()).max();
@@ -441,6 +482,36 @@ mod tests {
         }
         assert_eq!(limits(&records, &limits_of(1e9, 1e9)), Limits::Unknown);
         assert_eq!(limits(&records, &[]), Limits::Met, "nothing is asked");
+    }
+
+    #[test]
+    fn a_ratio_beside_a_rank_is_that_of_interleaved_runs() {
+        // Both engines ran in the blocks of campaign 3, and `a` was measured again later.
+        let mut records = [runs("a", 4, 3, 2.0), runs("b", 4, 4, 1.0), runs("a", 4, 5, 6.0)];
+        for (index, run) in records[..2].iter_mut().flat_map(|runs| runs.iter_mut().enumerate()) {
+            let slot = run.campaign.as_mut().expect("a campaign");
+            (slot.id, slot.block) = (campaign_id(3), u32::try_from(index).expect("small"));
+            run.scenario.manifest_sha256 = Some("the same".to_owned());
+        }
+        let registry = registry(records.concat());
+        let found = picks(&registry, &[]).remove(0);
+        let Lead::Ahead { times, .. } = found.lead() else { panic!("{:?}", found.lead()) };
+        let paired = found.paired.as_ref().expect("interleaved runs");
+        assert!((times - 6.0).abs() < 0.5, "the newest figures rank: {times}");
+        assert!((paired.ratio.mean - 2.0).abs() < 0.2, "{paired:?}");
+        assert_eq!((paired.campaign.clone(), paired.ratio.pairs), (campaign_id(3), 3));
+    }
+
+    #[test]
+    fn the_limits_do_not_apply_to_an_offline_batch() {
+        let mut records = runs("a", 4, 1, 1.0);
+        for run in &mut records {
+            run.scenario.arrival = Some(Arrival::AllAtOnce);
+        }
+        let registry = registry(records);
+        let found = picks(&registry, &limits_of(1.0, 1.0)).remove(0);
+        assert_eq!((found.limits, found.configurations), (Limits::None, 1));
+        assert!(found.missed.is_empty() && found.first.memory.is_some());
     }
 
     #[test]

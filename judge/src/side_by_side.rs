@@ -10,6 +10,7 @@ use schema::run::{PromptForm, RunRecord};
 use schema::verdict::Cell;
 use serde::Serialize;
 
+use crate::best::Setup;
 use crate::diff::campaigns::log_ratios;
 use crate::diff::cells::{Block, CellRuns, Side, blocks, cell_of, workloads};
 use crate::diff::estimate::{log_ratio, paired};
@@ -64,6 +65,31 @@ impl<'a> InTurns<'a> {
     pub fn ratio(&self, metric: &Metric, policy: &PolicyFile) -> Option<Ratio> {
         of_logs(&log_ratios(metric, &self.blocks), policy)
     }
+}
+
+/// Ratio of two configurations that one campaign measured in interleaved blocks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Paired {
+    /// Id of the campaign that interleaved both.
+    pub campaign: String,
+    /// Ratio of the first configuration's metric to the second's.
+    pub ratio: Ratio,
+}
+
+/// Returns the ratio of `metric` between two configurations of one scenario, from the newest campaign
+/// among `runs` that interleaved them; `None` where none did. `runs` must not be retracted.
+pub fn interleaved(
+    runs: &[&RunRecord],
+    (ours, theirs): (&Setup, &Setup),
+    metric: &Metric,
+    policy: &PolicyFile,
+) -> Option<Paired> {
+    let of = |setup: &Setup| -> Vec<&RunRecord> {
+        runs.iter().copied().filter(|run| setup.covers(run)).collect()
+    };
+    let in_turns = InTurns::newest(&of(ours), &of(theirs))?;
+    let ratio = in_turns.ratio(metric, policy)?;
+    Some(Paired { campaign: in_turns.campaign, ratio })
 }
 
 /// Scenario that two engines answered, with the runs of each that are compared.
