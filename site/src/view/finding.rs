@@ -196,6 +196,17 @@ pub fn caveats(cells: &[Cell]) -> Vec<String> {
         ))
     };
     let mut caveats: Vec<String> = found.into_iter().filter_map(sentence).collect();
+    let doubtful = |verdict: ValidityVerdict| verdict != ValidityVerdict::Valid;
+    let stored = runs.iter().filter(|run| doubtful(run.record.validity.verdict)).count();
+    let present = runs.iter().filter(|run| doubtful(headline(run.record))).count();
+    if stored > present {
+        caveats.push(format!(
+            "These verdicts are by the present rules. By the rules of the day on which the runs were \
+             stored, {stored} of {} were degraded or invalid: every wait of the client counted, also \
+             where the kernel had stamped the exact receive times.",
+            runs.len()
+        ));
+    }
     let once = cells.iter().filter(|cell| cell.counted().count() == 1).count();
     if once > 0 {
         let of = plural(cells.len(), "scenario");

@@ -5,6 +5,7 @@
 use judge::best::Limit;
 use judge::diff::words::plural;
 use judge::pick::{self, Lead, Limits, Missed, Pick, Tested, Users};
+use judge::side_by_side::{Paired, Ratio};
 use judge::summary::Summary;
 use minijinja::{Value, context};
 use schema::metric::Unit;
@@ -97,7 +98,7 @@ fn limit_value(limit: &Limit) -> String {
 pub fn users(users: Users) -> String {
     match users {
         Users::Closed(count) => plural(usize::try_from(count).unwrap_or(usize::MAX), "user"),
-        Users::Burst => "burst (all at once)".to_owned(),
+        Users::Burst => "offline batch".to_owned(),
         Users::Unstated => "load not stated".to_owned(),
     }
 }
@@ -110,7 +111,8 @@ fn line(pick: &Pick) -> Value {
     let run = first.setup.runs.first();
     let (model, hardware) = (subject.model.clone(), subject.hardware.clone());
     let text = if subject.is_text { ", text prompts" } else { "" };
-    let load = format!("{}, {}{text}", users(subject.users), subject.scenario);
+    let users = load_of(pick);
+    let load = format!("{users}, {}{text}", subject.scenario);
     let origin = if subject.is_published { "published-" } else { "" };
     context! {
         model => outside::name(&model),
@@ -118,7 +120,7 @@ fn line(pick: &Pick) -> Value {
         page => Target::Pick { model, hardware },
         anchor => link::anchor(&format!("{origin}{load}")),
         load => outside::name(&load),
-        users => users(subject.users),
+        users,
         scenario => Link::scenario(&subject.scenario),
         claimed => subject.is_published,
         engine => engine(first),
@@ -128,7 +130,9 @@ fn line(pick: &Pick) -> Value {
         tpot => time(first.tpot.as_ref()),
         lead => lead(pick),
         limits => limits_words(pick.limits),
-        is_met => pick.limits == Limits::Met,
+        // False where the words about limits are a reservation.
+        is_met => matches!(pick.limits, Limits::Met | Limits::None),
+        price => price(pick),
         ties => pick.ties.iter().map(rival).collect::<Value>(),
         next => pick.next.as_ref().map(rival),
         missed => pick.missed.iter().map(missed).collect::<Value>(),
@@ -141,12 +145,43 @@ fn line(pick: &Pick) -> Value {
     }
 }
 
+/// Formats the load of a pick: its number of users, or the number of requests of a batch.
+fn load_of(pick: &Pick) -> String {
+    let requests = pick.first.setup.runs.first().and_then(|run| run.scenario.requests);
+    match (pick.subject.users, requests) {
+        (Users::Burst, Some(requests)) => {
+            format!("offline batch of {} requests", format::whole(requests))
+        }
+        (of, _) => users(of),
+    }
+}
+
+/// Formats what the first configuration takes besides time, and how much of a choice it is: peak
+/// memory, and whether other flags were tested.
+fn price(pick: &Pick) -> String {
+    let engine = outside::name(&pick.first.setup.cell.engine);
+    let tested = match pick.configurations {
+        1 => format!("The only configuration of {engine} that was tested at this load."),
+        count => format!("The fastest of {count} configurations of {engine} that were tested."),
+    };
+    let memory = pick.first.memory.as_ref().map(|memory| {
+        let scale = Scale::fit(Unit::Bytes, memory.median);
+        format!("Peak memory {} {}. ", Figure::median(memory, scale).text, scale.unit)
+    });
+    memory.unwrap_or_default() + &tested
+}
+
 /// Builds the line of a configuration that ties with the first, or follows it.
 fn rival(tested: &Tested) -> Value {
+    let serve = serve(tested);
     context! {
         engine => engine(tested),
         config => config(tested),
         figure => Figure::median(&tested.throughput, Scale::PER_SECOND),
+        ttft => time(tested.ttft.as_ref()),
+        tpot => time(tested.tpot.as_ref()),
+        command => serve.line,
+        notes => serve.notes.iter().map(|note| outside::message(note)).collect::<Vec<_>>().join(" "),
     }
 }
 
@@ -207,24 +242,46 @@ fn lead(pick: &Pick) -> String {
         Lead::Alone { other } => format!(
             "the only engine within the limits: {}, {}, misses {}",
             name(&other.tested),
-            Figure::median(&other.tested.throughput, Scale::PER_SECOND).shown(),
+            figure(&other.tested),
             misses(other)
         ),
         Lead::Tie => {
             let tied: Vec<String> = pick.ties.iter().map(name).collect();
             format!("tie with {}", catalog::distinct(tied).join(", "))
         }
-        Lead::Ahead { times, next, .. } if times >= 2.0 => {
-            format!("{} times {}", format::rounded(times, None), name(next))
+        // Results of different reports, or of one run each, have no ratio that could be repeated.
+        Lead::Ahead { next, .. } if pick.subject.is_published => {
+            format!("ahead of {} with {}", name(next), figure(next))
         }
-        Lead::Ahead { pct, next, .. } => format!("{} over {}", format::change(pct), name(next)),
+        Lead::Ahead { times, next, .. } => match &pick.paired {
+            Some(Paired { ratio, .. }) => in_turns(ratio, &name(next)),
+            None => {
+                let times = format::rounded(times, None);
+                format!("{times} times {}, not run in turns: a hint", name(next))
+            }
+        },
     }
+}
+
+fn figure(tested: &Tested) -> String {
+    Figure::median(&tested.throughput, Scale::PER_SECOND).shown()
+}
+
+/// Formats a ratio of interleaved runs with its interval and the number of pairs.
+fn in_turns(ratio: &Ratio, name: &str) -> String {
+    let shown = |value: f64| format::rounded(value, None);
+    let pairs = plural(usize::try_from(ratio.pairs).unwrap_or(usize::MAX), "pair");
+    let interval = ratio.interval.map_or_else(String::new, |(low, high)| {
+        format!(" (95 %: {} to {})", shown(low), shown(high))
+    });
+    format!("{} times {name} in {pairs} run in turns{interval}", shown(ratio.mean))
 }
 
 fn limits_words(limits: Limits) -> &'static str {
     match limits {
         Limits::Met => "within the limits",
         Limits::NotMet => "no tested setup meets the limits at this load",
+        Limits::None => "no limits apply to a batch",
         Limits::Unknown => "the reports have no sound TTFT and TPOT to compare with the limits",
     }
 }
@@ -235,7 +292,11 @@ fn evidence(pick: &Pick) -> String {
         true => "published elsewhere, not verified".to_owned(),
         false => "measured".to_owned(),
     };
-    let mut parts = vec![origin, format!("n = {}", pick.first.throughput.n)];
+    let runs = match pick.first.throughput.n {
+        1 => "one run".to_owned(),
+        n => format!("median of {n} runs"),
+    };
+    let mut parts = vec![origin, runs];
     parts.extend(pick.first.setup.measured_at().map(|at| day(&at)));
     if pick.engines > 1 {
         parts.push(format!("of {}", plural(pick.engines, "engine")));

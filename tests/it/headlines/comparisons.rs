@@ -124,17 +124,43 @@ fn stages<'r>(
         .filter(of_cell)
         .filter(|run| Some(run.command()) == command)
         .collect();
-    let all = baseline.into_iter().chain(candidate);
+    let both = interleaved(&baseline, &candidate);
+    let (confirm, screen) = both.into_iter().partition(|(old, _)| old[0].is_confirming());
+    [screen, confirm]
+}
+
+/// Returns the blocks of the newest campaign that has runs of both sides in one block.
+fn interleaved<'r>(old: &[&'r Run], new: &[&'r Run]) -> Vec<Block<'r>> {
+    let all = old.iter().chain(new).copied();
     let blocks = grouped(all, |run| (run.campaign.clone(), run.block()));
     let mut both: Vec<Block> = blocks
         .into_iter()
-        .map(|runs| runs.into_iter().partition(|run| run.release == pair.baseline))
+        .map(|runs| runs.into_iter().partition(|run| old.iter().any(|other| other.id == run.id)))
         .filter(|(old, new): &Block| !old.is_empty() && !new.is_empty())
         .collect();
     let newest = both.iter().map(|(old, _)| old[0].campaign.clone()).max().unwrap_or_default();
     both.retain(|(old, _)| !newest.is_empty() && old[0].campaign == newest);
-    let (confirm, screen) = both.into_iter().partition(|(old, _)| old[0].is_confirming());
-    [screen, confirm]
+    both
+}
+
+/// Ratio of two configurations within interleaved pairs: mean, 95 % interval, number of pairs.
+pub type Ratio = (f64, Option<(f64, f64)>, usize);
+
+/// Returns the ratio of output tokens/s of `ours` to `theirs` in the newest campaign that ran both
+/// in turns on the same requests; `None` where none did.
+pub fn ratio(records: &Records, ours: &[&Run], theirs: &[&Run]) -> Option<Ratio> {
+    let whole = |runs: &[&'_ Run]| -> Vec<String> {
+        runs.iter().filter(|run| run.is_whole()).map(|run| run.id.clone()).collect()
+    };
+    let (ours, theirs) = (whole(ours), whole(theirs));
+    let of = |ids: &[String]| records.those(|run| ids.contains(&run.id));
+    let mut blocks = interleaved(&of(&theirs), &of(&ours));
+    blocks
+        .retain(|(old, new)| old.iter().chain(new).all(|run| run.workload() == old[0].workload()));
+    let exact = Exact::of(records, &metric("Output tokens")?, &blocks)?;
+    let ratio = |percent: f64| 1.0 + percent / 100.0;
+    let interval = exact.interval_pct.map(|(low, high)| (ratio(low), ratio(high)));
+    Some((ratio(exact.effect_pct), interval, exact.pairs))
 }
 
 /// Figures of one metric in one cell, from its blocks.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::comparisons::{Ratio, ratio};
 use super::pages::{Number, Page, Table};
 use super::records::{Figure, Records, Run, grouped, metric, newest};
 use super::tables::{Audit, compare_median, version};
@@ -73,6 +74,8 @@ pub struct Pick<'r> {
     ranked: Vec<Tested<'r>>,
     /// Configurations that miss a limit, where others meet them.
     missed: Vec<Tested<'r>>,
+    /// Ratio of the first to the best configuration of the next engine, from runs in turns.
+    ratio: Option<Ratio>,
 }
 
 /// Ranks all configurations of `records`, one pick for each subject.
@@ -111,7 +114,10 @@ fn rank<'r>(records: &'r Records, runs: &[&'r Run]) -> Option<Pick<'r>> {
     let engines: BTreeSet<String> = tested.iter().map(|of| of.engine().to_owned()).collect();
     let is_known = tested.iter().any(|of| of.times.iter().all(Option::is_some));
     let is_met = tested.iter().any(Tested::meets);
+    let is_batch = runs[0].users.as_ref().is_some_and(|users| users.starts_with("offline batch"));
+    let is_met = is_met && !is_batch;
     let limits = match (is_met, is_known) {
+        _ if is_batch => "no limits apply to a batch",
         (true, _) => "within the limits",
         (false, true) => "no tested setup meets the limits at this load",
         (false, false) => "the reports have no sound TTFT and TPOT to compare with the limits",
@@ -120,7 +126,17 @@ fn rank<'r>(records: &'r Records, runs: &[&'r Run]) -> Option<Pick<'r>> {
         tested.into_iter().partition(|of| !is_met || of.meets());
     let first = *ranked.first()?.runs.first()?;
     let text = if first.is_text { ", text prompts" } else { "" };
+    let ratio = next_of(&ranked).and_then(|next| {
+        // Runs of every campaign of both configurations.
+        let all = |of: &Tested| -> Vec<&Run> {
+            let like = of.runs[0];
+            let key = |run: &Run| (run.engine.clone(), run.release.clone(), run.config.clone());
+            runs.iter().copied().filter(|run| key(run) == key(like)).collect()
+        };
+        ratio(records, &all(&ranked[0]), &all(next))
+    });
     Some(Pick {
+        ratio,
         model: first.model.clone(),
         hardware: first.hardware.clone(),
         is_published: first.is_published,
@@ -132,15 +148,26 @@ fn rank<'r>(records: &'r Records, runs: &[&'r Run]) -> Option<Pick<'r>> {
     })
 }
 
+/// Returns the ranked configurations that tie with the first.
+fn ties_of<'p, 'r>(ranked: &'p [Tested<'r>]) -> Vec<&'p Tested<'r>> {
+    let output = metric("Output tokens").expect("a metric");
+    let others = ranked.iter().skip(1);
+    others.filter(|of| of.output.ties_with(&ranked[0].output, &output)).collect()
+}
+
+/// Returns the best configuration of another engine that does not tie with the first.
+fn next_of<'p, 'r>(ranked: &'p [Tested<'r>]) -> Option<&'p Tested<'r>> {
+    let mut behind = ranked.iter().skip(1 + ties_of(ranked).len());
+    behind.find(|of| of.engine() != ranked[0].engine())
+}
+
 impl Pick<'_> {
     fn first(&self) -> &Tested<'_> {
         &self.ranked[0]
     }
 
     fn ties(&self) -> Vec<&Tested<'_>> {
-        let output = metric("Output tokens").expect("a metric");
-        let others = self.ranked.iter().skip(1);
-        others.filter(|of| of.output.ties_with(&self.first().output, &output)).collect()
+        ties_of(&self.ranked)
     }
 
     /// Checks the words about the lead over other engines.
@@ -152,31 +179,35 @@ impl Pick<'_> {
             names.dedup();
             return same(stated, &format!("tie with {}", names.join(", ")));
         }
-        let behind = self.ranked.iter().skip(1 + ties.len()).find(of_other);
-        let Some(next) = behind else {
+        let Some(next) = next_of(&self.ranked) else {
             if self.engines > 1 {
                 return self.alone(stated);
             }
             let how = if self.is_published { "published" } else { "measured" };
             return same(stated, &format!("the only engine {how} at this load"));
         };
-        let times = first.output.median / next.output.median;
-        let exact = format!("{times:.4} times {}", next.name());
-        let (number, exact_number) = match stated.split_once(" times ") {
-            Some((number, name)) if name.starts_with(&next.name()) && times >= 2.0 => {
-                (number, times)
-            }
-            _ => match stated.split_once(" % over ") {
-                Some((number, name)) if name.starts_with(&next.name()) => {
-                    (number, (times - 1.0) * 100.0)
-                }
-                _ => return Err(exact),
-            },
-        };
-        match Number::parse(number) {
-            Some(number) if number.is(exact_number) => Ok(()),
-            _ => Err(exact),
+        if self.is_published {
+            let exact = format!("ahead of {} with {}", next.name(), next.output.median);
+            let figure = stated.strip_prefix(&format!("ahead of {} with ", next.name()));
+            let figure = figure.ok_or(exact)?;
+            return compare_median(figure, Some(next.output), 1.0);
         }
+        let times = first.output.median / next.output.median;
+        let Some((mean, interval, pairs)) = self.ratio else {
+            let end = format!(" times {}, not run in turns: a hint", next.name());
+            return number(stated.strip_suffix(&end), times);
+        };
+        let s = if pairs == 1 { "" } else { "s" };
+        let middle = format!(" times {} in {pairs} pair{s} run in turns", next.name());
+        let exact = || format!("{mean:.4}{middle} {interval:?}");
+        let (stated, end) = stated.split_once(&middle).ok_or_else(exact)?;
+        number(Some(stated), mean)?;
+        let Some((low, high)) = interval else { return same(end, "") };
+        let bounds = end.strip_prefix(" (95 %: ").and_then(|end| end.strip_suffix(')'));
+        let (stated_low, stated_high) =
+            bounds.and_then(|bounds| bounds.split_once(" to ")).ok_or_else(exact)?;
+        number(Some(stated_low), low)?;
+        number(Some(stated_high), high)
     }
 
     /// Checks the words about an engine that is alone within the limits, with the limits that the
@@ -195,7 +226,11 @@ impl Pick<'_> {
         let origin =
             if self.is_published { "published elsewhere, not verified" } else { "measured" };
         let runs = &self.first().runs;
-        let mut parts = vec![origin.to_owned(), format!("n = {}", self.first().output.n)];
+        let n = match self.first().output.n {
+            1 => "one run".to_owned(),
+            n => format!("median of {n} runs"),
+        };
+        let mut parts = vec![origin.to_owned(), n];
         let day = runs.iter().map(|run| run.day()).max().unwrap_or_default();
         parts.extend((!day.is_empty()).then(|| day.to_owned()));
         parts.extend((self.engines > 1).then(|| format!("of {} engines", self.engines)));
@@ -232,6 +267,13 @@ struct Shown {
     evidence: String,
     times: [String; 2],
     limits: String,
+}
+
+/// Compares a number with its exact value.
+fn number(stated: Option<&str>, exact: f64) -> Result<(), String> {
+    let stated = stated.and_then(Number::parse);
+    let is_rounded = stated.is_some_and(|number| number.is(exact));
+    if is_rounded { Ok(()) } else { Err(format!("{exact:.5}")) }
 }
 
 fn same(stated: &str, exact: &str) -> Result<(), String> {
@@ -279,13 +321,12 @@ fn limits(page: &Page, audit: &mut Audit) {
 /// Checks all picks of a page, in tables, in sections and in the card of the first screen.
 pub fn check(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
     let tables: Vec<&Table> =
-        page.tables.iter().filter(|table| table.has(&["Users", "Lead", "Evidence"])).collect();
+        page.tables.iter().filter(|table| table.has(&["Lead", "Evidence"])).collect();
     let mut listed = Vec::new();
     for table in &tables {
         for (line, row) in &table.rows {
             let shown = row_of(table, *line, row);
-            let users = table.cell(row, "Users");
-            let (model, hardware) = (table.cell(row, "Model"), table.cell(row, "Hardware"));
+            let (users, model, hardware) = subject(table, row);
             let is_published = shown.evidence.starts_with("published");
             let found = picks.iter().find(|pick| {
                 (pick.model.as_str(), pick.hardware.as_str()) == (model, hardware)
@@ -312,6 +353,17 @@ pub fn check(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
     cards(picks, page, address, audit);
 }
 
+/// Load, model and hardware of a row, which HTML has in one cell.
+fn subject<'r>(table: &Table, row: &'r [String]) -> (&'r str, &'r str, &'r str) {
+    let cell = |name| table.cell(row, name);
+    if table.has(&["Users"]) {
+        return (cell("Users"), cell("Model"), cell("Hardware"));
+    }
+    let mut parts = cell("Users, model, hardware").rsplitn(3, ' ');
+    let (hardware, model) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    (parts.next().unwrap_or_default(), model, hardware)
+}
+
 /// Words of a load without the signs that differ between the forms of a page.
 fn words(load: &str) -> String {
     load.replace(',', "")
@@ -321,10 +373,16 @@ fn row_of(table: &Table, line: usize, row: &[String]) -> Shown {
     let cell = |name: &str| table.cell(row, name).to_owned();
     let lead = cell("Lead");
     // The words about limits follow the lead where they are not met.
-    let unmet = ["no tested setup", "the reports have"];
+    let unmet = ["no tested setup", "the reports have", "no limits apply"];
     let place = unmet.iter().find_map(|start| lead.find(start)).unwrap_or(lead.len());
     let (lead, limits) = lead.split_at(place);
-    let limits = if limits.is_empty() { "within the limits" } else { limits };
+    let is_batch = cell("Users").starts_with("offline batch")
+        || cell("Users, model, hardware").starts_with("offline batch");
+    let limits = match limits {
+        "" if is_batch => "no limits apply to a batch",
+        "" => "within the limits",
+        limits => limits,
+    };
     Shown {
         line,
         engine: cell("Configuration"),
@@ -372,7 +430,7 @@ fn cards(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
             (None, None) => continue,
         };
         if let Some((name, rest)) = text.split_once(" output tokens/s") {
-            if let Some((kind, tested)) = name.trim_start_matches("- ").split_once(": ")
+            if let Some((kind, tested)) = name.split_once(": ")
                 && ["Tie", "Next engine", "Outside the limits"].contains(&kind)
             {
                 let next = pick.map(|pick| pick.other(kind, tested, rest));
@@ -411,11 +469,17 @@ impl Pick<'_> {
             let all = || self.missed.iter().map(Tested::exact).collect::<Vec<_>>().join(" or ");
             return self.missed.iter().find(own).map(|_| ()).ok_or_else(all);
         }
-        let ties = self.ties();
-        let behind = self.ranked.iter().skip(1 + ties.len());
-        let next = behind.filter(|of| of.engine() != self.first().engine()).take(1);
-        let known: Vec<&Tested> = if kind == "Tie" { ties } else { next.collect() };
-        let fits = known.iter().any(|of| self.named(of, stated));
+        let next = next_of(&self.ranked).into_iter();
+        let known: Vec<&Tested> = if kind == "Tie" { self.ties() } else { next.collect() };
+        let fits = known.iter().any(|of| {
+            let times = LIMITS.iter().zip(of.times).all(|((title, _), exact)| {
+                let shown = rest.split_once(&format!("{title} ")).map(|(_, rest)| rest);
+                let words: Vec<&str> = shown.unwrap_or_default().split(' ').take(2).collect();
+                let text = words.join(" ");
+                time(text.trim_end_matches([',', '.']), exact).is_ok()
+            });
+            times && self.named(of, stated)
+        });
         let names = || known.iter().map(|of| format!("{} {}", of.name(), of.output.median));
         if fits { Ok(()) } else { Err(names().collect::<Vec<_>>().join(" or ")) }
     }

@@ -133,6 +133,11 @@ impl Run {
         self.text("/time/started_at").get(..10).unwrap_or_default()
     }
 
+    /// Hash of the requests that were sent.
+    pub fn workload(&self) -> &str {
+        self.text("/scenario/manifest_sha256")
+    }
+
     pub fn has_variant(&self) -> bool {
         !self.text("/server/variant").is_empty()
     }
@@ -161,7 +166,10 @@ impl Run {
 fn users(scenario: &Value) -> Option<String> {
     let users = |count: u64| format!("{count} user{}", if count == 1 { "" } else { "s" });
     match scenario["arrival"]["kind"].as_str() {
-        Some("all-at-once") => Some("burst (all at once)".to_owned()),
+        Some("all-at-once") => {
+            let requests = scenario["requests"].as_u64().expect("a burst has requests");
+            Some(format!("offline batch of {requests} requests"))
+        }
         Some("closed") => scenario["arrival"]["concurrency"].as_u64().map(users),
         Some(_) => None,
         None => {
