@@ -180,6 +180,8 @@ fn rival(tested: &Tested) -> Value {
         figure => Figure::median(&tested.throughput, Scale::PER_SECOND),
         ttft => time(tested.ttft.as_ref()),
         tpot => time(tested.tpot.as_ref()),
+        // Limits that it misses, in words; empty here.
+        misses => "",
         command => serve.line,
         notes => serve.notes.iter().map(|note| outside::message(note)).collect::<Vec<_>>().join(" "),
     }
