@@ -85,7 +85,9 @@ fn a_gain_is_the_first_thing_that_a_lab_says() {
         ]
     );
     let found = under(&page, "## Recommended");
-    assert!(found.contains("redline serve {model} --port {port} --threads 2 --kv-dtype f16\n"));
+    assert!(found.contains(
+        "redline serve SmolLM2-135M-Instruct.Q4_1.gguf --port 8000 --threads 2 --kv-dtype f16\n"
+    ));
     assert!(found.contains("p below 0.001, on 8 fresh launches of each side"), "{found}");
     for profile in ["lab-sharegpt-lite@1", "lab-throughput-lite@1"] {
         let row = row(found, profile);
@@ -142,7 +144,10 @@ fn where_nothing_helps_the_baseline_is_recommended() {
         ),
         "{found}"
     );
-    assert!(found.contains("redline serve {model} --port {port} --threads 2\n"), "{found}");
+    assert!(
+        found.contains("redline serve SmolLM2-135M-Instruct.Q4_1.gguf --port 8000 --threads 2\n"),
+        "{found}"
+    );
     assert!(!found.contains("Gain |"), "there is nothing to hold beside it: {found}");
 }
 
