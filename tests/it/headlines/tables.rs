@@ -269,7 +269,10 @@ fn side_by_side(
     let head = title.replace(" /s", "/s");
     let (title, divisor) = unit_of(&head);
     let parts: Vec<&str> = address.trim_end_matches("/index.html").split('/').collect();
-    let (Some(metric), [.., model, hardware]) = (metric(title), &parts[..]) else { return };
+    let (Some(metric), [.., "m" | "side-by-side", model, hardware]) = (metric(title), &parts[..])
+    else {
+        return;
+    };
     let hardware = hardware.trim_end_matches(".md");
     for (line, row) in &table.rows {
         let (engine, release) = row[0].split_once(' ').unwrap_or((&row[0], ""));
