@@ -1,5 +1,5 @@
-//! Compiles the suite's scenarios and labs into the site's program, so that a new one is one file:
-//! writes `suite.rs` with two tables of ids and texts, which `src/questions.rs` includes.
+//! Compiles files of the suite into the site's program, so that a new one is one file: writes
+//! `suite.rs` with a table of ids and texts for each kind, which `src/questions.rs` includes.
 
 use std::env;
 use std::fmt::Write as _;
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 fn main() -> io::Result<()> {
     let suite = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("../suite").canonicalize()?;
     let mut text = String::new();
-    for (name, folder) in [("SCENARIOS", "scenarios"), ("LABS", "labs")] {
-        let folder = suite.join(folder);
+    for name in ["SCENARIOS", "LABS", "MODELS", "DATASETS", "ENGINES"] {
+        let folder = suite.join(name.to_lowercase());
         // A new file changes the folder's own time.
         println!("cargo::rerun-if-changed={}", folder.display());
         table(&mut text, name, &folder)?;

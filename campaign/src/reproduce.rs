@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use judge::by_prefix;
 use judge::reproduction::{self, CONFIDENCE_PCT, Fact, Prediction, Reproduction, Verdict};
 use schema::exit::Exit;
 use schema::metric::Unit;
@@ -67,13 +68,15 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
 /// Returns the run whose id begins with `start`.
 fn named<'a>(standing: &[&'a RunRecord], start: &str) -> Result<&'a RunRecord, Stop> {
     let start = start.to_ascii_uppercase();
-    let mut found = standing.iter().filter(|run| run.id.starts_with(&start));
-    match (found.next(), found.next()) {
-        (Some(run), None) => Ok(run),
-        (Some(_), Some(_)) => Err(wrong_use!("several runs have ids that begin with `{start}`")),
-        _ => Err(wrong_use!("no run in the registry has an id that begins with `{start}`")
-            .with_hint("`cargo xtask list --runs` lists them; retracted ones are not reproduced")),
-    }
+    by_prefix(standing.iter().map(|run| (run.id.as_str(), *run)), &start).map_err(|count| {
+        match count {
+            0 => wrong_use!("no run in the registry has an id that begins with `{start}`")
+                .with_hint(
+                    "`cargo xtask list --runs` lists them; retracted ones are not reproduced",
+                ),
+            _ => wrong_use!("several runs have ids that begin with `{start}`"),
+        }
+    })
 }
 
 /// Checks that this clone can measure what the record measured.

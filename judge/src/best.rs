@@ -125,6 +125,19 @@ pub struct Setup<'a> {
     pub runs: Vec<&'a RunRecord>,
 }
 
+impl Setup<'_> {
+    /// True for a run of the setup, of whichever campaign.
+    pub fn covers(&self, run: &RunRecord) -> bool {
+        let Cell { engine, hardware, model, .. } = &self.cell;
+        // Names are compared first, because most runs differ in one and a cell costs text.
+        let is_near = (&run.engine.name, &run.hardware.id, &run.model.id)
+            == (engine, hardware, model)
+            && run.engine.release == self.release;
+        let is_text = run.scenario.prompt_form == Some(PromptForm::Text);
+        is_near && is_text == self.is_text && cell_of(run) == self.cell
+    }
+}
+
 /// Key that all repeats of a setup share: cell, whether prompts are sent as text, release, and, for
 /// a published result, the id of its record.
 type Repeats = (Cell, bool, String, Option<String>);

@@ -34,7 +34,7 @@ pub struct GroupRule {
 /// Rule E09: no run copies the figures of another.
 pub const TWINS: GroupRule = GroupRule {
     id: "E09",
-    title: "no two runs have the very same figures",
+    title: "no two runs have exactly the same figures",
     why: "A block that was pasted under two headings looks like a repeat without any spread.",
     level: Level::Error,
     since: 1,
@@ -44,8 +44,8 @@ pub const TWINS: GroupRule = GroupRule {
 /// Rule W08: a release moved no default of the server's configuration.
 pub const RECONFIGURED: GroupRule = GroupRule {
     id: "W08",
-    title: "a server is configured as in the release before, but for what its command says",
-    why: "A default that moved makes an engine look faster or slower than its code became.",
+    title: "a server is configured as in the release before, except where its command differs",
+    why: "A default that changed makes an engine look faster or slower than its code became.",
     level: Level::Warning,
     since: 6,
     scope: "runs of one model on one hardware, release by release",
@@ -54,8 +54,8 @@ pub const RECONFIGURED: GroupRule = GroupRule {
 /// Rule W09: repeats of a campaign agree.
 pub const SCATTERED: GroupRule = GroupRule {
     id: "W09",
-    title: "repeats in a campaign scatter by at most 5 %",
-    why: "Repeats that scatter say that something else than the release moved them.",
+    title: "repeats in a campaign vary by at most 5 %",
+    why: "Repeats that vary more show that something besides the release changed their figures.",
     level: Level::Warning,
     since: 1,
     scope: "repeats of a campaign in one cell",

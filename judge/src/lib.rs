@@ -39,7 +39,7 @@ pub mod validity;
 use schema::canonical::{CanonicalError, record_sha256};
 use schema::run::{Check, Kind, RunRecord};
 
-pub use records::{QueryError, Registry, Stored};
+pub use records::{QueryError, Registry, Stored, by_prefix};
 pub use rule::{Rule, Scope};
 pub use rules::RULES;
 

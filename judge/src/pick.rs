@@ -6,18 +6,24 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use schema::metric::{Metric, by_name};
+use schema::policy::PolicyFile;
 use schema::run::{Kind, RunRecord, ScenarioFacts};
 use schema::scenario::Arrival;
 
 use crate::best::{Limit, Setup, setups};
+use crate::diff::policy;
 use crate::facts::{concurrency_level, sweep};
 use crate::groups::copies;
 use crate::order::{self, ReleaseKey};
 use crate::records::Registry;
+use crate::side_by_side::{Paired, interleaved};
 use crate::summary::{Summary, of_metric};
 
 /// Name of the metric by which configurations are ranked: output throughput.
 const METRIC: &str = "output_tokens_per_s";
+
+/// Name of the metric of the server's peak resident memory.
+const MEMORY: &str = "rss_bytes_max";
 
 /// Limits that a pick must meet, as metric name and largest median in microseconds: half of the
 /// users see a first token within a second, and then at least 20 tokens per second.
@@ -87,6 +93,8 @@ pub struct Tested<'a> {
     pub ttft: Option<Summary>,
     /// Median TPOT in microseconds; `None` where no run has it.
     pub tpot: Option<Summary>,
+    /// Peak resident memory of the server in bytes; `None` where no run has it.
+    pub memory: Option<Summary>,
 }
 
 /// Whether the ranked configurations meet the limits.
@@ -99,6 +107,9 @@ pub enum Limits {
     /// Unknown: no tested configuration has a figure for every limit, and all are ranked by
     /// throughput alone.
     Unknown,
+    /// None: all requests are sent at once, as an offline batch, so that TTFT is time in the queue
+    /// and the limits do not apply; all are ranked by throughput alone.
+    None,
 }
 
 /// Pick: the ranking of the configurations that share a subject.
@@ -109,6 +120,9 @@ pub struct Pick<'a> {
     /// Number of engines with a figure, whether they meet the limits or not. One engine is no
     /// ranking.
     pub engines: usize,
+    /// Number of configurations of the first one's engine with a figure. With one, no flag was
+    /// chosen: it is the only one that was tested.
+    pub configurations: usize,
     /// Whether the ranked configurations meet the limits.
     pub limits: Limits,
     /// Configuration with the highest throughput.
@@ -118,6 +132,22 @@ pub struct Pick<'a> {
     pub ties: Vec<Tested<'a>>,
     /// Best configuration of another engine that does not tie; `None` where there is none.
     pub next: Option<Tested<'a>>,
+    /// Best configuration of each engine of which none meets the limits that others meet, highest
+    /// throughput first.
+    pub missed: Vec<Missed<'a>>,
+    /// Ratio of the first configuration's throughput to that of `next`, from interleaved runs;
+    /// `None` where there is no next, or they never ran interleaved. It decides no rank.
+    pub paired: Option<Paired>,
+}
+
+/// Configuration that misses limits which others meet.
+#[derive(Debug, Clone)]
+pub struct Missed<'a> {
+    /// Configuration with its figures.
+    pub tested: Tested<'a>,
+    /// Limits that it misses, each with the median that misses it; `None` where no run has the
+    /// metric.
+    pub limits: Vec<(Limit, Option<f64>)>,
 }
 
 /// Lead of a pick's first configuration over those of other engines.
@@ -126,10 +156,16 @@ pub enum Lead<'p, 'a> {
     /// Only: no other engine has a figure, so there is no ranking.
     Only,
     /// Alone: no other engine meets the limits.
-    Alone,
+    Alone {
+        /// Fastest configuration of another engine, with the limits that it misses.
+        other: &'p Missed<'a>,
+    },
     /// Tie: a configuration of another engine cannot be told from the first.
     Tie,
     /// Ahead of the best configuration of another engine.
+    ///
+    /// The quotient of the figures is of different campaigns where the runs were not interleaved
+    /// ([`Pick::paired`]): then it is a hint.
     Ahead {
         /// Throughput of the first configuration divided by that of the next engine.
         times: f64,
@@ -148,7 +184,7 @@ impl<'a> Pick<'a> {
             return Lead::Tie;
         }
         let Some(next) = &self.next else {
-            return if self.engines == 1 { Lead::Only } else { Lead::Alone };
+            return self.missed.first().map_or(Lead::Only, |other| Lead::Alone { other });
         };
         let (ours, theirs) = (self.first.throughput.median, next.throughput.median);
         // A figure of zero is not ranked, so the quotient is finite.
@@ -162,7 +198,8 @@ impl<'a> Pick<'a> {
 /// There is no pick where no configuration has a throughput that passes the truth gate.
 pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
     let copies = copies(registry.standing());
-    let records = registry.standing().map(|stored| &stored.record);
+    let standing: Vec<&RunRecord> = registry.standing().map(|stored| &stored.record).collect();
+    let records = standing.iter().copied();
     let records = records.filter(|record| !copies.contains_key(record.id.as_str()));
     let mut groups: Vec<(Subject, Vec<Setup>)> = Vec::new();
     for setup in setups(records) {
@@ -179,7 +216,11 @@ pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
             .then_with(|| order::scenarios(&a.scenario, &b.scenario))
             .then_with(|| a.is_text.cmp(&b.is_text))
     });
-    groups.into_iter().filter_map(|(subject, setups)| rank(subject, setups, limits)).collect()
+    let ranked = groups.into_iter().filter_map(|(subject, setups)| rank(subject, setups, limits));
+    let policy = policy::standard();
+    let with_ratio =
+        |pick: Pick<'a>| Pick { paired: ratio(&pick, &standing, &policy.file), ..pick };
+    ranked.map(with_ratio).collect()
 }
 
 impl Subject {
@@ -202,7 +243,17 @@ impl<'a> Tested<'a> {
         let (ttft, tpot) = (over(LIMITS[0].0), over(LIMITS[1].0));
         let throughput =
             over(METRIC).filter(|found| found.median > 0.0 && found.max.is_finite())?;
-        Some(Self { throughput, ttft, tpot, setup })
+        Some(Self { throughput, ttft, tpot, memory: over(MEMORY), setup })
+    }
+}
+
+impl<'a> Missed<'a> {
+    fn of(tested: Tested<'a>, limits: &[Limit]) -> Self {
+        let beyond = limits.iter().filter(|limit| !limit.is_met(&tested.setup.runs));
+        let median = |limit: &Limit| {
+            of_metric(limit.metric, tested.setup.runs.iter().copied()).map(|found| found.median)
+        };
+        Self { limits: beyond.map(|limit| (*limit, median(limit))).collect(), tested }
     }
 }
 
@@ -214,22 +265,43 @@ fn rank<'a>(subject: Subject, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Optio
     tested.sort_by(|a, b| b.throughput.median.total_cmp(&a.throughput.median));
     let engines: BTreeSet<&str> = tested.iter().map(|of| of.setup.cell.engine.as_str()).collect();
     let engines = engines.len();
+    let mut engine_counts: BTreeMap<String, usize> = BTreeMap::new();
+    for of in &tested {
+        *engine_counts.entry(of.setup.cell.engine.clone()).or_default() += 1;
+    }
+    let is_batch = subject.users == Users::Burst;
+    let limits = if is_batch { &[] } else { limits };
     let meets = |of: &Tested| limits.iter().all(|limit| limit.is_met(&of.setup.runs));
     let has = |of: &Tested, limit: &Limit| of_metric(limit.metric, of.setup.runs.iter().copied());
     let is_known = |of: &Tested| limits.iter().all(|limit| has(of, limit).is_some());
     let found = match (tested.iter().any(meets), tested.iter().any(is_known)) {
+        _ if is_batch => Limits::None,
         (true, _) => Limits::Met,
         (false, true) => Limits::NotMet,
         (false, false) => Limits::Unknown,
     };
-    tested.retain(|of| found != Limits::Met || meets(of));
+    let (tested, mut beyond): (Vec<Tested>, Vec<Tested>) =
+        tested.into_iter().partition(|of| found != Limits::Met || meets(of));
+    let mut known: BTreeSet<String> =
+        tested.iter().map(|of| of.setup.cell.engine.clone()).collect();
+    beyond.retain(|of| known.insert(of.setup.cell.engine.clone()));
+    let missed = beyond.into_iter().map(|of| Missed::of(of, limits)).collect();
     let mut rest = tested.into_iter();
     let first = rest.next()?;
+    let configurations = engine_counts.get(&first.setup.cell.engine).copied().unwrap_or_default();
     let (ties, behind): (Vec<Tested>, Vec<Tested>) =
         rest.partition(|of| overlap(metric, &first.throughput, &of.throughput));
     let mut others = behind.into_iter();
     let next = others.find(|of| of.setup.cell.engine != first.setup.cell.engine);
-    Some(Pick { subject, engines, limits: found, first, ties, next })
+    let limits = found;
+    let paired = None;
+    Some(Pick { subject, engines, configurations, limits, first, ties, next, missed, paired })
+}
+
+/// Returns the ratio of a pick's first configuration to the next engine's, from interleaved runs.
+fn ratio(pick: &Pick, standing: &[&RunRecord], policy: &PolicyFile) -> Option<Paired> {
+    let next = pick.next.as_ref().filter(|_| !pick.subject.is_published)?;
+    interleaved(standing, (&pick.first.setup, &next.setup), by_name(METRIC)?, policy)
 }
 
 /// Keeps the configurations of the latest release of each engine. It does not depend on limits, so a
@@ -259,16 +331,20 @@ fn overlap(metric: &Metric, a: &Summary, b: &Summary) -> bool {
 }
 
 /// Returns the pick among `picks` that stands for all of them where there is room for one: measured
-/// before published, one that meets the limits before one that does not, then the most engines,
-/// then the most users, then the first. `None` without picks.
+/// before published, the newest campaign first, then one that meets the limits before one that does
+/// not, then the most engines, then the most users, then the first. `None` without picks.
 pub fn foremost<'p, 'a>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Option<&'p Pick<'a>>
 where
     'a: 'p,
 {
     picks.min_by_key(|pick| {
-        let is_met = pick.limits == Limits::Met;
+        let is_met = matches!(pick.limits, Limits::Met | Limits::None);
+        let campaigns = pick.first.setup.runs.iter().filter_map(|run| run.campaign.as_ref());
+        // Ids of campaigns are ULIDs, so they sort by time.
+        let newest = campaigns.map(|slot| slot.id.as_str()).max();
+        let rank = Reverse((newest, is_met, pick.engines, pick.subject.users));
         // `min_by_key` returns the first of equal picks.
-        (pick.subject.is_published, Reverse((is_met, pick.engines, pick.subject.users)))
+        (pick.subject.is_published, rank)
     })
 }
 
@@ -330,7 +406,40 @@ mod tests {
         assert_eq!(next.setup.cell.engine, "a");
         let fast = four.first.tpot.as_ref().expect("a TPOT").median;
         let strict = picks(&registry, &limits_of(1e9, fast));
-        assert!(matches!(strict[1].lead(), Lead::Alone), "`a` is too slow");
+        let Lead::Alone { other } = strict[1].lead() else { panic!("{:?}", strict[1].lead()) };
+        let missed: Vec<&str> = other.limits.iter().map(|(limit, _)| limit.metric.name).collect();
+        assert_eq!((other.tested.setup.cell.engine.as_str(), missed), ("a", vec!["tpot_us_p50"]));
+        assert!(other.limits[0].1 > Some(fast), "by how much it misses the limit is known");
+    }
+
+    #[test]
+    fn each_engine_that_misses_a_limit_is_named_once_and_none_where_all_miss_one() {
+        let mut twice = runs("b", 4, 3, 0.5);
+        for run in &mut twice {
+            run.server.as_mut().expect("a server").variant = Some("slow".to_owned());
+        }
+        let records = [runs("a", 4, 1, 4.0), runs("b", 4, 2, 1.0), twice, runs("c", 4, 4, 0.8)];
+        let registry = registry(records.concat());
+        let fast = picks(&registry, &[])[0].first.tpot.as_ref().expect("a TPOT").median;
+        let strict = limits_of(1e9, fast);
+        let found = picks(&registry, &strict).remove(0);
+        let missed = found.missed.iter().map(|of| (of.tested.setup.cell.clone(), of.limits.len()));
+        let missed: Vec<(String, bool, usize)> = missed
+            .map(|(cell, limits)| (cell.engine, cell.config.ends_with("slow"), limits))
+            .collect();
+        assert_eq!(missed, [("b".to_owned(), false, 1), ("c".to_owned(), false, 1)]);
+        let none_meets = limits_of(1e9, 1.0);
+        assert!(picks(&registry, &none_meets)[0].missed.is_empty());
+    }
+
+    #[test]
+    fn the_newest_campaign_stands_for_all_even_where_it_has_fewer_engines() {
+        let records = [runs("a", 4, 1, 4.0), runs("b", 4, 2, 1.0), runs("a", 1, 3, 1.0)];
+        let registry = registry(records.concat());
+        let found = picks(&registry, &limits_of(1e9, 1e9));
+        let foremost = foremost(found.iter()).expect("a pick");
+        assert_eq!((foremost.subject.users, foremost.engines), (Users::Closed(1), 1));
+        assert_eq!(found.iter().map(|pick| pick.engines).max(), Some(2));
     }
 
     #[test]
@@ -373,6 +482,36 @@ mod tests {
         }
         assert_eq!(limits(&records, &limits_of(1e9, 1e9)), Limits::Unknown);
         assert_eq!(limits(&records, &[]), Limits::Met, "nothing is asked");
+    }
+
+    #[test]
+    fn a_ratio_beside_a_rank_is_that_of_interleaved_runs() {
+        // Both engines ran in the blocks of campaign 3, and `a` was measured again later.
+        let mut records = [runs("a", 4, 3, 2.0), runs("b", 4, 4, 1.0), runs("a", 4, 5, 6.0)];
+        for (index, run) in records[..2].iter_mut().flat_map(|runs| runs.iter_mut().enumerate()) {
+            let slot = run.campaign.as_mut().expect("a campaign");
+            (slot.id, slot.block) = (campaign_id(3), u32::try_from(index).expect("small"));
+            run.scenario.manifest_sha256 = Some("the same".to_owned());
+        }
+        let registry = registry(records.concat());
+        let found = picks(&registry, &[]).remove(0);
+        let Lead::Ahead { times, .. } = found.lead() else { panic!("{:?}", found.lead()) };
+        let paired = found.paired.as_ref().expect("interleaved runs");
+        assert!((times - 6.0).abs() < 0.5, "the newest figures rank: {times}");
+        assert!((paired.ratio.mean - 2.0).abs() < 0.2, "{paired:?}");
+        assert_eq!((paired.campaign.clone(), paired.ratio.pairs), (campaign_id(3), 3));
+    }
+
+    #[test]
+    fn the_limits_do_not_apply_to_an_offline_batch() {
+        let mut records = runs("a", 4, 1, 1.0);
+        for run in &mut records {
+            run.scenario.arrival = Some(Arrival::AllAtOnce);
+        }
+        let registry = registry(records);
+        let found = picks(&registry, &limits_of(1.0, 1.0)).remove(0);
+        assert_eq!((found.limits, found.configurations), (Limits::None, 1));
+        assert!(found.missed.is_empty() && found.first.memory.is_some());
     }
 
     #[test]

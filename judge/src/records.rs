@@ -51,6 +51,26 @@ pub struct Registry {
     pub findings: Vec<Finding>,
 }
 
+/// Returns the item whose id begins with `start`, among items beside their ids. A whole id is found
+/// even where longer ids begin with it, and an id that several items share counts once.
+///
+/// # Errors
+///
+/// No id begins with `start`, or several do; the error is their number.
+pub fn by_prefix<'i, T>(
+    items: impl IntoIterator<Item = (&'i str, T)>,
+    start: &str,
+) -> Result<T, usize> {
+    let mut found: BTreeMap<&str, T> = BTreeMap::new();
+    for (id, item) in items.into_iter().filter(|(id, _)| id.starts_with(start)) {
+        found.entry(id).or_insert(item);
+    }
+    let count = found.len();
+    let whole = found.remove(start);
+    let only = || found.into_values().next().filter(|_| count == 1);
+    whole.or_else(only).ok_or(count)
+}
+
 impl Registry {
     /// Returns the run with this id, retracted or not; `None` where there is none.
     pub fn run(&self, id: &str) -> Option<&Stored<RunRecord>> {
@@ -82,5 +102,20 @@ impl Registry {
     pub fn releases(&self) -> BTreeSet<(&str, &str)> {
         let engines = self.runs.iter().map(|run| &run.record.engine);
         engines.map(|engine| (engine.name.as_str(), engine.release.as_str())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_found_by_its_beginning_where_that_is_unique() {
+        let items = [("01A", 1), ("01AB", 2), ("02", 3), ("02", 4)];
+        assert_eq!(by_prefix(items, "01AB"), Ok(2));
+        assert_eq!(by_prefix(items, "01A"), Ok(1), "a whole id wins over a longer one");
+        assert_eq!(by_prefix(items, "0"), Err(3));
+        assert_eq!(by_prefix(items, "02"), Ok(3), "one id, two items");
+        assert_eq!(by_prefix(items, "3"), Err(0));
     }
 }

@@ -21,6 +21,9 @@ pub struct Rule {
     pub id: &'static str,
     /// Claim of the quality rule that must hold, in a few words.
     pub title: &'static str,
+    /// Name of the finding that a record which breaks the rule has, in two to four words, for
+    /// tables: `machine speed changed`.
+    pub finding: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
     /// Severity of a broken rule: error or warning.
@@ -171,6 +174,7 @@ impl Rule {
     pub(crate) const ERROR: Self = Self {
         id: "",
         title: "",
+        finding: "",
         why: "",
         level: Level::Error,
         level_on_cpu: Level::Error,

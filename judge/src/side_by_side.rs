@@ -10,9 +10,12 @@ use schema::run::{PromptForm, RunRecord};
 use schema::verdict::Cell;
 use serde::Serialize;
 
+use crate::best::Setup;
 use crate::diff::campaigns::log_ratios;
 use crate::diff::cells::{Block, CellRuns, Side, blocks, cell_of, workloads};
 use crate::diff::estimate::{log_ratio, paired};
+use crate::facts::figures;
+use crate::newest::newest;
 use crate::order::{self, ReleaseKey};
 
 /// Interleaved blocks of one campaign in which both engines answered every request of the same
@@ -64,6 +67,31 @@ impl<'a> InTurns<'a> {
     }
 }
 
+/// Ratio of two configurations that one campaign measured in interleaved blocks.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Paired {
+    /// Id of the campaign that interleaved both.
+    pub campaign: String,
+    /// Ratio of the first configuration's metric to the second's.
+    pub ratio: Ratio,
+}
+
+/// Returns the ratio of `metric` between two configurations of one scenario, from the newest campaign
+/// among `runs` that interleaved them; `None` where none did. `runs` must not be retracted.
+pub fn interleaved(
+    runs: &[&RunRecord],
+    (ours, theirs): (&Setup, &Setup),
+    metric: &Metric,
+    policy: &PolicyFile,
+) -> Option<Paired> {
+    let of = |setup: &Setup| -> Vec<&RunRecord> {
+        runs.iter().copied().filter(|run| setup.covers(run)).collect()
+    };
+    let in_turns = InTurns::newest(&of(ours), &of(theirs))?;
+    let ratio = in_turns.ratio(metric, policy)?;
+    Some(Paired { campaign: in_turns.campaign, ratio })
+}
+
 /// Scenario that two engines answered, with the runs of each that are compared.
 #[derive(Debug, Clone)]
 pub struct Match<'a> {
@@ -74,7 +102,7 @@ pub struct Match<'a> {
     /// Compared runs of the second engine, in one configuration.
     pub theirs: Vec<&'a RunRecord>,
     /// Interleaved blocks that the compared runs are from; `None` where the engines did not run
-    /// interleaved and all their runs are compared.
+    /// interleaved, and the runs of each engine's newest campaign are compared.
     pub in_turns: Option<InTurns<'a>>,
 }
 
@@ -129,8 +157,10 @@ fn matches<'a>(ours: &ByCell<'a>, theirs: &ByCell<'a>) -> Vec<Match<'a>> {
 impl<'a> Match<'a> {
     fn newest(scenario: &str, ours: &[&'a RunRecord], theirs: &[&'a RunRecord]) -> Self {
         let in_turns = InTurns::newest(ours, theirs);
-        let counts = |run: &&RunRecord| in_turns.as_ref().is_none_or(|turns| turns.holds(run));
-        let of = |runs: &[&'a RunRecord]| runs.iter().copied().filter(counts).collect();
+        let of = |runs: &[&'a RunRecord]| match &in_turns {
+            Some(turns) => runs.iter().copied().filter(|run| turns.holds(run)).collect(),
+            None => newest(runs, |run| (*run, figures(run, false))),
+        };
         Self { scenario: scenario.to_owned(), ours: of(ours), theirs: of(theirs), in_turns }
     }
 }
@@ -207,6 +237,16 @@ mod tests {
         assert_eq!(found[0].ours, [&ours[1]], "only the runs of the newest campaign count");
         assert_eq!(found[0].theirs, [&theirs[1]]);
         assert!(latest(&ours.each_ref()[2..], &theirs.each_ref()).is_empty());
+    }
+
+    #[test]
+    fn engines_that_never_ran_interleaved_are_compared_by_their_newest_campaigns() {
+        let ours = [run("ours", 1, 0, 9.0), run("ours", 3, 0, 3.0), run("ours", 3, 1, 3.0)];
+        let theirs = [run("theirs", 2, 0, 1.0), run("theirs", 4, 0, 1.0)];
+        let found = latest(&ours.each_ref(), &theirs.each_ref());
+        assert!(found[0].in_turns.is_none());
+        assert_eq!(found[0].ours, [&ours[1], &ours[2]], "campaign 1 is history");
+        assert_eq!(found[0].theirs, [&theirs[1]]);
     }
 
     #[test]

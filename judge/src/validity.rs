@@ -2,7 +2,7 @@
 //! truth gate, which decides whether a figure may be ranked, drawn or summarized.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schema::metric::{METRICS, Metric};
 use schema::run::{Check, Level, RunRecord, Status, Validity, ValidityVerdict};
@@ -33,8 +33,8 @@ pub struct MetricValidity {
     /// Bound, in percent of the figure, of the error that the measurement itself may have caused;
     /// `None` where the record does not tell.
     pub error_pct: Option<f64>,
-    /// Ids of the failed rules that affect the metric, in order; a reason that the load generator
-    /// gave counts under the id of its rule.
+    /// Ids of the failed rules that the verdict follows from, in order; a reason that the load
+    /// generator gave counts under the id of its rule. Empty where the metric is VALID.
     pub rules: Vec<String>,
 }
 
@@ -55,30 +55,30 @@ fn judged(metric: &Metric, record: &RunRecord, failed: &[Check]) -> MetricValidi
         let is_below = rule.id == CLIENT_ERROR_RULE && !is_above;
         concerns(rule, metric) && !is_answered && !is_below
     };
-    let mut found = MetricValidity { error_pct, ..MetricValidity::default() };
-    for check in failed {
-        let Some(rule) = crate::rule(&check.rule).filter(|rule| counts(rule, "")) else { continue };
-        found.rules.push(rule.id.to_owned());
-        if check.level == Level::Error {
-            found.verdict = ValidityVerdict::Invalid;
-        }
-    }
+    // A failed warning is a note: only an error and the reasons of the load generator give a verdict.
+    let errors = failed.iter().filter(|check| check.level == Level::Error);
+    let errors = errors.filter_map(|check| crate::rule(&check.rule));
+    let mut causes: Vec<(ValidityVerdict, &str)> = errors
+        .filter(|rule| counts(rule, ""))
+        .map(|rule| (ValidityVerdict::Invalid, rule.id))
+        .collect();
+    let mut of_others = ValidityVerdict::Valid;
     for reason in &record.validity.reasons {
         let id = reason.split(':').next().unwrap_or_default();
         match rule_of_reason(id) {
-            Some((rule, verdict)) if counts(rule, id) => {
-                found.verdict = found.verdict.max(verdict);
-                found.rules.push(rule.id.to_owned());
-            }
+            Some((rule, verdict)) if counts(rule, id) => causes.push((verdict, rule.id)),
             Some(_) => {}
             // A reason of another program, such as a failed run, is about the whole run.
             None if metric.name == FAILED => {}
-            None => found.verdict = found.verdict.max(record.validity.verdict),
+            None => of_others = record.validity.verdict,
         }
     }
-    found.rules.sort();
-    found.rules.dedup();
-    found
+    let verdict = causes.iter().map(|(verdict, _)| *verdict).fold(of_others, Ord::max);
+    let is_cause = |of: ValidityVerdict| of == verdict && verdict != ValidityVerdict::Valid;
+    let rules: BTreeSet<&str> =
+        causes.into_iter().filter(|(of, _)| is_cause(*of)).map(|(_, rule)| rule).collect();
+    let rules = rules.into_iter().map(str::to_owned).collect();
+    MetricValidity { verdict, error_pct, rules }
 }
 
 /// Returns the verdict on each metric that the run measured, by the metric's name; empty for a run
@@ -137,6 +137,16 @@ pub fn headline(record: &RunRecord) -> ValidityVerdict {
     let verdicts = blocking(record).map(|metric| judged(metric, record, &failed).verdict);
     let worst = verdicts.max().unwrap_or(record.validity.verdict);
     if has_figures(record) { worst } else { worst.max(record.validity.verdict) }
+}
+
+/// Returns the ids of the failed rules that the headline verdict on a run follows from; none for a
+/// run that is VALID.
+pub fn causes(record: &RunRecord) -> BTreeSet<String> {
+    let failed = failed(record);
+    let found: Vec<MetricValidity> =
+        blocking(record).map(|metric| judged(metric, record, &failed)).collect();
+    let worst = found.iter().map(|found| found.verdict).max().unwrap_or_default();
+    found.into_iter().filter(|found| found.verdict == worst).flat_map(|found| found.rules).collect()
 }
 
 /// Returns the metrics that the run measured and that block a release in its scenario.

@@ -1,13 +1,13 @@
 //! Composes an event from what the user gives on the command line: resolves abbreviated ids and
 //! refuses names that match nothing. Pure: no files, no clock.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use schema::event::{self, Event, unix_s_of};
 use schema::metric::{self, Gates, METRICS};
 use schema::verdict::is_cell_pattern;
 
-use judge::Registry;
 use judge::diff::cells::cell_of;
+use judge::{Registry, by_prefix};
 
 /// Composes an event from `draft`, in which ids may be abbreviated to their beginnings and times be
 /// days; `id` is its id, and `unix_s` its time (seconds since 1970).
@@ -63,20 +63,14 @@ fn resolve_id(registry: &Registry, start: &str) -> Result<String> {
     let runs = registry.runs.iter().map(|run| &run.record.id);
     let kernels = registry.kernels.iter().map(|kernels| &kernels.record.id);
     let events = registry.events.iter().map(|event| &event.record.id);
-    let ids = runs.chain(kernels).chain(events).filter(|id| id.starts_with(start));
-    let mut ids: Vec<&String> = ids.collect();
-    ids.sort();
-    ids.dedup();
-    match ids.as_slice() {
-        [] => bail!(
+    let ids = runs.chain(kernels).chain(events).map(|id| (id.as_str(), id));
+    by_prefix(ids, start).cloned().map_err(|count| match count {
+        0 => anyhow!(
             "nothing has an id that begins with `{start}`\nhint: `redline-results list` shows runs; a \
              folder below results/ ends in `/`"
         ),
-        [one] => Ok((*one).clone()),
-        // In sorted order a whole id comes before longer ids that begin with it.
-        [first, ..] if *first == start => Ok((*first).clone()),
-        ids => bail!("{} ids begin with `{start}`\nhint: give more of it", ids.len()),
-    }
+        count => anyhow!("{count} ids begin with `{start}`\nhint: give more of it"),
+    })
 }
 
 fn find_cell(registry: &Registry, pattern: &str) -> Result<()> {

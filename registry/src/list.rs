@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::iter;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow};
 use schema::event::Event;
 use schema::run::RunRecord;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use judge::events::retractions;
 use judge::facts::RunFacts;
 use judge::order::{ReleaseKey, is_release};
 use judge::table::columns;
-use judge::{Registry, Stored};
+use judge::{Registry, Stored, by_prefix};
 use store::folder::StoreError;
 use store::layout::{FileKind, RunParts};
 
@@ -42,21 +42,15 @@ fn name_of(path: &str) -> &str {
 ///
 /// No run has such an id, or several do and `start` is not the whole id of the first of them.
 pub fn find<'a>(registry: &'a Registry, start: &str) -> Result<&'a Stored<RunRecord>> {
-    let mut found = registry.runs.iter().filter(|run| run.record.id.starts_with(start));
-    let first = found.next().with_context(|| {
-        format!(
+    let runs = registry.runs.iter().map(|run| (run.record.id.as_str(), run));
+    by_prefix(runs, start).map_err(|count| match count {
+        0 => anyhow!(
             "no run has an id that begins with `{start}`\nhint: `redline-results list` shows them"
-        )
-    })?;
-    if first.record.id == start {
-        return Ok(first);
-    }
-    match found.count() {
-        0 => Ok(first),
-        more => {
-            bail!("{} runs have an id that begins with `{start}`\nhint: give more of it", more + 1)
+        ),
+        count => {
+            anyhow!("{count} runs have an id that begins with `{start}`\nhint: give more of it")
         }
-    }
+    })
 }
 
 /// Row of the list: the repeats of one release in one cell.

@@ -1,10 +1,73 @@
-//! Questions that the suite's scenarios answer (the first key of each file), and the labs that ask
-//! about a model, both compiled into this program. Knows ids, not records.
+//! Files of the suite, compiled into this program: questions that its scenarios answer (the first key
+//! of each file), labs that ask about a model, engines, models and datasets. Knows ids, not records.
 
+use std::path::Path;
+
+use schema::engine::EngineFile;
+use schema::model::InputSource;
 use schema::scenario::Scenario;
 
-// Tables `SCENARIOS` and `LABS` of id and text of each file, which the build script writes.
+// Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS` and `ENGINES` of id and text of each file, which
+// the build script writes.
 include!(concat!(env!("OUT_DIR"), "/suite.rs"));
+
+fn text(table: &'static [(&str, &str)], id: &str) -> Option<&'static str> {
+    table.iter().find(|(known, _)| *known == id).map(|(_, text)| *text)
+}
+
+/// Returns the engine file named `id`; `None` where the suite has none.
+pub fn engine(id: &str) -> Option<EngineFile> {
+    schema::engine::parse(text(ENGINES, id)?).ok()
+}
+
+/// Name of an input of the suite, as a reader has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Name {
+    /// Hub: Hugging Face id, which engines load by themselves.
+    Hub(String),
+    /// File: name of the file, without the folder that it lies in.
+    File(String),
+}
+
+impl Name {
+    fn of(source: &InputSource) -> Option<Self> {
+        if let Some(hub) = &source.hub {
+            return Some(Self::Hub(hub.clone()));
+        }
+        let file = Path::new(source.member.as_ref().or(source.file.as_ref())?);
+        Some(Self::File(file.file_name()?.to_str()?.to_owned()))
+    }
+}
+
+/// Returns the name of the suite's model `id`; `None` for an unknown model, and for one with random
+/// weights.
+pub fn model(id: &str) -> Option<Name> {
+    schema::model::parse_model(text(MODELS, id)?).ok()?.sources.first().and_then(Name::of)
+}
+
+/// Returns the id and the file name of the dataset that scenario `id` draws from; `None` where it
+/// needs none.
+pub fn dataset_of(id: &str) -> Option<(String, String)> {
+    let dataset = Scenario::parse(text(SCENARIOS, id)?).ok()?.workload.dataset?;
+    let file = file_of(&dataset)?;
+    Some((dataset, file))
+}
+
+/// Returns the id and the file name of the tokenizer of model `id`, where it is a file of its own;
+/// `None` where it is in the weights.
+pub fn tokenizer_of(id: &str) -> Option<(String, String)> {
+    let tokenizer = schema::model::parse_model(text(MODELS, id)?).ok()?.tokenizer;
+    let file = file_of(&tokenizer)?;
+    Some((tokenizer, file))
+}
+
+fn file_of(dataset: &str) -> Option<String> {
+    let file = schema::model::parse_dataset(text(DATASETS, dataset)?).ok()?;
+    match Name::of(file.sources.first()?)? {
+        Name::File(name) => Some(name),
+        Name::Hub(_) => None,
+    }
+}
 
 /// Returns the id of the suite's lab that asks about `model` on `target`; `None` where there is
 /// none.
@@ -55,6 +118,19 @@ mod tests {
         assert_eq!(known, stems("labs"));
         assert_eq!(lab_of("qwen3.5-9b", "h100-80g"), Some("h100-qwen3.5-9b"));
         assert_eq!(lab_of("qwen3.5-9b", "cpu"), None);
+    }
+
+    #[test]
+    fn inputs_have_the_names_that_a_reader_knows() {
+        let file = "SmolLM2-135M-Instruct.Q4_1.gguf".to_owned();
+        assert_eq!(model("smollm2-135m-instruct-q4_1"), Some(Name::File(file)));
+        assert_eq!(model("qwen3-8b"), Some(Name::Hub("Qwen/Qwen3-8B".to_owned())));
+        assert_eq!(model("qwen3-8b-random"), None);
+        assert_eq!(tokenizer_of("smollm2-135m-instruct-q4_1"), None);
+        assert!(tokenizer_of("qwen3-8b").is_some_and(|(_, file)| file == "tokenizer.json"));
+        let named = |(id, _): &(&str, &str)| engine(id).is_some_and(|file| !file.title.is_empty());
+        assert!(ENGINES.iter().all(named));
+        assert!(dataset_of("sharegpt").is_some_and(|(_, file)| file.ends_with(".json")));
     }
 
     #[test]

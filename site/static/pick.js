@@ -49,6 +49,8 @@
     set("limits", row.dataset.limits);
     set("users", row.dataset.load).setAttribute("href", link.getAttribute("href"));
     set("command", row.dataset.command || "The command of this server was not recorded.");
+    set("notes", row.dataset.notes.replaceAll("`", ""));
+    set("price", row.dataset.price);
     const block = card.querySelector(".pick");
     block.classList.toggle("claimed", row.classList.contains("claimed"));
     const copy = card.querySelector("button.copy");

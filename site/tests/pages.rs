@@ -301,7 +301,7 @@ fn five_questions_are_answered_within_two_clicks() {
             "what did they run exactly?",
             &own,
             &[release],
-            &["Kernel", "serve {model}", "Effective configuration", "max-batch-size"],
+            &["Kernel", "serve SmolLM2", "Effective configuration", "max-batch-size"],
         ),
         ("can I trust this number?", &own, &[release, "run/"], &["Checks", "E06", "Client load"]),
         (

@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { samples } from "./map.mjs";
 
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const WIDTHS = [1280, 360];
+const WIDTHS = [1280, 390];
 const THEMES = ["light", "dark"];
 
 export async function everyPage({ open, site, address, folder }) {

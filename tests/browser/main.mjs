@@ -4,6 +4,7 @@
 // usage: node main.mjs ADDRESS FOLDER BROWSER   (FOLDER takes the screenshots)
 import { mkdir, rm } from "node:fs/promises";
 import { chromium } from "playwright-core";
+import * as crawl from "./crawl.mjs";
 import { everyPage } from "./looks.mjs";
 import { map } from "./map.mjs";
 import * as ways from "./ways.mjs";
@@ -39,7 +40,7 @@ async function open(options = {}) {
 const site = await map(address);
 const claims = [
   ["every kind of page looks right, wide and narrow, light and dark", everyPage],
-  ...Object.entries(ways).map(([name, way]) => [name.replaceAll("_", " "), way]),
+  ...[crawl, ways].flatMap(Object.entries).map(([name, way]) => [name.replaceAll("_", " "), way]),
 ];
 let failed = 0;
 for (const [claim, hold] of claims) {

@@ -15,7 +15,7 @@ const QUESTIONS = {
     /vllm/i,
     /n=1/,
   ],
-  "did the release get slower?": [/redline v[\d.]+ to v[\d.]+/, /verdict/i, /floor/i],
+  "did the release get slower?": [/redline v[\d.]+ to v[\d.]+/, /verdict/i, /minimum effect/i],
   "what did they run exactly?": [/redline serve/, /redline-bench/, /effective configuration/i],
   "can I trust this number?": [/<h2 id="checks">Checks/, /SHA-256/, /provenance|record/i],
   "how do I run it myself?": [/cargo xtask release-bench v/],

@@ -12,6 +12,7 @@ mod failing;
 mod full_disk;
 mod gpu_validation;
 mod hand_edited;
+mod headlines;
 mod interrupted;
 mod quickstart;
 mod registry;

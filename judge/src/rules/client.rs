@@ -62,6 +62,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E15",
         title: "the client was not the bottleneck: under 80 % of a core, loop lag under 5 ms",
+        finding: "client busy",
         why: "A client that lags adds its own delay to every time it reports.",
         // Client and server share the cores: there a busy client is expected and only reported.
         level_on_cpu: Level::Warning,
@@ -74,24 +75,27 @@ pub(super) const RULES: &[Rule] = &[
             ),
             Condition::new(loop_lag).degraded(
                 "loop-lag",
-                "the client's loop was away for 5 ms, or 2 % of the time per token where the \
-                 kernel gives no stamps (p99)",
+                "the client's event loop was late by 5 ms, or by 2 % of the time per token where \
+                 the kernel gives no stamps (p99)",
             ),
         ],
         ..Rule::ERROR
     },
     Rule {
         id: "E16",
-        title: "the steady state lasted 60 s, or 300 s for a full run with all requests at once",
-        why: "Short windows measure ramp-up and drain.",
+        title: "the steady state lasted 60 s, or 300 s for a full scenario that sends all \
+                requests at once",
+        finding: "short steady state",
+        why: "A short window measures mostly ramp-up and drain.",
         scope: Scope::MEASURED_FIGURES.but_lite(),
         conditions: &[Condition::new(window)],
         ..Rule::ERROR
     },
     Rule {
         id: "E17",
-        title: "a check that the outputs were right stands beside the speed",
-        why: "Fast and wrong looks like fast.",
+        title: "the outputs for fixed prompts were recorded",
+        finding: "outputs not checked",
+        why: "A fast server may give wrong answers.",
         scope: Scope { statuses: &[Status::Ok], ..Scope::MEASURED },
         // Whether outputs were checked changes no figure: the finding is shown, and nothing is
         // excluded.
@@ -101,17 +105,19 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E32",
-        title: "no more requests ran at one time than the cap allows",
-        why: "A cap that is not kept is another load.",
+        title: "no more requests ran at once than the concurrency limit allows",
+        finding: "concurrency above the limit",
+        why: "A run that exceeds the limit is another load.",
         since: Some(3),
         conditions: &[Condition::new(cap)],
         ..Rule::ERROR
     },
     Rule {
         id: "W03",
-        title: "the engine sets the throughput, not the arrival",
-        why: "An engine that keeps up with the rate at which requests arrive shows that rate: it may \
-              be faster, and a change of it does not show.",
+        title: "the engine limits the throughput, not the arrival rate",
+        finding: "limited by arrival rate",
+        why: "An engine that keeps up with the arrival rate shows that rate: it may be faster, \
+              and a change of its speed does not show.",
         since: Some(3),
         scope: Scope::FIGURES,
         affects: &[Family::Throughput],
@@ -120,15 +126,16 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "W14",
-        title: "what arrived was read at once, chunk by chunk",
-        why: "Chunks that wait for the client are read together, with one time for all of them.",
+        title: "received bytes were read at once, chunk by chunk",
+        finding: "late reads",
+        why: "Chunks that wait for the client are read together and share one receive time.",
         since: Some(3),
         until: Some(7),
         affects: &[Family::Ttft, Family::Itl],
         conditions: &[
             Condition::new(kernel_gap).degraded(
                 "kernel-gap",
-                "arrived bytes waited for the client for 5 ms, or a tenth of the time per token \
+                "received bytes waited for the client for 5 ms, or a tenth of the time per token \
                  (p99)",
             ),
             Condition::new(late_reads).degraded(
@@ -143,7 +150,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W15",
         title: "requests were sent when they were due",
-        why: "The load was another than the scenario says where the client was late with it.",
+        finding: "late sends",
+        why: "Where the client sends late, the load differs from that of the scenario.",
         since: Some(3),
         until: Some(7),
         affects: &[Family::Ttft],
@@ -156,10 +164,11 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W18",
         title: "the client's own error is below the minimum effect of each metric",
-        why: "A figure that the client may have moved by more than the smallest effect that is \
-              looked for cannot show such an effect. A receive time that the kernel stamped is exact \
-              for a read of one chunk, however long the bytes waited; chunks that were read together \
-              may have arrived earlier, and a late send or a busy core moves other figures.",
+        finding: "client error too large",
+        why: "A figure that the client may have moved by more than the minimum effect cannot show \
+              a difference of that size. A receive time stamped by the kernel is exact for a read \
+              of one chunk, however long the bytes waited. Chunks that were read together may \
+              have arrived earlier; a late send and a busy core affect other figures.",
         since: Some(8),
         conditions: &[Condition::new(client_error).degraded(
             CLIENT_ERROR,
@@ -170,7 +179,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "coalesced-reads",
         title: "most reads brought one chunk",
-        why: "Gaps between chunks that were read together are bounds, and no measurements.",
+        finding: "several chunks per read",
+        why: "Chunks that were read together share one receive time, so the gaps between them are \
+              only bounded.",
         since: None,
         until: Some(7),
         affects: &[Family::Itl],

@@ -23,8 +23,9 @@ pub const FAILED_SHARE_MAX: f64 = 0.05;
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E04",
-        title: "as many requests were planned as the scenario asks for",
-        why: "A shortened run is another workload: a published page compared 1,000 requests with \
+        title: "the run planned as many requests as its scenario has",
+        finding: "wrong number of requests",
+        why: "A shorter run is another workload: one published page compared 1,000 requests with \
               10,000 under one name.",
         scope: Scope::FIGURES,
         conditions: &[Condition::new(planned)],
@@ -32,12 +33,16 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E05",
-        title: "requests that succeeded and failed add up, and a run with failures says so",
-        why: "A client that counts successes alone makes a partial run look complete.",
+        title: "answered and failed requests add up to those planned, and a run with failures \
+                says so",
+        finding: "requests unaccounted for",
+        why: "A client that counts only successes makes a partial run look complete.",
         scope: Scope::FIGURES,
         conditions: &[
-            Condition::new(accounted)
-                .invalid("accounted", "requests answered and failed are not those planned"),
+            Condition::new(accounted).invalid(
+                "accounted",
+                "answered and failed requests do not add up to those planned",
+            ),
             Condition::new(classified),
         ],
         ..Rule::ERROR
@@ -45,55 +50,60 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W01",
         title: "output tokens counted again from the text agree within 2 %",
-        why: "Throughput credited from a requested length rather than from text can be 20 % too high.",
+        finding: "token counts differ",
+        why: "Throughput computed from the requested length instead of the text can be 20 % too \
+              high.",
         scope: Scope::FIGURES,
         affects: &[Family::Throughput, Family::Tpot],
-        conditions: &[Condition::new(retokenized).degraded(
-            "retokenized",
-            "the text of the answers makes 2 % more or fewer tokens",
-        )],
+        conditions: &[Condition::new(retokenized)
+            .degraded("retokenized", "the text of the answers has 2 % more or fewer tokens")],
         ..Rule::WARNING
     },
     Rule {
         id: "W10",
         title: "the server reports as many output tokens as were requested",
-        why: "With end-of-sequence ignored every answer has its requested length; another length is \
-              another workload.",
+        finding: "wrong output length",
+        why: "With end-of-sequence ignored, every answer has the requested length. Another length \
+              is another workload.",
         scope: Scope { statuses: &[Status::Ok], ..Scope::MEASURED },
         conditions: &[Condition::new(output_length).invalid(
             "output-length",
-            "0.1 % more or fewer output tokens were reported than requested, where ends are ignored",
+            "reported and requested output tokens differ by 0.1 % or more, where end-of-sequence \
+             is ignored",
         )],
         ..Rule::WARNING
     },
     Rule {
         id: "prompt-length",
-        title: "the server counts the prompt tokens that it was sent",
-        why: "A prompt that was sent as token ids has one length; a server that counts another \
+        title: "the server counts as many prompt tokens as were sent",
+        finding: "prompt length differs",
+        why: "A prompt sent as token ids has one length. A server that counts another length \
               computed another prompt.",
         since: None,
         conditions: &[Condition::fresh(prompt_length).invalid(
             "prompt-length",
-            "the server counts another length of a prompt that it got as ids",
+            "the server counts another length for a prompt sent as token ids",
         )],
         ..Rule::ERROR
     },
     Rule {
         id: "chunk-count",
         title: "chunks and usage agree on the number of tokens of an answer",
+        finding: "chunk counts differ",
         why: "Gaps between tokens are computed from the tokens of chunks.",
         since: None,
         affects: &[Family::Itl],
         conditions: &[Condition::fresh(chunk_count).degraded(
             "chunk-count",
-            "the chunks of an answer hold other tokens than its usage says",
+            "the chunks of an answer hold more or fewer tokens than its usage reports",
         )],
         ..Rule::WARNING
     },
     Rule {
         id: "failures",
         title: "no request failed",
-        why: "Figures of a run with failures are those of the requests that were answered.",
+        finding: "requests failed",
+        why: "Figures of a run with failures describe only the requests that were answered.",
         since: None,
         conditions: &[Condition::new(failures).degraded("failures", "a request failed")],
         ..Rule::WARNING
@@ -101,7 +111,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "many-failures",
         title: "at most 5 % of the requests failed",
-        why: "Beyond that the figures of the others say nothing about the whole workload.",
+        finding: "many requests failed",
+        why: "With more failures, the answered requests do not represent the workload.",
         since: None,
         conditions: &[Condition::new(many_failures)
             .invalid("many-failures", "more than 5 % of all requests failed")],
@@ -109,12 +120,13 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "survivors",
-        title: "the answered prompts are as long as the planned ones",
-        why: "A server that fails long prompts is measured on short ones: survivorship.",
+        title: "the answered prompts are as long as the planned ones, on average",
+        finding: "long prompts missing",
+        why: "A server that fails long prompts is measured on short ones (survivorship bias).",
         since: None,
         conditions: &[Condition::fresh(survivors).invalid(
             "survivors",
-            "the prompts that were answered differ by 5 % in mean length from those of the plan",
+            "the mean length of the answered prompts differs by 5 % from that of the planned ones",
         )],
         ..Rule::ERROR
     },

@@ -25,41 +25,49 @@ const CACHE_MISMATCH: &str = "prefix hits exceed what the plan explains by 1 % o
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E02",
-        title: "a failed run says why, and reasons for nulls, where a record has any, are complete",
-        why: "A missing figure cannot be told from one that was forgotten.",
+        title: "a failed run states why, and listed reasons for missing values are complete",
+        finding: "missing reason",
+        why: "Without a reason, a value that could not be measured looks like one that was \
+              forgotten.",
         scope: Scope::ALL,
         conditions: &[Condition::new(complete)],
         ..Rule::ERROR
     },
     Rule {
         id: "E10",
-        title: "the measured program is a clean build that its hash identifies",
-        why: "Figures of a program that nobody can build again cannot be checked or repaired.",
+        title: "the engine is a clean build that its hash identifies",
+        finding: "build not reproducible",
+        why: "Nobody can check the figures of a program that cannot be built again.",
         scope: Scope::MEASURED,
         conditions: &[Condition::new(provenance)],
         ..Rule::ERROR
     },
     Rule {
         id: "E11",
-        title: "the machine is described: driver, memory and clocks of a GPU, else CPU, cores, kernel",
-        why: "The same GPU name covers parts that differ by a factor; drivers and clocks move figures.",
+        title: "the machine is described: driver, memory and clocks of a GPU, or CPU, cores and \
+                kernel",
+        finding: "machine not described",
+        why: "One GPU name covers parts that differ by a factor, and drivers and clocks change \
+              figures.",
         scope: Scope::MEASURED,
         conditions: &[Condition::new(hardware)],
         ..Rule::ERROR
     },
     Rule {
         id: "E12",
-        title: "no more prefix-cache hits than the workload's own repeats explain",
-        why: "A seeded workload repeated on a warm server measured the cache: published cases read \
-              up to 2.3 times too fast.",
+        title: "prefix-cache hits are no more than the repeated prefixes of the workload explain",
+        finding: "unexplained cache hits",
+        why: "A seeded workload that is repeated on a warm server measures the cache: published \
+              cases read up to 2.3 times too fast.",
         conditions: &[Condition::new(excess_hits).invalid("cache-mismatch", CACHE_MISMATCH)],
         ..Rule::ERROR
     },
     Rule {
         id: "E18",
-        title: "it was started after its campaign was planned, and ended after it was started",
-        why: "A run of another time than its campaign's is no part of the comparison, and a clock that \
-              went back measured nothing.",
+        title: "the run started after its campaign was planned, and ended after it started",
+        finding: "times out of order",
+        why: "A run that is older than its campaign is no part of it, and a clock that went back \
+              measured nothing.",
         since: Some(5),
         scope: Scope::MEASURED,
         conditions: &[Condition::new(times)],
@@ -67,19 +75,21 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "cache-primed",
-        title: "the prefix cache held what was sent ahead to fill it",
-        why: "A server that dropped the primed prefixes was measured with another cache.",
+        title: "the prefix cache holds the prompts that were sent to fill it",
+        finding: "prefix cache not primed",
+        why: "A server that dropped these prefixes was measured with another cache.",
         since: None,
         conditions: &[Condition::new(missing_hits).invalid("cache-mismatch", CACHE_MISMATCH)],
         ..Rule::ERROR
     },
     Rule {
         id: "cache-not-empty",
-        title: "a prefix cache that was emptied held nothing",
-        why: "Prompts that the cache still held were not computed.",
+        title: "a prefix cache that was reset is empty",
+        finding: "prefix cache not empty",
+        why: "Prompts that the cache still holds are not computed.",
         since: None,
         conditions: &[Condition::new(cache_empty)
-            .degraded("cache-not-empty", "the prefix cache was emptied and still held something")],
+            .degraded("cache-not-empty", "the prefix cache was reset and still held something")],
         ..Rule::WARNING
     },
 ];

@@ -31,20 +31,23 @@ const ROUNDING_US: f64 = 1.0;
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E06",
-        title: "rates are counts over wall time, within 0.1 % (imports 2 %)",
-        why: "A printed headline of +15.6 % was +10.0 % by the tokens and seconds on the same page.",
+        title: "rates equal counts divided by wall time, within 0.1 % (imports: 2 %)",
+        finding: "rate contradicts counts",
+        why: "One page printed a gain of 15.6 % that was 10.0 % by the tokens and seconds on the \
+              same page.",
         scope: Scope::FIGURES,
         affects: &[Family::Throughput],
         conditions: &[Condition::new(rates).invalid(
             "rate-identity",
-            "output tokens over the run's length are not the rate within 0.1 %",
+            "the rate differs by more than 0.1 % from output tokens over the run's duration",
         )],
         ..Rule::ERROR
     },
     Rule {
         id: "E07",
-        title: "percentiles rise and agree with their histogram within a bin",
-        why: "A percentile that its own samples contradict was computed from something else.",
+        title: "percentiles rise and agree with their histogram within one bin",
+        finding: "percentiles contradict samples",
+        why: "A percentile that contradicts its own samples was computed from something else.",
         scope: Scope::FIGURES,
         affects: Family::LATENCIES,
         conditions: &[
@@ -55,8 +58,10 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E08",
-        title: "the best second lies between the mean rate and 20 times it",
-        why: "Peaks of millions of tokens per second come from buffered streams, not from an engine.",
+        title: "the best second is between 1 and 20 times the mean rate",
+        finding: "implausible peak rate",
+        why: "A peak of millions of tokens per second comes from a buffered stream, not from an \
+              engine.",
         scope: Scope::FIGURES,
         affects: &[Family::Throughput],
         until: Some(8),
@@ -82,7 +87,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W11",
         title: "there are enough samples for the percentiles shown",
-        why: "A p99 needs 662 samples to be stated with 99 % confidence, a p95 130, a p90 64.",
+        finding: "few samples",
+        why: "For 99 % confidence a p99 needs 662 samples, a p95 130, a p90 64.",
         scope: Scope::FIGURES.but_lite(),
         affects: Family::LATENCIES,
         conditions: &[Condition::new(samples).note(

@@ -24,8 +24,11 @@ pub const QUEUE_SHARE: f64 = 0.5;
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E19",
-        title: "mean TPOT is (mean E2E - mean TTFT) / (tokens - 1) where all answers have one length",
-        why: "A TPOT that contains the first token, or that saw one chunk only, breaks this.",
+        title: "mean TPOT is (mean E2E - mean TTFT) / (tokens - 1) where all answers have the \
+                same length",
+        finding: "TPOT contradicts E2E",
+        why: "A TPOT that includes the first token, or that was computed from a single chunk, \
+              breaks this identity.",
         scope: Scope { statuses: &[Status::Ok], ..Scope::ALL },
         affects: &[Family::Tpot],
         conditions: &[Condition::new(tpot).invalid(
@@ -37,7 +40,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E20",
         title: "the gaps between tokens add up to E2E - TTFT",
-        why: "Gaps that do not add up were dropped, or taken from another clock.",
+        finding: "gaps do not add up",
+        why: "Gaps that do not add up are incomplete, or were taken from another clock.",
         scope: Scope { statuses: &[Status::Ok], ..Scope::ALL },
         affects: &[Family::Itl],
         conditions: &[
@@ -51,21 +55,26 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E21",
-        title: "mean concurrency is the sum of E2E over wall time, and no more than the cap",
-        why: "Little's law: otherwise requests, times and duration are not those of one run.",
+        title: "mean concurrency is the sum of E2E over wall time, and at most the concurrency \
+                limit",
+        finding: "concurrency contradicts times",
+        why: "Little's law: otherwise requests, times and duration do not belong to one run.",
         scope: Scope { statuses: &[Status::Ok], ..Scope::ALL },
         affects: &[Family::Throughput, Family::E2e],
         conditions: &[
             Condition::new(littles_law),
-            Condition::new(concurrency)
-                .invalid("concurrency", "more requests ran at one time than the cap allows"),
+            Condition::new(concurrency).invalid(
+                "concurrency",
+                "more requests ran at once than the concurrency limit allows",
+            ),
         ],
         ..Rule::ERROR
     },
     Rule {
         id: "E22",
-        title: "TTFT is above zero and within E2E",
-        why: "A first token that comes at once, or after the last, was not timed.",
+        title: "TTFT is above zero and at most E2E",
+        finding: "implausible TTFT",
+        why: "A first token at time zero, or after the last token, was not timed.",
         scope: Scope::FIGURES,
         affects: &[Family::Ttft],
         conditions: &[
@@ -77,8 +86,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W02",
         title: "tokens arrived one by one",
-        why: "Where the mean gap exceeds the p99, or the median is zero, the stream came in lumps and \
-              ITL says nothing; TPOT still holds.",
+        finding: "tokens arrived in bursts",
+        why: "Where the mean gap is above the p99, or the median gap is zero, tokens arrived in \
+              bursts: ITL says nothing, and TPOT is still valid.",
         scope: Scope::FIGURES,
         affects: &[Family::Itl],
         conditions: &[Condition::new(chunked)],
@@ -86,9 +96,10 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "W04",
-        title: "TTFT is mostly prefill, not time in the queue",
-        why: "When all requests arrive at once, a TTFT of more than half of E2E is queue time; it \
-              sizes the queue, not the engine.",
+        title: "TTFT is mostly prefill, not queueing",
+        finding: "TTFT is mostly queueing",
+        why: "When all requests arrive at once, a TTFT of more than half of E2E is time in the \
+              queue. It depends on the number of requests more than on the engine.",
         scope: Scope::FIGURES,
         affects: &[Family::Ttft, Family::E2e],
         conditions: &[Condition::new(queue_time)],

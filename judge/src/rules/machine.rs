@@ -22,8 +22,9 @@ const PROBES: [(&str, &str); 2] = [("gflops", "Gflop/s"), ("memory_gbps", "GB/s"
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E13",
-        title: "the GPUs were whole and nobody else's",
-        why: "A process of others, or a slice of a card, takes compute and memory that the page \
+        title: "no other process used the GPUs, and none was a slice of a card",
+        finding: "GPU shared",
+        why: "Another process, or a slice of a card, takes away compute and memory that the page \
               credits to the engine.",
         since: Some(5),
         scope: Scope::MEASURED,
@@ -33,7 +34,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W06",
         title: "the power limit is the card's default",
-        why: "A card with a lower limit is slower than its name, one with a higher limit faster.",
+        finding: "other power limit",
+        why: "A card with a lower limit is slower than its name suggests, one with a higher limit \
+              faster.",
         since: Some(5),
         scope: Scope::MEASURED,
         conditions: &[Condition::new(power_limit)],
@@ -41,8 +44,10 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "W07",
-        title: "probes after the block read what they read before it, within 1 %",
-        why: "A machine that became faster or slower meanwhile moves the figures of its runs as well.",
+        title: "the machine's speed after a block of runs is within 1 % of that before it",
+        finding: "machine speed changed",
+        why: "A machine that became faster or slower in between changes the figures of its runs \
+              as well. Its speed is calibrated by arithmetic and by reading memory.",
         since: Some(6),
         until: Some(8),
         successor: Some("W19"),

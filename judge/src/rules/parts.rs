@@ -16,9 +16,10 @@ const ROUNDING_US: f64 = 1.0;
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E26",
-        title: "the parts of TTFT add up to it",
-        why: "A part that is missing, or counted twice, blames the server for the client or the other \
-              way round.",
+        title: "the parts of TTFT add up to TTFT",
+        finding: "TTFT parts do not add up",
+        why: "With a part missing or counted twice, a delay of the client is attributed to the \
+              server, or the reverse.",
         since: Some(3),
         affects: &[Family::Ttft],
         conditions: &[Condition::new(ttft_parts)],
@@ -26,9 +27,11 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E27",
-        title: "no latency is shorter from the scheduled send than from the actual one",
-        why: "A request is never sent before it is due: a clock that says so hides the wait for a \
-              slow server, which is coordinated omission.",
+        title: "no latency is shorter when counted from the scheduled send than from the actual \
+                one",
+        finding: "sent before schedule",
+        why: "A request is never sent early. A clock that says so hides the wait for a slow \
+              server (coordinated omission).",
         since: Some(3),
         affects: &[Family::Ttft, Family::E2e],
         conditions: &[Condition::new(scheduled)],
@@ -36,8 +39,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E28",
-        title: "the slices of a run follow each other and hold all of it",
-        why: "Tokens or requests outside of every slice were counted elsewhere, or not at all.",
+        title: "the time slices of a run are consecutive and cover all of it",
+        finding: "time slices incomplete",
+        why: "Tokens or requests outside every slice were counted elsewhere, or not at all.",
         since: Some(3),
         affects: &[Family::Throughput],
         conditions: &[Condition::new(slices)],
@@ -45,8 +49,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E29",
-        title: "distributions have as many samples as requests and chunks allow",
-        why: "Samples that were dropped are the slow ones more often than not.",
+        title: "each distribution has as many samples as requests and chunks allow",
+        finding: "samples missing",
+        why: "Samples that were dropped are usually the slow ones.",
         since: Some(3),
         affects: Family::LATENCIES,
         conditions: &[Condition::new(sampled)],
@@ -55,7 +60,8 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E30",
         title: "a partial run says what is missing",
-        why: "Figures of a part of a run pass for those of the whole where nothing tells.",
+        finding: "missing part not stated",
+        why: "Otherwise the figures of a part of a run pass for those of the whole.",
         since: Some(3),
         scope: Scope { statuses: &[Status::Partial], ..Scope::MEASURED },
         conditions: &[Condition::new(partial)],
@@ -63,7 +69,8 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E31",
-        title: "where the tokens of chunks are known from fits the counts",
+        title: "the stated source of tokens per chunk agrees with the counts",
+        finding: "tokens per chunk uncertain",
         why: "Gaps between tokens are only as good as the number of tokens in each chunk.",
         since: Some(3),
         affects: &[Family::Itl],

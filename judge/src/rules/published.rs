@@ -37,8 +37,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E23",
         title: "mean TPOT agrees with (E2E - TTFT) / (tokens - 1)",
-        why: "A client that misses chunks, or counts the first token's wait, prints another quantity \
-              under the name: one page's headline compared both kinds.",
+        finding: "TPOT contradicts E2E",
+        why: "A client that misses chunks, or that counts the wait for the first token, prints \
+              another quantity under this name: one page compared both kinds in its headline.",
         since: Some(2),
         scope: PUBLISHED,
         affects: &[Family::Tpot],
@@ -47,9 +48,10 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E24",
-        title: "mean ITL is no shorter than (E2E - TTFT) / (tokens - 1)",
-        why: "Gaps between chunks fill the time from the first to the last token; shorter ones, or \
-              none, mean that chunks were not seen.",
+        title: "mean ITL is at least (E2E - TTFT) / (tokens - 1)",
+        finding: "ITL contradicts E2E",
+        why: "The gaps between chunks fill the time from the first to the last token. A smaller \
+              mean, or none, shows that the client missed chunks.",
         since: Some(2),
         scope: PUBLISHED,
         affects: &[Family::Itl],
@@ -58,9 +60,10 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E25",
-        title: "all requests that were asked for succeeded",
-        why: "Figures of the requests that succeeded leave out those that were too slow or too long: \
-              survivorship.",
+        title: "all planned requests succeeded",
+        finding: "requests failed",
+        why: "The requests that fail are often the slow or the long ones, so the figures of the \
+              others alone look better (survivorship bias).",
         since: Some(2),
         scope: PUBLISHED,
         conditions: &[Condition::new(survivors)],
@@ -69,7 +72,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W12",
         title: "chunks hold one token each",
-        why: "Where mean ITL is above the time per token, chunks hold several: it is a time per chunk.",
+        finding: "ITL is per chunk",
+        why: "Where mean ITL is above the time per token, a chunk holds several tokens, and ITL \
+              is a time per chunk.",
         since: Some(2),
         scope: PUBLISHED,
         affects: &[Family::Itl],
@@ -79,8 +84,9 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W13",
         title: "a ShareGPT run has the 10,000 requests of `sharegpt`",
-        why: "A sample of another size is a different workload: other lengths, and another share of \
-              the run in which the batch fills and drains.",
+        finding: "other sample size",
+        why: "A sample of another size is another workload: lengths differ, and ramp-up and drain \
+              take another share of the run.",
         since: Some(2),
         scope: PUBLISHED,
         conditions: &[Condition::new(sample)],

@@ -31,8 +31,9 @@ const SHARES_ROUNDING: f64 = 0.001;
 pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E14",
-        title: "no GPU lost data in its memory, and the hardware slowed none down",
-        why: "A GPU with memory that fails, or with too little power, measures its own defect.",
+        title: "no GPU had memory errors or was slowed down by its hardware",
+        finding: "defective GPU",
+        why: "A GPU with failing memory or too little power measures its own defect.",
         since: Some(6),
         scope: Scope::MEASURED,
         conditions: &[Condition::new(undisturbed)],
@@ -40,22 +41,26 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E33",
-        title: "the server counted the output tokens that its answers hold",
-        why: "A server that others used at the time, or that counts otherwise than it answers, was \
-              under another load than the record says.",
+        title: "the server's counter of output tokens agrees with its answers",
+        finding: "server counter differs",
+        why: "If they differ, another client used the server during the run, or the counter and \
+              the answers count tokens in different ways.",
         since: Some(4),
         affects: &[Family::Throughput],
         conditions: &[Condition::new(counted).degraded(
             "server-count",
-            "the server's counter of output tokens grew by 1 % and 16 tokens more or less than \
-             its answers hold: others used it, or it counts otherwise",
+            "the server's counter of output tokens differs from the tokens of its answers by more \
+             than 1 % and 16 tokens",
         )],
         ..Rule::ERROR
     },
     Rule {
         id: "E34",
-        title: "telemetry adds up: series to their totals, shares to one, pages in use to those there",
-        why: "Telemetry that does not add up was read from two servers, or from one that was started again.",
+        title: "telemetry is consistent: series add up to totals, shares to one, pages in use are \
+                at most those that exist",
+        finding: "telemetry inconsistent",
+        why: "Inconsistent telemetry was read from two servers, or from one that was started \
+              again.",
         since: Some(4),
         scope: Scope::MEASURED,
         affects: &[Family::Energy],
@@ -64,8 +69,9 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "E35",
-        title: "joules per token follow from the energy of the GPUs that worked",
-        why: "Energy of other GPUs, or over other tokens, makes an engine look frugal.",
+        title: "joules per token follow from the energy of the GPUs in use",
+        finding: "energy inconsistent",
+        why: "The energy of fewer GPUs, or of other tokens, makes an engine look efficient.",
         since: Some(4),
         affects: &[Family::Energy],
         conditions: &[Condition::new(energy)],
@@ -73,33 +79,36 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         id: "W05",
-        title: "neither heat nor the hardware held a GPU's clocks down",
-        why: "A hot GPU is slower than the same one cooled well.",
+        title: "neither heat nor the hardware throttled a GPU",
+        finding: "GPU throttled",
+        why: "A hot GPU is slower than the same GPU cooled well.",
         since: Some(4),
         conditions: &[Condition::new(throttled).degraded(
             "throttled",
-            "heat or the hardware held a GPU's clocks down at more than 1 % of the looks",
+            "heat or the hardware throttled a GPU in more than 1 % of the samples",
         )],
         ..Rule::WARNING
     },
     Rule {
         id: "W16",
-        title: "the hypervisor gave at most 2 % of the cores' time to others",
-        why: "On a machine that is shared, others set a part of the speed.",
+        title: "the hypervisor took at most 2 % of the CPU time",
+        finding: "CPU time stolen",
+        why: "On a shared machine, other guests slow down a run.",
         since: Some(4),
         conditions: &[Condition::new(steal).degraded(
             "steal",
-            "the hypervisor gave others more than 2 % of the cores' time (in a run of 1 s or more)",
+            "the hypervisor took more than 2 % of the CPU time (in a run of 1 s or more)",
         )],
         ..Rule::WARNING
     },
     Rule {
         id: "power-limited",
         title: "no GPU was at its power limit",
-        why: "The limit is a setting of the machine, and sets a part of the speed.",
+        finding: "GPU at power limit",
+        why: "The limit is a setting of the machine, and it determines a part of the speed.",
         since: None,
         conditions: &[Condition::new(power_limited)
-            .note("power-limited", "a GPU was at its power limit at more than 1 % of the looks")],
+            .note("power-limited", "a GPU was at its power limit in more than 1 % of the samples")],
         ..Rule::WARNING
     },
 ];

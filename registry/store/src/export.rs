@@ -50,6 +50,8 @@ fn cells(run: &Stored<RunRecord>, retracted: bool) -> Vec<(&'static str, Cell)> 
         ("kind", text(record.kind.name())),
         ("status", text(record.status.name())),
         ("validity", text(record.validity.verdict.name())),
+        // The stored verdict is that of its day; rules were revised since.
+        ("validity_by_present_rules", text(judge::validity::headline(record).name())),
         ("retracted", Cell::Flag(Some(retracted))),
         ("engine", text(&record.engine.name)),
         ("release", text(&record.engine.release)),

@@ -289,6 +289,7 @@ pub fn line(row: &Row) -> Value {
         verdict => word,
         // Qualification of the verdict in a word; the waiver itself stands above the tables.
         stage => match verdict.stage {
+            Stage::Confirm if verdict.waiver.is_some() => "confirmed, waived",
             _ if verdict.waiver.is_some() => "waived",
             Stage::Estimate => "",
             Stage::Screen if suspected => "suspected, not confirmed",

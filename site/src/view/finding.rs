@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use judge::diff::words::plural;
 use judge::facts;
 use judge::validity::{self, headline};
-use schema::metric::METRICS;
 use schema::run::{Kind, Level, RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
 
@@ -47,6 +46,8 @@ pub struct RuleFindings {
     pub count: usize,
     /// Extent of the rule's findings: number of runs that break the rule, of all runs (`3 of 3`).
     pub runs: String,
+    /// Name of the finding in a few words; empty for a rule that this version does not have.
+    pub finding: String,
     /// Claim of the quality rule that is broken; empty for a rule that this version does not have.
     pub title: String,
     /// Reason why the rule matters, as a sentence; empty for a rule that this version does not have.
@@ -85,7 +86,10 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
         let count = own.clone().count();
         if let Some(first) = own.next() {
             let text = of(count, runs.len(), verdict.name());
-            found.push(finding(tone, &text, &first.record.validity.reasons.join("; ")));
+            let causes = validity::causes(first.record);
+            let words = causes.iter().filter_map(|id| judge::rule(id));
+            let words: Vec<&str> = words.map(|rule| rule.finding).collect();
+            found.push(finding(tone, &text, &words.join(", ")));
         }
     }
     let any = |test: fn(&RunRecord) -> bool| runs.iter().any(|run| test(run.record));
@@ -100,12 +104,20 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
         let why = "seeded random weights of the model's shape: speed is real, answers are not";
         found.push(finding(Tone::Firm, "random weights", why));
     }
-    for broken in by_rule(runs) {
-        let tone = if broken.level == "error" { Tone::Firm } else { Tone::Soft };
-        found.push(finding(tone, &broken.rule, &broken.detail));
-    }
+    found.extend(by_rule(runs).iter().map(of_rule));
     found.sort_by_key(|finding| finding.tone);
     found
+}
+
+/// Returns the badge of a rule that runs break: the finding in words with the rule's id, and what
+/// the rule says. It is the same for all rows that break the rule, so that a page shows it once.
+fn of_rule(broken: &RuleFindings) -> Finding {
+    let tone = if broken.level == "error" { Tone::Firm } else { Tone::Soft };
+    if broken.finding.is_empty() {
+        return finding(tone, &broken.rule, &broken.detail);
+    }
+    let text = format!("{} ({})", broken.finding, broken.rule);
+    finding(tone, &text, &format!("failed check: {}. {}", broken.title, broken.why))
 }
 
 fn failures(runs: &[&Run], found: &mut Vec<Finding>) {
@@ -151,6 +163,7 @@ pub fn by_rule(runs: &[&Run]) -> Vec<RuleFindings> {
             level: if warning { "warning" } else { "error" },
             count,
             runs: format!("{count} of {}", runs.len()),
+            finding: known.map_or("", |rule| rule.finding).to_owned(),
             title: known.map_or("", |rule| rule.title).to_owned(),
             why: known.map_or("", |rule| rule.why).to_owned(),
             affects: known.map_or_else(String::new, |rule| words::families(rule.affects)),
@@ -167,8 +180,7 @@ pub fn caveats(cells: &[Cell]) -> Vec<String> {
     let mut found: BTreeMap<(Reverse<ValidityVerdict>, &str), usize> = BTreeMap::new();
     for run in &runs {
         let verdict = headline(run.record);
-        let rules = broken_headlines(run.record);
-        for rule in rules.iter().filter_map(|rule| judge::rule(rule)) {
+        for rule in validity::causes(run.record).iter().filter_map(|rule| judge::rule(rule)) {
             *found.entry((Reverse(verdict), rule.id)).or_default() += 1;
         }
     }
@@ -177,32 +189,30 @@ pub fn caveats(cells: &[Cell]) -> Vec<String> {
         let (is, all) = (if count == 1 { "is" } else { "are" }, runs.len());
         let affects = words::families(rule.affects);
         Some(format!(
-            "{count} of {all} runs {is} {}, because the check \"{}\" ({id}) failed: {} It affects \
-             {affects}.",
+            "{count} of {all} runs {is} {}: {} ({id}). {} It affects {affects}.",
             verdict.name(),
-            rule.title,
+            rule.finding,
             rule.why
         ))
     };
     let mut caveats: Vec<String> = found.into_iter().filter_map(sentence).collect();
+    let doubtful = |verdict: ValidityVerdict| verdict != ValidityVerdict::Valid;
+    let stored = runs.iter().filter(|run| doubtful(run.record.validity.verdict)).count();
+    let present = runs.iter().filter(|run| doubtful(headline(run.record))).count();
+    if stored > present {
+        caveats.push(format!(
+            "These verdicts are by the present rules. By the rules of the day on which the runs were \
+             stored, {stored} of {} were degraded or invalid: every wait of the client counted, also \
+             where the kernel had stamped the exact receive times.",
+            runs.len()
+        ));
+    }
     let once = cells.iter().filter(|cell| cell.counted().count() == 1).count();
     if once > 0 {
         let of = plural(cells.len(), "scenario");
         caveats.push(format!("{once} of {of} measured by a single run: the noise is not known."));
     }
     caveats
-}
-
-/// Returns the ids of the failed rules behind a headline verdict that is not VALID.
-fn broken_headlines(record: &RunRecord) -> Vec<String> {
-    let arrival = record.scenario.arrival.as_ref();
-    let blocking = METRICS.iter().filter(|metric| metric.gates_under(arrival));
-    let verdicts = blocking.map(|metric| validity::of_metric(metric, record));
-    let doubtful = verdicts.filter(|found| found.verdict != ValidityVerdict::Valid);
-    let mut rules: Vec<String> = doubtful.flat_map(|found| found.rules).collect();
-    rules.sort();
-    rules.dedup();
-    rules
 }
 
 /// Removes from each of `rows` the findings that all rows have, and returns those findings, so that

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use judge::validity::headline;
 use judge::{facts, order};
 use minijinja::{Value, context};
-use schema::run::{Kind, Status, ValidityVerdict};
+use schema::run::{Kind, Level, Status, ValidityVerdict};
 
 use super::model::note;
 use super::words;
@@ -56,6 +56,11 @@ fn doubts_of(key: &ReleaseKey, runs: &[&Run]) -> Vec<Value> {
         for reason in &run.record.validity.reasons {
             let (id, sentence) = words::reason(reason);
             reasons.entry(id).or_default().push((run, sentence));
+        }
+        // An error rule makes a run INVALID that the load generator found VALID.
+        for check in run.broken().filter(|check| check.level == Level::Error) {
+            let sentence = check.detail.as_deref().unwrap_or_default();
+            reasons.entry(&check.rule).or_default().push((run, sentence));
         }
     }
     let row = |(id, of): (&str, Vec<(&Run, &str)>)| {

@@ -32,14 +32,21 @@ const METRICS: [&str; 4] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50",
 pub fn view(catalog: &Catalog) -> Value {
     let records = kernels::newest(&catalog.registry.kernels, OWN).into_iter();
     let rooflines: Value = records.map(roofline).collect();
-    context! { engines => engines(catalog), rooflines }
+    context! { engines => engines(catalog, |_| true), rooflines }
+}
+
+/// Builds the comparisons of Redline with other engines for one model on one hardware, of which only
+/// those with interleaved runs have ratios.
+pub fn of_place(catalog: &Catalog, model: &str, hardware: &str) -> Vec<Value> {
+    engines(catalog, |record| record.model.id == model && record.hardware.id == hardware)
 }
 
 /// Compares Redline with each other engine that was measured with the same model on the same
-/// hardware in a common scenario.
-fn engines(catalog: &Catalog) -> Vec<Value> {
-    let is_measured =
-        |record: &RunRecord| record.kind != Kind::Imported && catalog.is_contender(record);
+/// hardware in a common scenario, over the runs that `test` accepts.
+fn engines(catalog: &Catalog, test: impl Fn(&RunRecord) -> bool) -> Vec<Value> {
+    let is_measured = |record: &RunRecord| {
+        record.kind != Kind::Imported && test(record) && catalog.is_contender(record)
+    };
     let runs = catalog.runs_where(is_measured);
     let mut found = Vec::new();
     let mut places: BTreeMap<(&str, &str), Vec<&Run>> = BTreeMap::new();
@@ -112,6 +119,8 @@ fn comparison(catalog: &Catalog, matches: &[Shown]) -> Value {
         // Days of the runs behind the table.
         measured => dates(&runs).unwrap_or_else(|| "day unknown".to_owned()),
         rows => matches.iter().flat_map(rows).collect::<Value>(),
+        // True where some scenario was measured in turns, so that it has a ratio.
+        has_ratio => matches.iter().any(|found| found.in_turns.is_some()),
         // Commands that measure the comparison again.
         commands => commands(catalog, matches, &ours, &theirs),
         ours => Link::release(&ours),

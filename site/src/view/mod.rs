@@ -7,6 +7,7 @@ use crate::chart::{Chart, Forest, Heat};
 use crate::link::{Link, Target};
 
 pub mod charts;
+pub mod command;
 pub mod corrections;
 pub mod diff;
 pub mod explore;

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use judge::newest::{self, Earlier};
 use judge::rules::rule_of_reason;
 use judge::validity;
-use minijinja::{Value, context};
+use minijinja::Value;
 use schema::metric::METRICS;
-use schema::run::{Kind, RunRecord, ValidityVerdict};
+use schema::run::{RunRecord, ValidityVerdict};
 use serde::Serialize;
 
 use super::fact::{self, Fact};
 use super::figure::{self, Column, Figure, Head, failed, launches};
 use super::finding::{self, RuleFindings};
-use super::{charts, printed, words};
-use crate::catalog::{Cell, ReleaseKey, Run, distinct};
+use super::{charts, command, printed, words};
+use crate::catalog::{Cell, ReleaseKey, Run};
 use crate::chart::Chart;
 use crate::format::{self, Scale, or_dash};
 use crate::link::{self, Link, Target};
-use crate::{outside, questions};
+use crate::outside;
 
 /// View of one model in one configuration of a release.
 #[derive(Debug, Clone, Serialize)]
@@ -58,7 +58,7 @@ pub struct RunGroup {
     pub state: String,
     /// Finding that the runs share, explained; empty where there is none.
     pub finding: String,
-    /// What one of the runs says about it, with its figures; empty where there is no finding.
+    /// Figures that one of the runs gives for it; empty where they would repeat the finding.
     pub example: String,
     pub count: usize,
     pub runs: Vec<RunRow>,
@@ -132,7 +132,7 @@ impl ModelView {
             charts: charts::of_model(cells),
             detail: Detail::new(cells),
             printed: published(&runs),
-            commands: commands(&model, cells, &runs),
+            commands: command::of_model(&model, cells, &runs),
             configuration: fact::configuration(&runs),
             findings: finding::by_rule(&runs),
             groups: groups(cells),
@@ -173,46 +173,6 @@ impl Detail {
     }
 }
 
-/// Returns the commands that started the servers of `runs` (at most four), the commands that send
-/// the requests of `cells`, to which the runs belong, and the command that measures them again.
-pub fn commands(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
-    let lines = runs.iter().filter_map(|run| words::serve_line(run.record.server.as_ref()?));
-    let mut serve = distinct(lines);
-    serve.truncate(4);
-    let first = runs.first().map(|run| &run.record.engine);
-    let (engine, release) =
-        first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
-    let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
-    // The requests behind published figures are not known one by one; a scenario of the same name
-    // is the nearest that can be sent.
-    let sent = |cell: &&Cell| !published || questions::is_known(&cell.key.scenario);
-    let cells = cells.iter().filter(sent);
-    let bench = distinct(cells.map(|cell| bench_command(&engine, &cell.key.scenario)));
-    let again =
-        ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
-    context! {
-        // Commands that started the servers, with `{model}` and `{port}` for parts that differ by
-        // machine, or the reason for which there are none.
-        serve,
-        serve_absent => fact::fact("", runs, "server.argv", |_| None).reason,
-        bench,
-        // Command that measures the same cells on another machine; none for figures published
-        // elsewhere.
-        again => (!published).then(|| outside::command(&again)),
-    }
-}
-
-/// Returns the command of the load generator for a scenario, against a running server.
-fn bench_command(engine: &str, scenario: &str) -> String {
-    let id = scenario.split('@').next().unwrap_or(scenario);
-    let files = [format!("suite/engines/{engine}.toml"), format!("suite/scenarios/{id}.toml")];
-    let [engine, scenario] = files.map(|file| outside::command(&[file]));
-    format!(
-        "redline-bench run --url http://127.0.0.1:{{port}} --engine {engine} --scenario {scenario} \
-         --dataset {{dataset}} --tokenizer {{tokenizer}} --out {{measurement}}"
-    )
-}
-
 /// Groups the current runs of `cells`, and the retracted ones of earlier campaigns, by state and
 /// finding.
 fn groups(cells: &[Cell]) -> Vec<RunGroup> {
@@ -225,7 +185,7 @@ fn groups(cells: &[Cell]) -> Vec<RunGroup> {
             let (state, finding) = (state(run), finding_of(run));
             let key = (finding.is_empty(), state.clone(), finding.clone());
             let group = found.entry(key).or_insert_with(|| RunGroup {
-                example: if finding.is_empty() { String::new() } else { note(run) },
+                example: example_of(run),
                 state,
                 finding,
                 count: 0,
@@ -256,6 +216,17 @@ fn finding_of(run: &Run) -> String {
         parts.extend(record.validity.reasons.iter().map(|text| explained(text)));
     }
     parts.join("; ")
+}
+
+/// Returns what a run says about its finding beyond what its group shares: the message of its
+/// failure, and the figures of the reasons for its validity.
+fn example_of(run: &Run) -> String {
+    let record = run.record;
+    let mut parts: Vec<String> = record.failure.as_ref().map(words::failure).into_iter().collect();
+    if validity::headline(record) != ValidityVerdict::Valid {
+        parts.extend(record.validity.reasons.iter().cloned());
+    }
+    outside::message(&parts.join("; "))
 }
 
 /// Formats a reason of a record's validity without its figures: its id, and the claim of its rule

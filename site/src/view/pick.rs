@@ -4,14 +4,15 @@
 
 use judge::best::Limit;
 use judge::diff::words::plural;
-use judge::pick::{self, Lead, Limits, Pick, Tested, Users};
+use judge::pick::{self, Lead, Limits, Missed, Pick, Tested, Users};
+use judge::side_by_side::{Paired, Ratio};
 use judge::summary::Summary;
 use minijinja::{Value, context};
 use schema::metric::Unit;
 
+use super::command::{self, Serve};
 use super::figure::Figure;
 use super::release::day;
-use super::words::serve_line;
 use crate::catalog::{self, ReleaseKey};
 use crate::format::{self, Scale};
 use crate::judged::Judged;
@@ -65,7 +66,8 @@ pub fn view(judged: &Judged, model: &str, hardware: &str) -> Value {
 /// `qwen3-8b on a100-80g: lmdeploy, sglang and vllm`.
 pub fn title(judged: &Judged, model: &str, hardware: &str) -> String {
     let tested = judged.picks_of(Some(model), Some(hardware)).flat_map(|pick| {
-        [Some(&pick.first), pick.next.as_ref()].into_iter().flatten().chain(&pick.ties)
+        let missed = pick.missed.iter().map(|missed| &missed.tested);
+        [&pick.first].into_iter().chain(&pick.next).chain(&pick.ties).chain(missed)
     });
     let mut engines: Vec<&str> = tested.map(|of| of.setup.cell.engine.as_str()).collect();
     engines.sort_unstable();
@@ -83,19 +85,20 @@ fn listed(names: &[&str]) -> String {
 
 /// Formats the limits that a pick must meet: `TTFT p50 up to 1 s and TPOT p50 up to 50 ms`.
 pub fn limits() -> String {
-    let shown = |limit: &Limit| {
-        let scale = Scale::fit(limit.metric.unit, limit.value);
-        let value = format::exactly(limit.value / scale.divisor);
-        format!("{} up to {value} {}", limit.metric.title, scale.unit)
-    };
+    let shown = |limit: &Limit| format!("{} up to {}", limit.metric.title, limit_value(limit));
     pick::limits().iter().map(shown).collect::<Vec<_>>().join(" and ")
+}
+
+fn limit_value(limit: &Limit) -> String {
+    let scale = Scale::fit(limit.metric.unit, limit.value);
+    format!("{} {}", format::exactly(limit.value / scale.divisor), scale.unit)
 }
 
 /// Formats a number of users.
 pub fn users(users: Users) -> String {
     match users {
         Users::Closed(count) => plural(usize::try_from(count).unwrap_or(usize::MAX), "user"),
-        Users::Burst => "burst (all at once)".to_owned(),
+        Users::Burst => "offline batch".to_owned(),
         Users::Unstated => "load not stated".to_owned(),
     }
 }
@@ -104,9 +107,12 @@ pub fn users(users: Users) -> String {
 /// model and hardware.
 fn line(pick: &Pick) -> Value {
     let Pick { subject, first, .. } = pick;
+    let serve = serve(first);
+    let run = first.setup.runs.first();
     let (model, hardware) = (subject.model.clone(), subject.hardware.clone());
     let text = if subject.is_text { ", text prompts" } else { "" };
-    let load = format!("{}, {}{text}", users(subject.users), subject.scenario);
+    let users = load_of(pick);
+    let load = format!("{users}, {}{text}", subject.scenario);
     let origin = if subject.is_published { "published-" } else { "" };
     context! {
         model => outside::name(&model),
@@ -114,7 +120,7 @@ fn line(pick: &Pick) -> Value {
         page => Target::Pick { model, hardware },
         anchor => link::anchor(&format!("{origin}{load}")),
         load => outside::name(&load),
-        users => users(subject.users),
+        users,
         scenario => Link::scenario(&subject.scenario),
         claimed => subject.is_published,
         engine => engine(first),
@@ -124,22 +130,81 @@ fn line(pick: &Pick) -> Value {
         tpot => time(first.tpot.as_ref()),
         lead => lead(pick),
         limits => limits_words(pick.limits),
-        is_met => pick.limits == Limits::Met,
+        // False where the words about limits are a reservation.
+        is_met => matches!(pick.limits, Limits::Met | Limits::None),
+        price => price(pick),
         ties => pick.ties.iter().map(rival).collect::<Value>(),
         next => pick.next.as_ref().map(rival),
+        missed => pick.missed.iter().map(missed).collect::<Value>(),
         evidence => evidence(pick),
-        // Command that started the server; empty where no run recorded it.
-        command => command(first),
+        // Command that started the server, and notes on it; empty where no run recorded it.
+        command => serve.line,
+        notes => serve.notes.iter().map(|note| outside::message(note)).collect::<Vec<_>>().join(" "),
+        // Command that builds and serves the release from a clone; none for other engines.
+        from_clone => run.and_then(|run| command::from_clone(run)),
     }
+}
+
+/// Formats the load of a pick: its number of users, or the number of requests of a batch.
+fn load_of(pick: &Pick) -> String {
+    let requests = pick.first.setup.runs.first().and_then(|run| run.scenario.requests);
+    match (pick.subject.users, requests) {
+        (Users::Burst, Some(requests)) => {
+            format!("offline batch of {} requests", format::whole(requests))
+        }
+        (of, _) => users(of),
+    }
+}
+
+/// Formats what the first configuration takes besides time, and how much of a choice it is: peak
+/// memory, and whether other flags were tested.
+fn price(pick: &Pick) -> String {
+    let engine = outside::name(&pick.first.setup.cell.engine);
+    let tested = match pick.configurations {
+        1 => format!("The only configuration of {engine} that was tested at this load."),
+        count => format!("The fastest of {count} configurations of {engine} that were tested."),
+    };
+    let memory = pick.first.memory.as_ref().map(|memory| {
+        let scale = Scale::fit(Unit::Bytes, memory.median);
+        format!("Peak memory {} {}. ", Figure::median(memory, scale).text, scale.unit)
+    });
+    memory.unwrap_or_default() + &tested
 }
 
 /// Builds the line of a configuration that ties with the first, or follows it.
 fn rival(tested: &Tested) -> Value {
+    let serve = serve(tested);
     context! {
         engine => engine(tested),
         config => config(tested),
         figure => Figure::median(&tested.throughput, Scale::PER_SECOND),
+        ttft => time(tested.ttft.as_ref()),
+        tpot => time(tested.tpot.as_ref()),
+        // Limits that it misses, in words; empty here.
+        misses => "",
+        command => serve.line,
+        notes => serve.notes.iter().map(|note| outside::message(note)).collect::<Vec<_>>().join(" "),
     }
+}
+
+/// Builds the line of a configuration that misses limits, with the limits that it misses.
+fn missed(missed: &Missed) -> Value {
+    context! { misses => misses(missed), ..rival(&missed.tested) }
+}
+
+/// Formats the limits that a configuration misses: `TTFT p50 (7,840 ms, limit 1,000 ms)`.
+fn misses(missed: &Missed) -> String {
+    let one = |(limit, median): &(Limit, Option<f64>)| {
+        let value = median.map_or_else(|| "not reported".to_owned(), time_of);
+        format!("{} ({value}, limit {})", limit.metric.title, limit_value(limit))
+    };
+    missed.limits.iter().map(one).collect::<Vec<_>>().join(" and ")
+}
+
+/// Formats a time in microseconds with its unit, to three digits.
+fn time_of(us: f64) -> String {
+    let scale = Scale::fit(Unit::Microseconds, us);
+    format!("{} {}", format::rounded(us / scale.divisor, None), scale.unit)
 }
 
 fn engine(tested: &Tested) -> Link {
@@ -156,9 +221,9 @@ fn config(tested: &Tested) -> String {
     tested.setup.runs.first().map(|run| outside::message(&catalog::config(run))).unwrap_or_default()
 }
 
-fn command(tested: &Tested) -> String {
-    let mut lines = tested.setup.runs.iter().rev();
-    lines.find_map(|run| serve_line(run.server.as_ref()?)).unwrap_or_default()
+fn serve(tested: &Tested) -> Serve {
+    let mut runs = tested.setup.runs.iter().rev();
+    runs.find_map(|run| command::serve(run)).unwrap_or_default()
 }
 
 /// Formats the median of a time with its unit; `not reported` where there is none.
@@ -176,22 +241,49 @@ fn lead(pick: &Pick) -> String {
             "the only engine published at this load".to_owned()
         }
         Lead::Only => "the only engine measured at this load".to_owned(),
-        Lead::Alone => "the only engine within the limits".to_owned(),
+        Lead::Alone { other } => format!(
+            "the only engine within the limits: {}, {}, misses {}",
+            name(&other.tested),
+            figure(&other.tested),
+            misses(other)
+        ),
         Lead::Tie => {
             let tied: Vec<String> = pick.ties.iter().map(name).collect();
             format!("tie with {}", catalog::distinct(tied).join(", "))
         }
-        Lead::Ahead { times, next, .. } if times >= 2.0 => {
-            format!("{} times {}", format::rounded(times, None), name(next))
+        // Results of different reports, or of one run each, have no ratio that could be repeated.
+        Lead::Ahead { next, .. } if pick.subject.is_published => {
+            format!("ahead of {} with {}", name(next), figure(next))
         }
-        Lead::Ahead { pct, next, .. } => format!("{} over {}", format::change(pct), name(next)),
+        Lead::Ahead { times, next, .. } => match &pick.paired {
+            Some(Paired { ratio, .. }) => in_turns(ratio, &name(next)),
+            None => {
+                let times = format::rounded(times, None);
+                format!("{times} times {}, not run in turns: a hint", name(next))
+            }
+        },
     }
+}
+
+fn figure(tested: &Tested) -> String {
+    Figure::median(&tested.throughput, Scale::PER_SECOND).shown()
+}
+
+/// Formats a ratio of interleaved runs with its interval and the number of pairs.
+fn in_turns(ratio: &Ratio, name: &str) -> String {
+    let shown = |value: f64| format::rounded(value, None);
+    let pairs = plural(usize::try_from(ratio.pairs).unwrap_or(usize::MAX), "pair");
+    let interval = ratio.interval.map_or_else(String::new, |(low, high)| {
+        format!(" (95 %: {} to {})", shown(low), shown(high))
+    });
+    format!("{} times {name} in {pairs} run in turns{interval}", shown(ratio.mean))
 }
 
 fn limits_words(limits: Limits) -> &'static str {
     match limits {
         Limits::Met => "within the limits",
         Limits::NotMet => "no tested setup meets the limits at this load",
+        Limits::None => "no limits apply to a batch",
         Limits::Unknown => "the reports have no sound TTFT and TPOT to compare with the limits",
     }
 }
@@ -202,7 +294,11 @@ fn evidence(pick: &Pick) -> String {
         true => "published elsewhere, not verified".to_owned(),
         false => "measured".to_owned(),
     };
-    let mut parts = vec![origin, format!("n = {}", pick.first.throughput.n)];
+    let runs = match pick.first.throughput.n {
+        1 => "one run".to_owned(),
+        n => format!("median of {n} runs"),
+    };
+    let mut parts = vec![origin, runs];
     parts.extend(pick.first.setup.measured_at().map(|at| day(&at)));
     if pick.engines > 1 {
         parts.push(format!("of {}", plural(pick.engines, "engine")));

@@ -4,9 +4,8 @@
 use judge::summary::share_pct;
 use minijinja::{Value, context};
 use schema::metric::{METRICS, Metric};
-use schema::run::{Kind, Printed, PrintedRow, RunRecord, Source};
+use schema::run::{Kind, Printed, PrintedRow, RunRecord, ServerFacts, Source};
 
-use super::words::serve_line;
 use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
 use crate::format::{self, Scale};
 use crate::link::{Link, block_number};
@@ -259,4 +258,16 @@ mod tests {
         let expected = ["A: 1.00|1.10", "B: |2", "C: 3|3", "A: |again"];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
     }
+}
+
+/// Returns the command that started a server, with its environment variables; `None` where it was
+/// not recorded.
+fn serve_line(server: &ServerFacts) -> Option<String> {
+    let argv = server.argv.as_ref()?;
+    let env = server.env.iter().flatten();
+    let mut line: String = env
+        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
+        .collect();
+    line.push_str(&outside::command(argv));
+    Some(line)
 }

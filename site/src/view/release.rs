@@ -21,14 +21,15 @@ use crate::judged::{Judged, Pair};
 use crate::link::{self, Link, Target};
 use crate::outside;
 
-/// Names of the metrics that are columns of a release's summary table and of a scenario's page.
+/// Names of the metrics that are columns of a release's summary table and of a scenario's page, most
+/// asked for first: a phone shows the first columns without scrolling.
 pub const SUMMARY: [&str; 6] = [
-    "requests_per_s",
     "output_tokens_per_s",
-    "total_tokens_per_s",
     "ttft_us_p50",
     "tpot_us_p50",
     "e2e_us_p50",
+    "requests_per_s",
+    "total_tokens_per_s",
 ];
 
 /// Builds the view of a release on a hardware from `runs`, which all belong to `key`. `leading` is

@@ -2,13 +2,13 @@
 
 use minijinja::{Value, context};
 use schema::metric::{METRICS, Metric};
-use schema::run::{Check, Level, RunRecord, Summary};
+use schema::run::{Check, Kind, Level, RunRecord, Summary};
 use serde_json::Value as Json;
 
 use super::figure::{self, Column, Figure};
-use super::model::{commands, note, state};
+use super::model::{note, state};
 use super::release::day;
-use super::{charts, fact, finding, printed};
+use super::{charts, command, fact, finding, printed};
 use crate::catalog::{self, ReleaseKey, Run};
 use crate::format::{self, Scale};
 use crate::link::{Link, Target};
@@ -49,7 +49,9 @@ pub fn view(run: &Run) -> Value {
         chart => cells.first().and_then(charts::latencies),
         groups,
         checks => checks(run),
-        commands => commands(&record.model.id, &cells, &runs),
+        // Command that measures this run again and compares both; none where no command can.
+        reproduce => reproduce(record),
+        commands => command::of_model(&record.model.id, &cells, &runs),
         configuration => fact::configuration(&runs),
         // Fields that the record does not know, with the reasons.
         absent => absent.collect::<Value>(),
@@ -58,6 +60,14 @@ pub fn view(run: &Run) -> Value {
         published => published(run),
         json => json(record),
     }
+}
+
+/// Returns the command that measures a run again; `None` for a run that was published elsewhere or
+/// had the server flags of a variant, which `reproduce` refuses.
+fn reproduce(record: &RunRecord) -> Option<String> {
+    let has_variant = record.server.as_ref().is_some_and(|server| server.variant.is_some());
+    let is_own = record.kind == Kind::Measured && !has_variant;
+    is_own.then(|| outside::command(&["cargo", "xtask", "reproduce", &record.id]))
 }
 
 /// Builds the view of where an imported record was read from (report, file and line numbers);

@@ -8,7 +8,7 @@ use schema::run::Kind;
 use super::figure::{self, Column};
 use super::finding::{self, Finding};
 use super::table::{self, Shared};
-use super::{charts, fact};
+use super::{charts, fact, measured};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::link::{Link, Target};
 use crate::outside;
@@ -50,6 +50,7 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
             of_metric(&Column::new(figure::metric(name), &cells), &rows, &findings, &shared)
         }),
         charts => charts::side_by_side(&named, &scenarios),
+        turns => measured::of_place(catalog, model, hardware),
         findings => finding::by_rule(&runs),
     }
 }

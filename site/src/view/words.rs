@@ -2,11 +2,11 @@
 
 use judge::rule::Family;
 use schema::metric::{Gates, METRICS};
-use schema::run::{Failure, FailureClass, Phase, PromptForm, RunRecord, ServerFacts};
+use schema::run::{Failure, FailureClass, Phase, PromptForm, RunRecord};
 use schema::scenario::Arrival;
 use schema::verdict::VerdictKind;
 
-use crate::{format, outside};
+use crate::format;
 
 /// Splits a reason of a record's validity into id and sentence; the id is `-` where there is none.
 pub fn reason(text: &str) -> (&str, &str) {
@@ -15,18 +15,6 @@ pub fn reason(text: &str) -> (&str, &str) {
             && id.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
     text.split_once(": ").filter(|(id, _)| is_id(id)).unwrap_or(("-", text))
-}
-
-/// Returns the command that started a server, with its environment variables; `None` where it was
-/// not recorded.
-pub fn serve_line(server: &ServerFacts) -> Option<String> {
-    let argv = server.argv.as_ref()?;
-    let env = server.env.iter().flatten();
-    let mut line: String = env
-        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
-        .collect();
-    line.push_str(&outside::command(argv));
-    Some(line)
 }
 
 /// Returns the words for a class of failure.

@@ -76,7 +76,9 @@ fn a_gain_is_the_first_thing_that_a_lab_says() {
         ["## Recommended: redline v0.9.2, kv f16", "## What was tried", "## On your machine"]
     );
     let found = under(&page, "## Recommended");
-    assert!(found.contains("redline serve {model} --port {port} --threads 2 --kv-dtype f16\n"));
+    assert!(found.contains(
+        "redline serve SmolLM2-135M-Instruct.Q4_1.gguf --port 8000 --threads 2 --kv-dtype f16\n"
+    ));
     assert!(found.contains("Differs from the baseline by `--kv-dtype f16`"), "{found}");
     assert!(found.contains("Total tokens/s +10."), "the script says a tenth: {found}");
     assert!(found.contains("p below 0.001, on 8 fresh runs of each side"), "{found}");
@@ -225,7 +227,10 @@ fn where_nothing_helps_the_baseline_is_recommended() {
         ),
         "{found}"
     );
-    assert!(found.contains("redline serve {model} --port {port} --threads 2\n"), "{found}");
+    assert!(
+        found.contains("redline serve SmolLM2-135M-Instruct.Q4_1.gguf --port 8000 --threads 2\n"),
+        "{found}"
+    );
     assert!(!found.contains("Change |"), "there is nothing to hold beside it: {found}");
 }
 

@@ -9,8 +9,7 @@ use super::section::{changed, freshest, valid};
 use super::{Lab, METRICS, STAGES, words};
 use crate::format;
 use crate::outside;
-use crate::view::figure;
-use crate::view::words::serve_line;
+use crate::view::{command, figure};
 
 /// Returns the result of `candidate` in the confirmation stage; `None` where that stage did not run
 /// it.
@@ -96,8 +95,8 @@ fn serve(lab: &Lab, candidate: &Candidate) -> String {
         let launches = lab.launches(*stage, candidate);
         lab.profiles().flat_map(move |profile| lab.runs_of(launches, profile))
     });
-    let mut lines = runs.filter_map(|run| serve_line(run.record.server.as_ref()?));
-    lines.next().unwrap_or_default()
+    let mut lines = runs.filter_map(|run| command::serve(run.record));
+    lines.next().map(|serve| serve.line).unwrap_or_default()
 }
 
 /// Returns title and change over all profiles of each metric that the page shows.

@@ -1,0 +1,244 @@
+//! Commands that a reader can paste. What a record hides because it differs from machine to machine
+//! (model, address, port) is filled in with the names that a reader knows, and notes say so.
+
+use minijinja::{Value, context};
+use schema::engine::EngineFile;
+use schema::run::{Kind, RunRecord};
+
+use super::fact;
+use crate::catalog::{Cell, Run, distinct};
+use crate::outside;
+use crate::questions::{self, Name};
+
+/// Port of a server whose record hides its port.
+const PORT: &str = "8000";
+/// Largest number of server commands that a page shows for one model.
+const SERVE_MAX: usize = 4;
+
+/// Command that starts a server, with notes on what differs from the record.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Serve {
+    /// Command line with its environment variables, as a shell takes it.
+    pub line: String,
+    /// Sentences about what was filled in or added.
+    pub notes: Vec<String>,
+    /// Port that the server listens on, where it is known.
+    port: Option<String>,
+}
+
+/// Returns the command that started the server of a run; `None` where it was not recorded.
+pub fn serve(record: &RunRecord) -> Option<Serve> {
+    let server = record.server.as_ref()?;
+    let argv = server.argv.as_ref()?;
+    let engine = questions::engine(&record.engine.name);
+    let mut notes = Vec::new();
+    let mut words = started(argv, record, engine.as_ref(), &mut notes);
+    let is_hidden = words.iter().any(|word| word.contains("{model}"));
+    let (model, note) = model(record);
+    notes.extend(note.filter(|_| is_hidden));
+    let default = || engine?.launch.settings.port?.default;
+    let port = if argv.iter().any(|word| word.contains("{port}")) {
+        Some(PORT.to_owned())
+    } else {
+        default()
+    };
+    for word in &mut words {
+        *word = word.replace("{model}", &model).replace("{address}", "127.0.0.1");
+        *word = word.replace("{port}", PORT);
+    }
+    let env = server.env.iter().flatten();
+    let mut line: String = env
+        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
+        .collect();
+    line.push_str(&outside::command(&words));
+    Some(Serve { line, notes, port })
+}
+
+/// Returns the words of a command that begins with a program. A published report may give the
+/// arguments of a container image, or flags alone.
+fn started(
+    argv: &[String],
+    record: &RunRecord,
+    engine: Option<&EngineFile>,
+    notes: &mut Vec<String>,
+) -> Vec<String> {
+    let (first, rest) = match argv {
+        [] => return Vec::new(),
+        [first, rest @ ..] => (first.as_str(), rest),
+    };
+    let with = |start: &[&str], rest: &[String]| -> Vec<String> {
+        start.iter().map(|word| (*word).to_owned()).chain(rest.iter().cloned()).collect()
+    };
+    if first.starts_with('-') {
+        let Some(engine) = engine else { return argv.to_vec() };
+        notes.push("The report gives the flags alone; program and model are added.".to_owned());
+        let start: Vec<&str> = engine.launch.argv.iter().map(String::as_str).collect();
+        return with(&start, argv);
+    }
+    if !first.starts_with('/') && first.contains('/') && first.contains(':') {
+        notes.push(
+            "The report gives an image and its arguments; `docker run` and its flags are added."
+                .to_owned(),
+        );
+        let run = ["docker", "run", "--rm", "--gpus", "all", "--network", "host", "--ipc", "host"];
+        return with(&run, argv);
+    }
+    // Where Redline builds an engine, the record names the engine in place of its program.
+    let source = engine.and_then(|engine| engine.source.as_ref());
+    match source.and_then(|source| source.programs.first()) {
+        Some(program) if first == record.engine.name => with(&[program], rest),
+        _ => argv.to_vec(),
+    }
+}
+
+/// Returns the name by which a reader gives the model of a run to a server, and a note where the
+/// reader needs a file for it.
+fn model(record: &RunRecord) -> (String, Option<String>) {
+    let id = &record.model.id;
+    match questions::model(id) {
+        Some(Name::Hub(hub)) => (hub, None),
+        Some(Name::File(file)) => {
+            let note = format!(
+                "`{file}` stands for the path of the model, which the record hides: \
+                 `cargo xtask fetch {id}` downloads the file and prints its path."
+            );
+            (file, Some(note))
+        }
+        None => {
+            let source = record.model.source.clone().filter(|source| source.contains('/'));
+            let note = format!("`{id}` stands for the path of the model, which the record hides.");
+            match source {
+                Some(source) => (source, None),
+                None => (id.clone(), Some(note)),
+            }
+        }
+    }
+}
+
+/// Returns the command that builds a release of Redline from a clone, fetches the model and serves
+/// it; `None` for other engines and for models that the suite does not have.
+pub fn from_clone(record: &RunRecord) -> Option<String> {
+    let RunRecord { engine, model, .. } = record;
+    let is_known = engine.name == "redline" && questions::model(&model.id).is_some();
+    let words = ["cargo", "xtask", "serve", &engine.release, "--model", &model.id];
+    is_known.then(|| outside::command(&words))
+}
+
+/// Builds the commands of one model: those that started the servers of `runs`, those that send the
+/// requests of `cells`, to which the runs belong, and the one that measures them again.
+pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
+    let mut serve = distinct(runs.iter().filter_map(|run| serve(run.record)));
+    serve.truncate(SERVE_MAX);
+    let first = runs.first().map(|run| &run.record.engine);
+    let (engine, release) =
+        first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
+    let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
+    let port = serve.iter().find_map(|serve| serve.port.clone());
+    let (bench, files) = bench(model, cells, (&engine, published), port.as_deref());
+    let again =
+        ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
+    context! {
+        serve => serve.iter().map(shown).collect::<Value>(),
+        // Reason for which there is no command of a server.
+        serve_absent => fact::fact("", runs, "server.argv", |_| None).reason,
+        bench,
+        // Files that the commands of the load generator read, which `cargo xtask fetch` downloads.
+        files,
+        // Command that measures the same cells on another machine; none for figures published
+        // elsewhere.
+        again => (!published).then(|| outside::command(&again)),
+    }
+}
+
+/// Builds the view of a server's command.
+pub fn shown(serve: &Serve) -> Value {
+    let notes = serve.notes.iter().map(|note| outside::message(note));
+    context! { line => serve.line.as_str(), notes => notes.collect::<Value>() }
+}
+
+/// Returns the commands of the load generator for the scenarios of `cells`, against a running
+/// server, and the ids of the files that they read.
+fn bench(
+    model: &str,
+    cells: &[Cell],
+    (engine, published): (&str, bool),
+    port: Option<&str>,
+) -> (Vec<String>, Vec<String>) {
+    let mut files = Vec::new();
+    let mut tokenizer = None;
+    match questions::tokenizer_of(model) {
+        Some((id, file)) => {
+            files.push(id);
+            tokenizer = Some(file);
+        }
+        None => {
+            if let Some(Name::File(file)) = questions::model(model) {
+                files.push(model.to_owned());
+                tokenizer = Some(file);
+            }
+        }
+    }
+    let mut line = |cell: &Cell| {
+        let id = cell.key.scenario.split('@').next().unwrap_or_default();
+        let url = format!("http://127.0.0.1:{}", port.unwrap_or(PORT));
+        let mut words = vec!["redline-bench".to_owned(), "run".to_owned(), "--url".to_owned(), url];
+        let mut flag = |name: &str, value: String| words.extend([name.to_owned(), value]);
+        flag("--engine", format!("suite/engines/{engine}.toml"));
+        flag("--scenario", format!("suite/scenarios/{id}.toml"));
+        if let Some((dataset, file)) = questions::dataset_of(id) {
+            files.push(dataset);
+            flag("--dataset", file);
+        }
+        if let Some(file) = &tokenizer {
+            flag("--tokenizer", file.clone());
+        }
+        outside::command(&words)
+    };
+    // The requests behind published figures are not known one by one; a scenario of the same name
+    // is the nearest that can be sent.
+    let sent = |cell: &&Cell| !published || questions::is_known(&cell.key.scenario);
+    let lines = distinct(cells.iter().filter(sent).map(&mut line));
+    (lines, distinct(files))
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::run::ServerFacts;
+
+    use super::*;
+
+    fn command(engine: &str, model: &str, argv: &[&str]) -> Serve {
+        let mut record = RunRecord::default();
+        (record.engine.name, record.model.id) = (engine.to_owned(), model.to_owned());
+        let argv = argv.iter().map(|word| (*word).to_owned()).collect();
+        record.server = Some(ServerFacts { argv: Some(argv), ..ServerFacts::default() });
+        serve(&record).expect("a command")
+    }
+
+    #[test]
+    fn what_a_record_hides_is_filled_in_and_said() {
+        let smollm = "smollm2-135m-instruct-q4_1";
+        let found =
+            command("redline", smollm, &["redline", "serve", "{model}", "--port", "{port}"]);
+        assert_eq!(found.line, "redline serve SmolLM2-135M-Instruct.Q4_1.gguf --port 8000");
+        assert!(found.notes[0].contains("cargo xtask fetch smollm2"), "{found:?}");
+        let found = command("llama.cpp", smollm, &["llama.cpp", "--host", "{address}"]);
+        assert_eq!((found.line.as_str(), found.notes.len()), ("llama-server --host 127.0.0.1", 0));
+        let found = command("vllm", "qwen3-8b", &["vllm", "serve", "{model}"]);
+        assert_eq!(found.line, "vllm serve Qwen/Qwen3-8B");
+        assert_eq!(found.port.as_deref(), Some("8000"), "the engine's default");
+    }
+
+    #[test]
+    fn flags_and_images_of_a_report_become_commands() {
+        let found = command("vllm", "qwen3.5-9b", &["--max-model-len=32768"]);
+        assert_eq!(found.line, "vllm serve Qwen/Qwen3.5-9B --max-model-len=32768");
+        assert!(found.notes[0].starts_with("The report gives the flags alone"), "{found:?}");
+        let image = ["vllm/vllm-openai:v0.10.1", "--model", "Qwen/Qwen3-8B"];
+        let found = command("vllm", "qwen3-8b", &image);
+        assert!(found.line.starts_with("docker run --rm --gpus all --network host"), "{found:?}");
+        assert!(found.line.ends_with(&image.join(" ")) && found.notes.len() == 1, "{found:?}");
+        let found = command("other", "x", &["/usr/bin/a:b", "{model}"]);
+        assert_eq!(found.line, "/usr/bin/a:b x");
+    }
+}
