@@ -88,6 +88,30 @@ pub fn flags<'a>(
     found
 }
 
+/// Smallest changes of a release-blocking metric that a comparison would have shown.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Visible {
+    /// Title of the metric.
+    pub title: String,
+    /// Range over the scenarios, in percent, of the smallest change that as many pairs with the same
+    /// scatter show with the policy's power.
+    pub range_pct: (f64, f64),
+}
+
+/// Returns, for each release-blocking metric of `cells` in display order, which change the pairs of
+/// its scenarios would have shown: a smaller one may be there and not be seen.
+pub fn visible(cells: &[&CellDiff]) -> Vec<Visible> {
+    let mut found: BTreeMap<usize, Visible> = BTreeMap::new();
+    for row in cells.iter().flat_map(|cell| &cell.rows).filter(|row| row.gates) {
+        let place = METRICS.iter().position(|metric| metric.name == row.verdict.metric);
+        let (Some(place), Some(pct)) = (place, row.verdict.mde_pct) else { continue };
+        let title = row.title.clone();
+        let entry = found.entry(place).or_insert(Visible { title, range_pct: (pct, pct) });
+        entry.range_pct = (entry.range_pct.0.min(pct), entry.range_pct.1.max(pct));
+    }
+    found.into_values().collect()
+}
+
 /// Large changes of one metric in one direction, over the scenarios that have one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LargeChange {

@@ -45,6 +45,16 @@ pub fn change(metric: &Metric, profiles: &[Sides<'_>], policy: &PolicyFile) -> O
     })
 }
 
+/// True where every run of candidate and reference reports the same effective configuration: the
+/// candidate's options are the defaults, and its change is the noise of the lab.
+pub fn is_default(profiles: &[Sides<'_>]) -> bool {
+    let runs = profiles.iter().flat_map(|(candidate, reference)| candidate.iter().chain(reference));
+    let hashes: Vec<Option<&str>> =
+        runs.map(|run| run.server.as_ref()?.config_sha256.as_deref()).collect();
+    let is_known = hashes.first().is_some_and(Option::is_some);
+    is_known && hashes.windows(2).all(|two| two[0] == two[1])
+}
+
 /// Returns the log ratios of candidate over reference of those blocks in which both have a figure
 /// above zero that passes the truth gate, in the order of blocks.
 fn log_ratios(metric: &Metric, (candidate, reference): &Sides<'_>) -> Vec<f64> {
@@ -94,6 +104,18 @@ mod tests {
         assert_eq!((output.pairs, output.is_better, tpot.is_better), (4, Some(true), Some(true)));
         assert!((output.pct - 100.0).abs() < 3.0, "{output:?}");
         assert!((tpot.pct + 50.0).abs() < 2.0, "{tpot:?}");
+    }
+
+    #[test]
+    fn an_option_that_is_the_default_is_known_by_its_effective_configuration() {
+        let (mut option, plain) = (runs(1, 1.0, 0..3), runs(0, 1.0, 0..3));
+        let all =
+            |option: &[RunRecord]| is_default(&[(option.iter().collect(), plain.iter().collect())]);
+        assert!(all(&option));
+        let server = option[1].server.as_mut().expect("a server");
+        server.config_sha256 = Some("0".repeat(64));
+        assert!(!all(&option), "one run was configured otherwise");
+        assert!(!is_default(&[]));
     }
 
     #[test]

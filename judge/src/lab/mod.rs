@@ -12,7 +12,7 @@ mod superseded;
 pub mod text;
 
 pub use arm::{Effect, Failure, Found, Launch, Outcomes, Row, Score};
-pub use change::{Change, Sides, change};
+pub use change::{Change, Sides, change, is_default};
 pub use explore::{Conclusion, Confirmed, check_budget, explore, runs_min};
 pub use outline::outline;
 pub use replay::{Launches, Next, Replay, replay};

@@ -218,6 +218,17 @@ fn a_large_change_of_another_metric_is_shown_and_a_small_one_is_not() {
         }))
     };
     let diff = slower_start(715);
+    let cells: Vec<_> = diff.cells.iter().collect();
+    let visible = grouped::visible(&cells);
+    let titles: Vec<&str> = visible.iter().map(|visible| visible.title.as_str()).collect();
+    assert!(titles.contains(&"Output tokens") && !titles.contains(&"Start-up"), "{titles:?}");
+    let is_range = |(low, high): (f64, f64)| low > 0.0 && low <= high;
+    assert!(
+        visible
+            .iter()
+            .all(|visible| visible.title == "Failed requests" || is_range(visible.range_pct)),
+        "{visible:?}"
+    );
     let large = grouped::large(&diff.cells.iter().collect::<Vec<_>>());
     assert_eq!(large.len(), 1, "{large:?}");
     assert!(large[0].worse && large[0].title == "Start-up", "{large:?}");

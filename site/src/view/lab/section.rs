@@ -2,7 +2,7 @@
 //! reference, and the runs behind them.
 
 use judge::diff::policy;
-use judge::lab::{Effect, Found, Row, Sides, change};
+use judge::lab::{Effect, Found, Row, Sides, change, is_default};
 use judge::validity;
 use minijinja::{Value, context};
 use schema::lab::{Candidate, LabFile, LabStage};
@@ -153,8 +153,14 @@ fn row(lab: &Lab, variant: &Variant) -> Value {
     let Variant { candidate, .. } = variant;
     let last = variant.last();
     let (gain, interval) = last.map_or_else(none, |entry| shown(&entry.row));
-    let (found, tone, reason) =
-        last.map_or(("baseline", Tone::Soft, String::new()), |entry| entry.found.clone());
+    let (found, tone, reason) = match last {
+        None => ("baseline", Tone::Soft, String::new()),
+        Some(_) if sides(lab, candidate, lab.profiles()).is_some_and(|all| is_default(&all)) => {
+            let reason = "the baseline has it without being told: this change is noise";
+            ("is the default", Tone::Soft, reason.to_owned())
+        }
+        Some(entry) => entry.found.clone(),
+    };
     let flags = lab.own_flags(candidate);
     context! {
         variant => name(lab, candidate),
@@ -269,17 +275,27 @@ pub fn changed(
     candidate: &Candidate,
     profiles: std::ops::Range<usize>,
 ) -> Option<judge::lab::Change> {
+    change(metric, &sides(lab, candidate, profiles)?, &policy::standard().file)
+}
+
+/// Returns the runs of a candidate's latest stage beside those of its reference, profile by profile;
+/// `None` for the baseline itself.
+fn sides<'a>(
+    lab: &Lab<'a>,
+    candidate: &Candidate,
+    profiles: std::ops::Range<usize>,
+) -> Option<Vec<Sides<'a>>> {
     let stage = latest(lab, candidate)?;
     let reference = lab.replay.launches.iter().find(|launches| launches.stage == stage)?;
     if reference.candidate == *candidate {
         return None;
     }
-    let sides = |index: usize| -> Sides<'_> {
+    let of_profile = |index: usize| -> Sides<'a> {
         let of =
             |launches| lab.runs_of(launches, index).into_iter().map(|run| run.record).collect();
         (of(lab.launches(stage, candidate)), of(Some(reference)))
     };
-    change(metric, &profiles.map(sides).collect::<Vec<_>>(), &policy::standard().file)
+    Some(profiles.map(of_profile).collect())
 }
 
 /// Returns the runs of `candidate` under a profile, from the latest stage that has some; empty
