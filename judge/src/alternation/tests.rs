@@ -1,3 +1,5 @@
+//! Tests of alternating comparisons: worked examples, and error rates by simulation.
+
 use schema::alternation::{SCHEMA, Slice};
 use schema::metric::Better;
 use schema::random::SplitMix64;
