@@ -64,6 +64,7 @@ fn records_of_every_version_are_read_and_nothing_is_lost() {
     kept::<schema::manifest::Manifest>(&text("manifest.v1.json"));
     kept::<schema::plan::PlanFile>(&text("plan.v1.json"));
     kept::<schema::probe::Probe>(&unexplained("probe.v1.json"));
+    kept::<schema::alternation::Alternation>(&text("alternation.v1.json"));
     kept::<schema::search::SearchResult>(&text("search.v1.json"));
     kept::<schema::comparison::Diff>(&text("diff.v1.json"));
     kept::<schema::trend::Trend>(&text("trend.v1.json"));

@@ -3,7 +3,7 @@
 
 use schema::comparison::{AppliedWaiver, CellDiff, Diff, FlagChange, Outputs, RunShare};
 
-use super::grouped::{self, LargeChange};
+use super::grouped::{self, LargeChange, Visible};
 use super::outputs;
 use super::words::{change, until};
 
@@ -21,13 +21,38 @@ pub fn caveats(diff: &Diff) -> Vec<String> {
     };
     let mut caveats: Vec<String> = diff.outputs.iter().map(of_model).collect();
     for flag in grouped::flags(&cells, |cell| &cell.moved) {
-        caveats.push(format!("The default of {}, which may be the cause.", became(flag)));
+        caveats.push(format!("The default of {}; it belongs to the release.", became(flag)));
     }
     for flag in grouped::flags(&cells, |cell| &cell.changed) {
         caveats.push(format!("The commands differ in {}, so nothing is judged.", became(flag)));
     }
     caveats.extend(degraded(diff));
+    caveats.extend(seen(&grouped::visible(&cells)));
     caveats
+}
+
+/// Returns the sentence about the changes of release-blocking metrics that the comparison would have
+/// shown; `None` where no metric has pairs.
+fn seen(visible: &[Visible]) -> Option<String> {
+    let part = |visible: &Visible| {
+        let [low, high] = [visible.range_pct.0, visible.range_pct.1].map(size);
+        let range = if low == high { high } else { format!("{low} to {high}") };
+        format!("{} {range} %", visible.title)
+    };
+    let parts: Vec<String> =
+        visible.iter().filter(|visible| visible.range_pct.1 > 0.0).map(part).collect();
+    (!parts.is_empty()).then(|| {
+        format!(
+            "Smallest changes that these pairs show four times in five, by scenario: {}.",
+            parts.join(", ")
+        )
+    })
+}
+
+/// Formats a size in percent: without decimals from 10 on, else with one.
+fn size(percent: f64) -> String {
+    let decimals = usize::from(percent < 9.95);
+    format!("{percent:.decimals$}")
 }
 
 /// Formats a flag with its values: `dtype changed from "f32" to "int8"`.

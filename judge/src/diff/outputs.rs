@@ -165,12 +165,16 @@ fn agreement(runs: &[&RunRecord]) -> Option<(f64, String)> {
 /// compared, the explanation and the agreement.
 pub fn sentence(outputs: &Outputs) -> String {
     let prompts = outputs.prompts.map_or_else(String::new, |n| format!(" for {n} fixed prompts"));
+    // One hash over all prompts does not tell how many of them differ.
+    let some = outputs
+        .prompts
+        .map_or_else(String::new, |n| format!(" in at least one of {n} fixed prompts"));
     let mut sentence = match outputs.change {
         OutputsChange::Same => format!("Outputs are the same{prompts}"),
         OutputsChange::NotCompared => "Outputs were not compared".to_owned(),
         OutputsChange::Differ => match &outputs.explanation {
-            Some(explanation) => format!("Outputs differ{prompts}: {explanation}"),
-            None => format!("Outputs differ{prompts}, and nothing explains it"),
+            Some(explanation) => format!("Outputs differ{some}: {explanation}"),
+            None => format!("Outputs differ{some}, and nothing explains it"),
         },
     };
     match (outputs.agreement, &outputs.reference) {
@@ -178,7 +182,9 @@ pub fn sentence(outputs: &Outputs) -> String {
             sentence +=
                 &format!("; {:.1} % of the tokens of {reference} are chosen", share * 100.0);
         }
-        _ if outputs.change == OutputsChange::Differ => sentence += "; agreement was not measured",
+        _ if outputs.change == OutputsChange::Differ => {
+            sentence += "; by how much was not measured"
+        }
         _ => {}
     }
     if let Some((before, after)) = outputs.perplexity {

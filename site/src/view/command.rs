@@ -47,11 +47,20 @@ pub fn serve(record: &RunRecord) -> Option<Serve> {
         *word = word.replace("{port}", PORT);
     }
     let env = server.env.iter().flatten();
-    let mut line: String = env
-        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
-        .collect();
-    line.push_str(&outside::command(&words));
-    Some(Serve { line, notes, port })
+    let env: Vec<String> = env.map(|(key, value)| format!("{key}={value}")).collect();
+    let in_container =
+        words.len() > argv.len() && words.first().is_some_and(|word| word == "docker");
+    if in_container {
+        // Variables before `docker` would not reach the server.
+        let flags = env.iter().flat_map(|one| ["--env".to_owned(), one.clone()]);
+        words.splice(2..2, flags);
+    }
+    let before = if in_container { &[][..] } else { &env[..] };
+    let all: Vec<String> = before.iter().chain(&words).cloned().collect();
+    if all.iter().any(|word| word.contains("{path}")) {
+        notes.push("`{path}` stands for a path that the report hides.".to_owned());
+    }
+    Some(Serve { line: outside::command(&all), notes, port })
 }
 
 /// Returns the words of a command that begins with a program. A published report may give the

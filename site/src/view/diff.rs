@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use judge::diff::caveats::caveats;
-use judge::diff::grouped::{self, LargeChange, Remark, Visible};
+use judge::diff::grouped::{self, LargeChange, Remark};
 use judge::diff::improvement;
 use judge::diff::words::{WORST_FIRST, is_untested, until};
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
@@ -216,8 +216,6 @@ fn model(pair: &Pair, page: &Target, cells: &[&CellDiff]) -> Value {
         // Flags whose value differs without any command naming them: the candidate moved their
         // default.
         moved => distinct(cells.iter().flat_map(|cell| &cell.moved).map(changed_flag)),
-        // Release-blocking metrics and the smallest changes of them that would have been seen.
-        visible => grouped::visible(cells).iter().map(seen).collect::<Value>(),
         // Large changes of metrics that are not release-blocking, for the worse and for the better.
         worse => worse.into_iter().map(large).collect::<Value>(),
         better => better.into_iter().map(large).collect::<Value>(),
@@ -243,14 +241,6 @@ pub fn table(rows: Vec<&Row>) -> Value {
 fn detectable(row: &Row) -> Option<f64> {
     let undecided = row.gates && row.verdict.verdict == VerdictKind::Inconclusive;
     row.verdict.mde_pct.filter(|_| undecided)
-}
-
-/// Formats a metric and the changes of it that would have been seen: `TPOT p50 6 to 25 %`.
-fn seen(visible: &Visible) -> String {
-    let (low, high) = visible.range_pct;
-    let [low, high] = [low, high].map(format::half_width);
-    let range = if low == high { high } else { format!("{low} to {high}") };
-    format!("{} {range} %", visible.title)
 }
 
 /// Formats the smallest and the largest of several effects: `+615 to +987 %`.

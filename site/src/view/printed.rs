@@ -229,6 +229,18 @@ fn lines_of(rows: Vec<Row>) -> Value {
     rows.into_iter().map(line).collect()
 }
 
+/// Returns the command that started a server, with its environment variables; `None` where it was
+/// not recorded.
+fn serve_line(server: &ServerFacts) -> Option<String> {
+    let argv = server.argv.as_ref()?;
+    let env = server.env.iter().flatten();
+    let mut line: String = env
+        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
+        .collect();
+    line.push_str(&outside::command(argv));
+    Some(line)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,16 +270,4 @@ mod tests {
         let expected = ["A: 1.00|1.10", "B: |2", "C: 3|3", "A: |again"];
         assert_eq!(shown.collect::<Vec<_>>(), expected);
     }
-}
-
-/// Returns the command that started a server, with its environment variables; `None` where it was
-/// not recorded.
-fn serve_line(server: &ServerFacts) -> Option<String> {
-    let argv = server.argv.as_ref()?;
-    let env = server.env.iter().flatten();
-    let mut line: String = env
-        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
-        .collect();
-    line.push_str(&outside::command(argv));
-    Some(line)
 }

@@ -24,9 +24,9 @@ fn a_comparison_begins_with_its_decision_and_a_waiver_stands_above_the_tables() 
     // In this order: the verdict, outputs, moved defaults, degraded runs; the waiver before all tables.
     let parts = [
         "**SHIP.** Output tokens up 121 to 165 %",
-        "> Waived until 2027-03-31: Peak memory of ladder-lite-c1@1.",
-        "- Outputs differ for 4 fixed prompts: the default of dtype changed from f32 to int8; \
-         agreement was not measured.",
+        "> Waived by Redline maintainers until 2027-03-31: Peak memory of ladder-lite-c1@1.",
+        "- Outputs differ in at least one of 4 fixed prompts: the default of dtype changed from f32 to \
+         int8; by how much was not measured.",
         "- The default of dtype changed from \"f32\" to \"int8\"",
         "- Degraded runs: ",
     ];

@@ -83,7 +83,10 @@ fn launched(
                 Fate::Dies => (1.0, 0),
                 Fate::Loses(count) => (1.0, count),
             };
+            let options = candidate.options.iter();
             let sample = Sample {
+                // The server reports the options that it was started with.
+                flags: options.map(|(axis, to)| (axis.clone(), to.clone().into())).collect(),
                 engine: engine.id.clone(),
                 release: engine.version.clone(),
                 model: file.model.clone(),

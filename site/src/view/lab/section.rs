@@ -155,7 +155,7 @@ fn row(lab: &Lab, variant: &Variant) -> Value {
     let (gain, interval) = last.map_or_else(none, |entry| shown(&entry.row));
     let (found, tone, reason) = match last {
         None => ("baseline", Tone::Soft, String::new()),
-        Some(_) if sides(lab, candidate, lab.profiles()).is_some_and(|all| is_default(&all)) => {
+        Some(entry) if is_measured_default(lab, entry) => {
             let reason = "the baseline has it without being told: this change is noise";
             ("is the default", Tone::Soft, reason.to_owned())
         }
@@ -176,6 +176,14 @@ fn row(lab: &Lab, variant: &Variant) -> Value {
         // Folder with the records of the runs; none for a variant that was not run.
         records => records(lab, candidate),
     }
+}
+
+/// True where a candidate was measured, and its options are the defaults.
+fn is_measured_default(lab: &Lab, entry: &Entry) -> bool {
+    let row = &entry.row;
+    has_figures(row)
+        && !matches!(row.found, Found::OutOfBounds { .. })
+        && sides(lab, &row.candidate, lab.profiles()).is_some_and(|all| is_default(&all))
 }
 
 fn none() -> (String, String) {
