@@ -72,6 +72,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "E36",
         title: "the best second has at least the mean rate; of imported results at most 20 times it",
+        finding: "implausible peak rate",
         why: "Other tools print peaks of millions of tokens per second for streams that a buffer \
               held back. In a run of this suite, where every chunk is stamped, few answers after \
               long prompts reach any multiple of the mean.",

@@ -58,6 +58,7 @@ pub(super) const RULES: &[Rule] = &[
     Rule {
         id: "W19",
         title: "the machine was as fast after the block as before it, within 10 %",
+        finding: "machine speed changed",
         why: "A machine that became faster or slower meanwhile moves the figures of its runs as well. \
               Ratios of runs that were measured in turns hardly change with it.",
         since: Some(9),

@@ -158,6 +158,6 @@ fn one_changed_digit_on_a_page_is_one_finding() {
         "(../../../pages/redline/v0.10.0/cpu-amd-epyc-f26m2s1-2c.md) | ",
     );
     plant(&|path| path == "README.md", "| sharegpt-lite@1 | ");
-    plant(&|path| path == "README.md", "confirming pairs: ");
+    plant(&|path| path == "README.md", "in each of seven scenarios: ");
     assert_eq!(tried, 16);
 }

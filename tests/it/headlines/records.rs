@@ -246,11 +246,13 @@ impl Records {
             let mut run = Run::new(path, json(&file));
             run.is_lab = labs.contains(&run.campaign);
             run.is_retracted = retracted.iter().any(|(event, target)| {
-                *target == run.id || (run.path.starts_with(target) && run.id < *event)
+                // Only ids of measured runs, ULIDs, tell the time.
+                let is_later = run.id.len() == event.len() && run.id > *event;
+                *target == run.id || (run.path.starts_with(target) && !is_later)
             });
             run.has_figures &= !run.is_retracted;
             run.errors = records.errors(&run);
-            if run.is_published {
+            if run.is_published && !run.is_retracted {
                 let key = (run.text("/source/sha256").to_owned(), run.json["metrics"].to_string());
                 run.is_copy = seen.contains(&key);
                 seen.push(key);

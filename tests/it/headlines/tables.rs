@@ -287,8 +287,12 @@ fn side_by_side(
         for scenario in scenarios {
             let stated = table.cell(row, scenario);
             let cells = cells(&own, |run| {
-                let is_named =
-                    run.is_published || config.is_empty() || config.contains(&run.config);
+                // A page leaves out the parts of a configuration that all rows share.
+                let is_part = |part: &str| run.config.contains(part);
+                let is_named = run.is_published
+                    || config.is_empty()
+                    || config.contains(&run.config)
+                    || config.split(", ").any(is_part);
                 run.release == release && run.scenario == *scenario && is_named
             });
             if is_elsewhere(stated, &cells) {
