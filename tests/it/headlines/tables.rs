@@ -84,8 +84,11 @@ fn runs_of_release<'r>(
     records: &'r Records,
     [engine, release, hardware]: [&str; 3],
 ) -> Vec<&'r Run> {
-    let all = records
-        .those(|run| [&run.engine, &run.release, &run.hardware] == [engine, release, hardware]);
+    // A published result whose reading was retracted stands in a later one.
+    let all = records.those(|run| {
+        let is_read_again = run.is_published && run.is_retracted;
+        [&run.engine, &run.release, &run.hardware] == [engine, release, hardware] && !is_read_again
+    });
     let kept = |test: fn(&Run) -> bool| -> Vec<&Run> {
         all.iter().copied().filter(|run| test(run)).collect()
     };
