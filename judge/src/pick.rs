@@ -198,8 +198,7 @@ impl<'a> Pick<'a> {
 /// There is no pick where no configuration has a throughput that passes the truth gate.
 pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
     let copies = copies(registry.standing());
-    let standing: Vec<&RunRecord> = registry.standing().map(|stored| &stored.record).collect();
-    let records = standing.iter().copied();
+    let records = registry.standing().map(|stored| &stored.record);
     let records = records.filter(|record| !copies.contains_key(record.id.as_str()));
     let mut groups: Vec<(Subject, Vec<Setup>)> = Vec::new();
     for setup in setups(records) {
@@ -217,10 +216,28 @@ pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
             .then_with(|| a.is_text.cmp(&b.is_text))
     });
     let ranked = groups.into_iter().filter_map(|(subject, setups)| rank(subject, setups, limits));
-    let policy = policy::standard();
+    let (measured, policy) = (measured(registry), policy::standard());
     let with_ratio =
-        |pick: Pick<'a>| Pick { paired: ratio(&pick, &standing, &policy.file), ..pick };
+        |pick: Pick<'a>| Pick { paired: ratio(&pick, &measured, &policy.file), ..pick };
     ranked.map(with_ratio).collect()
+}
+
+/// Model, hardware, and scenario with its revision of a run.
+type Place<'a> = (&'a str, &'a str, &'a str, u32);
+
+fn place(run: &RunRecord) -> Place<'_> {
+    (&run.model.id, &run.hardware.id, &run.scenario.id, run.scenario.rev)
+}
+
+/// Returns the measured runs that are not retracted by their place: a ratio needs those of one place,
+/// and a registry has many.
+fn measured(registry: &Registry) -> BTreeMap<Place<'_>, Vec<&RunRecord>> {
+    let mut found: BTreeMap<Place<'_>, Vec<&RunRecord>> = BTreeMap::new();
+    let runs = registry.standing().map(|stored| &stored.record);
+    for run in runs.filter(|run| run.kind != Kind::Imported) {
+        found.entry(place(run)).or_default().push(run);
+    }
+    found
 }
 
 impl Subject {
@@ -263,12 +280,11 @@ fn rank<'a>(subject: Subject, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Optio
     let mut tested: Vec<Tested> = setups.into_iter().filter_map(Tested::of).collect();
     keep_latest(&mut tested);
     tested.sort_by(|a, b| b.throughput.median.total_cmp(&a.throughput.median));
-    let engines: BTreeSet<&str> = tested.iter().map(|of| of.setup.cell.engine.as_str()).collect();
-    let engines = engines.len();
     let mut engine_counts: BTreeMap<String, usize> = BTreeMap::new();
     for of in &tested {
         *engine_counts.entry(of.setup.cell.engine.clone()).or_default() += 1;
     }
+    let engines = engine_counts.len();
     let is_batch = subject.users == Users::Burst;
     let limits = if is_batch { &[] } else { limits };
     let meets = |of: &Tested| limits.iter().all(|limit| limit.is_met(&of.setup.runs));
@@ -299,9 +315,14 @@ fn rank<'a>(subject: Subject, setups: Vec<Setup<'a>>, limits: &[Limit]) -> Optio
 }
 
 /// Returns the ratio of a pick's first configuration to the next engine's, from interleaved runs.
-fn ratio(pick: &Pick, standing: &[&RunRecord], policy: &PolicyFile) -> Option<Paired> {
+fn ratio(
+    pick: &Pick,
+    measured: &BTreeMap<Place<'_>, Vec<&RunRecord>>,
+    policy: &PolicyFile,
+) -> Option<Paired> {
     let next = pick.next.as_ref().filter(|_| !pick.subject.is_published)?;
-    interleaved(standing, (&pick.first.setup, &next.setup), by_name(METRIC)?, policy)
+    let runs = measured.get(&place(pick.first.setup.runs.first()?))?;
+    interleaved(runs, (&pick.first.setup, &next.setup), by_name(METRIC)?, policy)
 }
 
 /// Keeps the configurations of the latest release of each engine. It does not depend on limits, so a

@@ -16,21 +16,11 @@ use schema::alternation::{Alternation, Side, Slice};
 use schema::metric::{Metric, by_name};
 use schema::run::Histograms;
 
-pub use decision::{Call, Look, Standing, stand};
+pub use decision::{Call, Standing, stand};
 pub use location::{hodges_lehmann, interval};
 
+use crate::diff::estimate;
 use crate::quantile::Bins;
-
-/// Log ratios of candidate over baseline from one fresh start of both servers, one for each metric.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct StartRatios {
-    /// Number of pairs of slices that the start's ratios rest on.
-    pub pairs: usize,
-    /// Number of pairs that were left out because a request of theirs failed.
-    pub pairs_lost: usize,
-    /// Log ratio of candidate over baseline by metric name.
-    pub ratios: BTreeMap<&'static str, f64>,
-}
 
 /// Name of a metric, and how its figure is read.
 type Figure<Of> = (&'static str, fn(&Of) -> Option<f64>);
@@ -49,10 +39,8 @@ const OF_START: [Figure<Histograms>; 2] = [
     ("tpot_us_p99", |all| percentile(all.tpot_us.as_ref()?, 0.99)),
 ];
 
-/// Computes the ratios of one start.
-pub fn of_start(start: &Alternation) -> StartRatios {
-    let pairs = pairs(start);
-    let all = start.slices.len() / 2;
+/// Computes the log ratios of one start, candidate over baseline, by metric name.
+pub fn of_start(start: &Alternation) -> BTreeMap<&'static str, f64> {
     let mut ratios = BTreeMap::new();
     for (name, _) in OF_SLICE {
         ratios.extend(hodges_lehmann(&pair_ratios(name, start)).map(|log| (name, log)));
@@ -62,7 +50,7 @@ pub fn of_start(start: &Alternation) -> StartRatios {
             ratios.extend(log_ratio([baseline, candidate].map(figure)).map(|log| (name, log)));
         }
     }
-    StartRatios { pairs: pairs.len(), pairs_lost: all - pairs.len(), ratios }
+    ratios
 }
 
 /// Returns the log ratios, candidate over baseline, of the pairs of one start for the metric `name`;
@@ -82,21 +70,18 @@ pub fn metrics() -> impl Iterator<Item = &'static Metric> {
 }
 
 /// Returns the slices of baseline and candidate of each pair in which every request was answered.
-fn pairs(start: &Alternation) -> Vec<[&Slice; 2]> {
-    let of = |pair: &[Slice], side| pair.iter().position(|slice| slice.variant == side);
+fn pairs<'a>(start: &'a Alternation) -> Vec<[&'a Slice; 2]> {
     let pairs = start.slices.chunks_exact(2);
-    pairs
-        .filter(|pair| pair.iter().all(|slice| slice.requests_failed == 0))
-        .filter_map(|pair| {
-            let [baseline, candidate] = [of(pair, Side::Baseline)?, of(pair, Side::Candidate)?];
-            Some([&pair[baseline], &pair[candidate]])
-        })
-        .collect()
+    let answered = pairs.filter(|pair| pair.iter().all(|slice| slice.requests_failed == 0));
+    let by_side = |pair: &'a [Slice]| {
+        let of = |side| pair.iter().find(|slice| slice.variant == side);
+        Some([of(Side::Baseline)?, of(Side::Candidate)?])
+    };
+    answered.filter_map(by_side).collect()
 }
 
 fn log_ratio([baseline, candidate]: [Option<f64>; 2]) -> Option<f64> {
-    let (baseline, candidate) = (baseline?, candidate?);
-    (baseline > 0.0 && candidate > 0.0).then(|| (candidate / baseline).ln())
+    estimate::log_ratio(&[baseline?], &[candidate?])
 }
 
 fn percentile(histogram: &schema::histogram::HdrHistogram, share: f64) -> Option<f64> {

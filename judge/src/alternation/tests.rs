@@ -1,12 +1,10 @@
 //! Tests of alternating comparisons: worked examples, and error rates by simulation.
 
 use schema::alternation::{SCHEMA, Slice};
-use schema::metric::Better;
 use schema::random::SplitMix64;
 use schema::run::{CacheState, ScenarioFacts};
 
 use super::*;
-use crate::diff::estimate::log_of;
 
 /// Alternation in which the slices of a pair take these times in milliseconds: of the baseline, and
 /// of the candidate.
@@ -47,29 +45,30 @@ fn start(times_ms: &[[u64; 2]]) -> Alternation {
 
 #[test]
 fn a_ratio_is_that_of_most_pairs_whichever_side_a_neighbor_slowed() {
-    let found = of_start(&start(&[
+    let start = start(&[
         [1000, 1050],
         [2000, 2100],
         [1000, 1050],
         [1000, 1900],
         [1900, 1050],
         [1000, 1050],
-    ]));
-    assert_eq!((found.pairs, found.pairs_lost), (6, 0));
-    let percent = |name: &str| (100.0 * found.ratios[name].exp_m1() * 10.0).round() / 10.0;
+    ]);
+    let found = of_start(&start);
+    assert_eq!(pair_ratios("ttft_us_p50", &start).len(), 6);
+    let percent = |name: &str| (100.0 * found[name].exp_m1() * 10.0).round() / 10.0;
     assert_eq!(percent("output_tokens_per_s"), -4.8, "5 % longer for the same tokens");
     assert_eq!((percent("ttft_us_p50"), percent("tpot_us_p50")), (5.0, 5.0));
-    assert!(!found.ratios.contains_key("itl_token_us_p99"), "no slice has it");
+    assert!(!found.contains_key("itl_token_us_p99"), "no slice has it");
 }
 
 #[test]
-fn a_pair_with_a_failed_request_is_left_out_and_counted() {
+fn a_pair_with_a_failed_request_is_left_out() {
     let mut some = start(&[[1000, 1100], [1000, 3000], [1000, 1100]]);
     some.slices[3].requests_failed = 1;
     let found = of_start(&some);
-    assert_eq!((found.pairs, found.pairs_lost), (2, 1));
-    assert!((found.ratios["ttft_us_p50"] - 1.1_f64.ln()).abs() < 1e-9);
-    assert_eq!(of_start(&start(&[])).ratios, BTreeMap::new());
+    assert_eq!(pair_ratios("ttft_us_p50", &some).len(), 2);
+    assert!((found["ttft_us_p50"] - 1.1_f64.ln()).abs() < 1e-9);
+    assert_eq!(of_start(&start(&[])), BTreeMap::new());
 }
 
 #[test]
@@ -95,11 +94,12 @@ fn normal(random: &mut SplitMix64) -> f64 {
 /// `effect` and the scatter `spread`, in log units, of a metric with the minimum effect of throughput.
 fn simulated(effect: f64, spread: f64) -> [f64; 4] {
     const TRIALS: u32 = 4_000;
+    let metric = by_name("output_tokens_per_s").unwrap();
     let mut random = SplitMix64(7);
     let mut shares = [0.0; 4];
     for _ in 0..TRIALS {
         let ratios: Vec<f64> = (0..10).map(|_| effect + spread * normal(&mut random)).collect();
-        let call = stand(&ratios, Better::Higher, log_of(2.0), Look::ONLY).unwrap().call;
+        let call = stand(metric, &ratios).unwrap().call;
         shares[call as usize] += 1.0 / f64::from(TRIALS);
     }
     shares
@@ -124,10 +124,11 @@ fn by_simulation_a_slowdown_is_found_and_never_called_better() {
 
 #[test]
 fn the_largest_effect_that_is_not_excluded_is_the_worse_end() {
-    let look = Look { change: 0.001, unchanged: 0.025 };
-    let higher = stand(&[-0.01, 0.01, 0.0, 0.0], Better::Higher, 0.02, look).unwrap();
-    let lower = stand(&[-0.01, 0.01, 0.0, 0.0], Better::Lower, 0.02, look).unwrap();
+    let [higher_is_better, lower_is_better] =
+        ["output_tokens_per_s", "ttft_us_p50"].map(|name| by_name(name).unwrap());
+    let higher = stand(higher_is_better, &[-0.01, 0.01, 0.0, 0.0]).unwrap();
+    let lower = stand(lower_is_better, &[-0.01, 0.01, 0.0, 0.0]).unwrap();
     assert!((higher.not_excluded_pct + higher.interval_pct.0).abs() < 0.02, "{higher:?}");
     assert!((lower.not_excluded_pct - lower.interval_pct.1).abs() < 1e-9, "{lower:?}");
-    assert_eq!(stand(&[0.0], Better::Lower, 0.02, look), None);
+    assert_eq!(stand(lower_is_better, &[0.0]), None);
 }

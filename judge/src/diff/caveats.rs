@@ -5,7 +5,7 @@ use schema::comparison::{AppliedWaiver, CellDiff, Diff, FlagChange, Outputs, Run
 
 use super::grouped::{self, LargeChange, Visible};
 use super::outputs;
-use super::words::{change, until};
+use super::words::{change, sizes, until};
 
 /// Returns the sentences that stand below the decision: outputs, moved defaults and DEGRADED runs.
 pub fn caveats(diff: &Diff) -> Vec<String> {
@@ -34,11 +34,7 @@ pub fn caveats(diff: &Diff) -> Vec<String> {
 /// Returns the sentence about the changes of release-blocking metrics that the comparison would have
 /// shown; `None` where no metric has pairs.
 fn seen(visible: &[Visible]) -> Option<String> {
-    let part = |visible: &Visible| {
-        let [low, high] = [visible.range_pct.0, visible.range_pct.1].map(size);
-        let range = if low == high { high } else { format!("{low} to {high}") };
-        format!("{} {range} %", visible.title)
-    };
+    let part = |visible: &Visible| format!("{} {}", visible.title, sizes(visible.range_pct));
     let parts: Vec<String> =
         visible.iter().filter(|visible| visible.range_pct.1 > 0.0).map(part).collect();
     (!parts.is_empty()).then(|| {
@@ -47,12 +43,6 @@ fn seen(visible: &[Visible]) -> Option<String> {
             parts.join(", ")
         )
     })
-}
-
-/// Formats a size in percent: without decimals from 10 on, else with one.
-fn size(percent: f64) -> String {
-    let decimals = usize::from(percent < 9.95);
-    format!("{percent:.decimals$}")
 }
 
 /// Formats a flag with its values: `dtype changed from "f32" to "int8"`.

@@ -50,6 +50,13 @@ impl Fit {
         }
     }
 
+    /// Tests equivalence: true where two one-sided tests at `alpha` (Schuirmann, 1987) show that the
+    /// true mean log ratio lies between `-bound` and `bound`, that is, the interval of 1 - 2 alpha
+    /// lies inside.
+    pub fn is_within(&self, bound: f64, alpha: f64) -> bool {
+        [*self, self.turned()].iter().all(|fit| fit.p_above(-bound) < alpha)
+    }
+
     /// Returns the two-sided p-value of the hypothesis that the true mean log ratio is zero.
     pub fn p(&self) -> f64 {
         let of_size = Self { mean: self.mean.abs(), ..*self };

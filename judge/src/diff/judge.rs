@@ -82,13 +82,11 @@ impl Evidence {
         })
     }
 
-    /// Tests equivalence: true where two one-sided tests (Schuirmann, 1987) show that the effect is
-    /// within the metric's minimum effect, that is, the interval of 1 - 2 alpha lies inside it.
-    /// Noise of the machine does not widen that range. False where the pairs are too few to test.
+    /// True where the effect is shown to be within the metric's minimum effect. Noise of the machine
+    /// does not widen that range. False where the pairs are too few to test.
     fn is_unchanged(&self, pairs: &[f64], policy: &PolicyFile) -> bool {
-        [Way::Worse, Way::Better].into_iter().all(|way| {
-            Self::fit(pairs, way, policy).is_some_and(|fit| fit.p_above(-self.floor) < policy.alpha)
-        })
+        let fit = Self::fit(pairs, Way::Worse, policy);
+        fit.is_some_and(|fit| fit.is_within(self.floor, policy.alpha))
     }
 
     fn without_change(&self, stage: Stage, policy: &PolicyFile) -> Judgement {

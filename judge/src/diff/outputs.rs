@@ -164,13 +164,13 @@ fn agreement(runs: &[&RunRecord]) -> Option<(f64, String)> {
 /// Returns a sentence about the outputs of one model: whether they are the same, differ or were not
 /// compared, the explanation and the agreement.
 pub fn sentence(outputs: &Outputs) -> String {
-    let prompts = outputs.prompts.map_or_else(String::new, |n| format!(" for {n} fixed prompts"));
+    let prompts = |which: &str| {
+        outputs.prompts.map_or_else(String::new, |n| format!(" {which} {n} fixed prompts"))
+    };
     // One hash over all prompts does not tell how many of them differ.
-    let some = outputs
-        .prompts
-        .map_or_else(String::new, |n| format!(" in at least one of {n} fixed prompts"));
+    let some = prompts("in at least one of");
     let mut sentence = match outputs.change {
-        OutputsChange::Same => format!("Outputs are the same{prompts}"),
+        OutputsChange::Same => format!("Outputs are the same{}", prompts("for")),
         OutputsChange::NotCompared => "Outputs were not compared".to_owned(),
         OutputsChange::Differ => match &outputs.explanation {
             Some(explanation) => format!("Outputs differ{some}: {explanation}"),

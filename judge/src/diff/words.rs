@@ -176,12 +176,13 @@ pub fn word(row: &Row) -> String {
 /// Formats a range of effects in percent as `up 121 to 165 %`, `down 56 to 62 %` or `up 3.2 %`.
 pub fn change((low, high): (f64, f64)) -> String {
     let way = if high > 0.0 { "up" } else { "down" };
-    let (least, most) = if high > 0.0 { (low, high) } else { (-high, -low) };
+    format!("{way} {}", sizes(if high > 0.0 { (low, high) } else { (-high, -low) }))
+}
+
+/// Formats a range of sizes in percent: `6.3 to 25 %`, or one where both look the same.
+pub fn sizes((least, most): (f64, f64)) -> String {
     let (least, most) = (size_of(least), size_of(most));
-    if least == most {
-        return format!("{way} {most}");
-    }
-    format!("{way} {} to {most}", least.trim_end_matches(" %"))
+    if least == most { most } else { format!("{} to {most}", least.trim_end_matches(" %")) }
 }
 
 /// Formats a size in percent with one decimal below 10 and none above: `3.2 %`, `165 %`.

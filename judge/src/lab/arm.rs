@@ -95,6 +95,12 @@ pub struct Effect {
 }
 
 impl Score {
+    /// Returns the score of log ratios that are above zero where the candidate's figure is larger:
+    /// outer index is the profile, inner index the repeat.
+    pub(super) fn of(profiles: Vec<Vec<f64>>) -> Self {
+        Self { profiles }
+    }
+
     /// Adds the outcomes of one round to the score. Candidate and reference must have a figure for
     /// each run of the round.
     pub fn add(&mut self, candidate: &Outcomes, reference: &Outcomes, better: Better) {

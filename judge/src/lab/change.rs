@@ -7,7 +7,7 @@ use schema::metric::{Better, Metric};
 use schema::policy::PolicyFile;
 use schema::run::RunRecord;
 
-use crate::diff::estimate::{Fit, percent};
+use super::arm::Score;
 use crate::validity::value;
 
 /// Runs of a candidate and of its reference under one profile.
@@ -29,18 +29,15 @@ pub struct Change {
 
 /// Computes the change of `metric` over `profiles`, which have equal weight, from the runs of each
 /// block; `None` for fewer than two pairs under some profile.
-#[expect(clippy::cast_precision_loss, reason = "a lab has few profiles")]
 pub fn change(metric: &Metric, profiles: &[Sides<'_>], policy: &PolicyFile) -> Option<Change> {
-    let ratios: Vec<Vec<f64>> = profiles.iter().map(|sides| log_ratios(metric, sides)).collect();
-    let pairs = ratios.iter().map(Vec::len).min()?;
-    let mean = |pair| ratios.iter().map(|of| of[pair]).sum::<f64>() / ratios.len() as f64;
-    let fit = Fit::of(&(0..pairs).map(mean).collect::<Vec<f64>>())?;
-    let (low, high) = fit.interval(policy.confidence);
+    let ratios = profiles.iter().map(|sides| log_ratios(metric, sides)).collect();
+    let effect = Score::of(ratios).effect(policy.confidence)?;
+    let (low, high) = effect.interval_pct;
     let rises = (low > 0.0).then_some(true).or_else(|| (high < 0.0).then_some(false));
     Some(Change {
-        pairs,
-        pct: percent(fit.mean),
-        interval_pct: (percent(low), percent(high)),
+        pairs: effect.pairs,
+        pct: effect.gain_pct,
+        interval_pct: effect.interval_pct,
         is_better: rises.map(|rises| rises == (metric.better == Better::Higher)),
     })
 }

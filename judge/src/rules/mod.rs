@@ -62,8 +62,11 @@ pub fn rule_of_reason(id: &str) -> Option<(&'static Rule, ValidityVerdict)> {
         reasons.find(|reason| reason.id == id).map(|reason| reason.verdict)
     };
     // A reason that outlived its rule belongs to today's.
-    let (today, retired): (Vec<_>, Vec<_>) = RULES.iter().partition(|rule| rule.until.is_none());
-    today.into_iter().chain(retired).find_map(|rule| Some((rule, verdict(rule)?)))
+    let among = |retired: bool| {
+        let mut rules = RULES.iter().filter(move |rule| rule.until.is_some() == retired);
+        rules.find_map(|rule| Some((rule, verdict(rule)?)))
+    };
+    among(false).or_else(|| among(true))
 }
 
 /// True when two values differ by at most `share` of the second: `|left - right| <= share *

@@ -1,6 +1,7 @@
 //! Forest plot: effects with their intervals on an axis of ratios, one row each. Rows are those of a
 //! table on the page, so that their labels are links and break on a phone.
 
+use judge::diff::estimate::log_of;
 use serde::Serialize;
 
 use super::svg::{Anchor, Svg};
@@ -152,7 +153,7 @@ fn apart(characters: usize) -> f64 {
 /// Returns the logarithm of the ratio that a change in percent is; a change to nothing or below is
 /// infinitely far.
 fn log(pct: f64) -> f64 {
-    if pct <= -100.0 { f64::NEG_INFINITY } else { (pct / 100.0).ln_1p() }
+    log_of(pct.max(-100.0))
 }
 
 impl Forest {

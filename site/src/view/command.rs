@@ -3,7 +3,7 @@
 
 use minijinja::{Value, context};
 use schema::engine::EngineFile;
-use schema::run::{Kind, RunRecord};
+use schema::run::{Kind, RunRecord, ServerFacts};
 
 use super::fact;
 use crate::catalog::{Cell, Run, distinct};
@@ -46,21 +46,33 @@ pub fn serve(record: &RunRecord) -> Option<Serve> {
         *word = word.replace("{model}", &model).replace("{address}", "127.0.0.1");
         *word = word.replace("{port}", PORT);
     }
-    let env = server.env.iter().flatten();
-    let env: Vec<String> = env.map(|(key, value)| format!("{key}={value}")).collect();
+    let mut env = environment(server);
     let in_container =
         words.len() > argv.len() && words.first().is_some_and(|word| word == "docker");
     if in_container {
         // Variables before `docker` would not reach the server.
-        let flags = env.iter().flat_map(|one| ["--env".to_owned(), one.clone()]);
-        words.splice(2..2, flags);
+        let of = |(name, value)| ["--env".to_owned(), format!("{name}={value}")];
+        words.splice(2..2, std::mem::take(&mut env).into_iter().flat_map(of));
     }
-    let before = if in_container { &[][..] } else { &env[..] };
-    let all: Vec<String> = before.iter().chain(&words).cloned().collect();
-    if all.iter().any(|word| word.contains("{path}")) {
+    let line = line(&env, &words);
+    if line.contains("{path}") {
         notes.push("`{path}` stands for a path that the report hides.".to_owned());
     }
-    Some(Serve { line: outside::command(&all), notes, port })
+    Some(Serve { line, notes, port })
+}
+
+/// Returns the environment variables of a server, by name; empty where none are recorded.
+pub fn environment(server: &ServerFacts) -> Vec<(&str, &str)> {
+    let all = server.env.iter().flatten();
+    all.map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+/// Formats a command line with environment variables before it, as a shell takes both.
+pub fn line(env: &[(&str, &str)], argv: &[String]) -> String {
+    let set = |(name, value): &(&str, &str)| {
+        format!("{}={} ", outside::name(name), outside::command(&[value]))
+    };
+    env.iter().map(set).collect::<String>() + &outside::command(argv)
 }
 
 /// Returns the words of a command that begins with a program. A published report may give the

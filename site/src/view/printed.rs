@@ -4,8 +4,9 @@
 use judge::summary::share_pct;
 use minijinja::{Value, context};
 use schema::metric::{METRICS, Metric};
-use schema::run::{Kind, Printed, PrintedRow, RunRecord, ServerFacts, Source};
+use schema::run::{Kind, Printed, PrintedRow, RunRecord, Source};
 
+use super::command;
 use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
 use crate::format::{self, Scale};
 use crate::link::{Link, block_number};
@@ -144,7 +145,8 @@ fn common(records: &[&RunRecord], parts: impl Fn(&RunRecord) -> Vec<String>) -> 
 /// Returns the serving command that the report states, with its environment variables; `None` where
 /// it states none.
 fn command(record: &RunRecord) -> Option<String> {
-    serve_line(record.server.as_ref()?)
+    let server = record.server.as_ref()?;
+    Some(command::line(&command::environment(server), server.argv.as_ref()?))
 }
 
 /// Formats the lines of a result in its report: `lines 98 to 124`, or `line 9`.
@@ -227,18 +229,6 @@ fn lines_of(rows: Vec<Row>) -> Value {
         }
     };
     rows.into_iter().map(line).collect()
-}
-
-/// Returns the command that started a server, with its environment variables; `None` where it was
-/// not recorded.
-fn serve_line(server: &ServerFacts) -> Option<String> {
-    let argv = server.argv.as_ref()?;
-    let env = server.env.iter().flatten();
-    let mut line: String = env
-        .map(|(key, value)| format!("{}={} ", outside::name(key), outside::name(value)))
-        .collect();
-    line.push_str(&outside::command(argv));
-    Some(line)
 }
 
 #[cfg(test)]

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::Args;
 use judge::alternation;
-use judge::alternation::{Call, Look, stand};
-use judge::diff::estimate::log_of;
+use judge::alternation::{Call, stand};
 use schema::alternation::{Alternation, SCHEMA, Side, Slice};
 use schema::exit::Exit;
 use schema::metric::Metric;
@@ -223,10 +222,9 @@ fn over_starts(starts: &[Alternation]) -> String {
     let of_start: Vec<_> = starts.iter().map(alternation::of_start).collect();
     let mut text = format!("candidate / baseline, over {} starts\n", starts.len());
     for metric in alternation::metrics() {
-        let logs = of_start.iter().filter_map(|start| start.ratios.get(metric.name).copied());
+        let logs = of_start.iter().filter_map(|start| start.get(metric.name).copied());
         let logs: Vec<f64> = logs.collect();
-        let bar = log_of(metric.floor_pct);
-        let Some(found) = stand(&logs, metric.better, bar, Look::ONLY) else { continue };
+        let Some(found) = stand(metric, &logs) else { continue };
         let ratio = |percent: f64| 1.0 + percent / 100.0;
         let (low, high) = found.interval_pct;
         text += &row(metric, ratio(found.effect_pct), Some((ratio(low), ratio(high))));

@@ -14,15 +14,14 @@ use schema::alternation::{Alternation, SCHEMA, Side, Slice};
 use schema::engine::EngineFile;
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::random::SplitMix64;
-use schema::run::{CacheState, ScenarioFacts};
+use schema::run::{CacheState, Phase, ScenarioFacts};
 use schema::scenario::{Arrival, Connections, Scenario};
 
-use super::PRIMING_CONCURRENCY;
 use super::cache;
 use super::freezer::Freezer;
+use super::{PRIMING_CONCURRENCY, failure_of, written};
 use crate::client::control::Server;
 use crate::client::drive::{DriveError, Driven, Orders, Unobserved, drive};
-use crate::client::payload::{Endpoint, Payload, payload};
 use crate::clock::{monotonic_ns, utc_now};
 use crate::measure::distribution::Distributions;
 use crate::measure::rates::Wall;
@@ -277,13 +276,12 @@ impl Alternating<'_> {
     ) -> Result<(), AlternationError> {
         let arrival = Arrival::Closed { concurrency };
         let driven = self.send(side, requests, &arrival, Connections::Warm)?;
-        let failures: Vec<_> =
-            driven.samples.iter().filter_map(|sample| sample.failure.as_ref()).collect();
-        let Some(failure) = failures.first() else { return Ok(()) };
-        let (failed, all) = (failures.len(), requests.len());
-        let (kind, said) = (failure.kind, &failure.message);
-        let message = format!("{failed} of {all} warm-up requests failed: {kind}: {said}");
-        Err(AlternationError::Warmup { side: side.name(), message })
+        match failure_of(&driven, false, Phase::Warmup) {
+            Some(failure) => {
+                Err(AlternationError::Warmup { side: side.name(), message: failure.message })
+            }
+            None => Ok(()),
+        }
     }
 
     fn send(
@@ -297,7 +295,13 @@ impl Alternating<'_> {
         let orders = Orders {
             address: contender.server.address,
             tls: contender.server.tls.as_ref(),
-            payloads: &contender.written(requests, self.scenario),
+            payloads: &written(
+                &contender.server,
+                &contender.engine,
+                &contender.model,
+                &self.scenario.output,
+                requests,
+            ),
             dialect: contender.engine.request.dialect(),
             arrival,
             connections,
@@ -320,19 +324,6 @@ impl Alternating<'_> {
         freezer
             .map_or(Ok(()), Freezer::thaw)
             .map_err(|error| AlternationError::Freezer(side.name(), error))
-    }
-}
-
-impl Contender {
-    fn written(&self, requests: &[ManifestRequest], scenario: &Scenario) -> Vec<Payload> {
-        let endpoint = Endpoint {
-            authority: self.server.authority.clone(),
-            path: self.engine.request.route.clone(),
-            model: self.model.clone(),
-            key: self.server.key.clone(),
-        };
-        let write = |entry| payload(&endpoint, &self.engine.request, &scenario.output, entry);
-        requests.iter().map(write).collect()
     }
 }
 

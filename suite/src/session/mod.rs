@@ -24,7 +24,7 @@ use schema::run::{
     ClientFacts, Counts, Failure, FailureClass, Phase, PromptForm, RunRecord, ScenarioFacts,
     Status, Telemetry, Time, Validity, ValidityVerdict,
 };
-use schema::scenario::{Arrival, CacheState, Connections, Scenario};
+use schema::scenario::{Arrival, CacheState, Connections, Output, Scenario};
 
 use crate::client::control::Server;
 use crate::client::drive::{DriveError, Driven, Observer, Orders, Unobserved, drive};
@@ -174,14 +174,7 @@ impl Assignment<'_> {
     }
 
     fn written(&self, requests: &[ManifestRequest]) -> Vec<Payload> {
-        let endpoint = Endpoint {
-            authority: self.server.authority.clone(),
-            path: self.engine.request.route.clone(),
-            model: self.model.clone(),
-            key: self.server.key.clone(),
-        };
-        let write = |entry| payload(&endpoint, &self.engine.request, &self.scenario.output, entry);
-        requests.iter().map(write).collect()
+        written(self.server, self.engine, &self.model, &self.scenario.output, requests)
     }
 
     fn drive(
@@ -223,6 +216,25 @@ impl Assignment<'_> {
         let arrival = Arrival::Closed { concurrency };
         self.drive(&self.written(requests), &arrival, &mut Unobserved)
     }
+}
+
+/// Builds the HTTP requests to `server` for the manifest entries `requests`, which ask for `model` and
+/// the generation options `output`.
+fn written(
+    server: &Server,
+    engine: &EngineFile,
+    model: &str,
+    output: &Output,
+    requests: &[ManifestRequest],
+) -> Vec<Payload> {
+    let endpoint = Endpoint {
+        authority: server.authority.clone(),
+        path: engine.request.route.clone(),
+        model: model.to_owned(),
+        key: server.key.clone(),
+    };
+    let write = |entry| payload(&endpoint, &engine.request, output, entry);
+    requests.iter().map(write).collect()
 }
 
 impl Assignment<'_> {

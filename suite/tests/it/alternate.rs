@@ -2,7 +2,6 @@
 //! again at the end.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -12,7 +11,7 @@ use nix::unistd::Pid;
 use schema::alternation::{Alternation, Side};
 use suite::mock_server::script::{Answer, Framing, Scripted, When};
 
-use crate::harness::wait_until;
+use crate::harness::{ready_url, wait_until};
 use crate::workspace::{Workspace, server, stderr, url};
 
 /// Mock server in a process group of its own.
@@ -28,11 +27,7 @@ impl Frozen {
         emitter.args(["--detach", "--pace", &format!("1000:{gap_us}")]).process_group(0);
         let mut process =
             emitter.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut line = String::new();
-        let said = process.stderr.as_mut().expect("piped");
-        BufReader::new(said).read_line(&mut line).expect("it says that it is ready");
-        let url = line.trim().strip_prefix("ready ").expect("ready").to_owned();
-        Self { process, url }
+        Self { url: ready_url(&mut process), process }
     }
 
     fn group(&self) -> String {

@@ -1,7 +1,6 @@
 //! `redline-bench` as a user runs it, against the mock server: files, exit codes, messages.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 use expect_test::{Expect, expect};
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 use suite::mock_server::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
 use suite::mock_server::server::Logged;
 
-use crate::harness::{Exchange, refusing_address, wait_until};
+use crate::harness::{Exchange, ready_url, refusing_address, wait_until};
 use crate::workspace::{PLAN, REQUESTS, Workspace, scenario, server, stderr, url};
 
 /// Condition that matches measured request `n`, which follows two warm-up requests.
@@ -401,13 +400,10 @@ fn the_emitter_serves_until_its_input_closes() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("runs");
-    let mut ready = String::new();
-    let stderr = emitter.stderr.take().expect("piped");
-    BufReader::new(stderr).read_line(&mut ready).expect("a line");
-    let url = ready.trim().strip_prefix("ready ").expect("the address");
+    let url = ready_url(&mut emitter);
     let workspace = Workspace::new();
-    let output = workspace.run_flags(url).output().expect("runs");
-    assert_eq!(output.status.code(), Some(0), "{}", self::stderr(&output));
+    let output = workspace.run_flags(&url).output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     drop(emitter.stdin.take());
     assert_eq!(emitter.wait().expect("ended").code(), Some(0));
 }

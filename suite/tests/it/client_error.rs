@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use suite::measure::summary::mean;
 use suite::mock_server::script::{Answer, Scripted, When};
 use suite::mock_server::server::Logged;
 
-use crate::harness::{Exchange, wait_until};
+use crate::harness::{Exchange, ready_url, wait_until};
 use crate::kept::lines;
 use crate::workspace::{PLAN, REQUESTS, Workspace, server, url};
 
@@ -271,11 +270,7 @@ fn stops_at_any_moment_lie_within_the_stated_bounds() {
         emitter.args(["--pace", "30000:4000", "--log"]).arg(&log);
         let mut emitter =
             emitter.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        let mut line = String::new();
-        let said = emitter.stderr.as_mut().expect("piped");
-        BufReader::new(said).read_line(&mut line).expect("it says that it is ready");
-        let address = line.trim().strip_prefix("ready ").expect("ready");
-        let mut command = workspace.run_flags(address);
+        let mut command = workspace.run_flags(&ready_url(&mut emitter));
         let mut child = command.arg("--no-output-check").spawn().expect("runs");
         let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process"));
         while child.try_wait().expect("a process").is_none() {

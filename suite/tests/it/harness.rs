@@ -1,7 +1,8 @@
 //! A client and a mock server in one process, with the server's log in memory.
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::process::Child;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -96,6 +97,15 @@ pub fn payloads(count: usize) -> Vec<Payload> {
     let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
     let text = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
     vec![Payload { bytes: text.into_bytes(), send_us: 0, after: None }; count]
+}
+
+/// Reads the line in which a mock server that was started as a process says that it is ready, and
+/// returns its address.
+pub fn ready_url(emitter: &mut Child) -> String {
+    let mut line = String::new();
+    let said = emitter.stderr.as_mut().expect("piped");
+    BufReader::new(said).read_line(&mut line).expect("it says that it is ready");
+    line.trim().strip_prefix("ready ").expect("ready").to_owned()
 }
 
 pub fn stop_never() -> AtomicBool {

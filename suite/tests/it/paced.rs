@@ -2,7 +2,6 @@
 //! with what the client measures.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +15,7 @@ use suite::client::drive::{Driven, Orders, Unobserved, drive};
 use suite::client::payload::Payload;
 use suite::mock_server::paced::{Pace, PacedMockServer};
 
-use crate::harness::stop_never;
+use crate::harness::{ready_url, stop_never};
 use crate::workspace::Workspace;
 
 /// Payloads of requests whose prompts begin with their number, counted from 1.
@@ -120,11 +119,8 @@ fn started(pace: &str, log: &Path) -> (Child, String) {
     emitter.args(["--pace", pace, "--log"]).arg(log);
     let mut child =
         emitter.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-    let mut line = String::new();
-    let said = child.stderr.as_mut().expect("piped");
-    BufReader::new(said).read_line(&mut line).expect("it says that it is ready");
-    let address = line.trim().strip_prefix("ready http://").expect("ready").to_owned();
-    (child, address)
+    let url = ready_url(&mut child);
+    (child, url.strip_prefix("http://").expect("an address").to_owned())
 }
 
 #[test]
