@@ -21,11 +21,12 @@ use crate::console::about;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
 use crate::executor::{self, Executor, LOCAL, SLURM, job};
+use crate::gate;
 use crate::lab::explore::{self, Explore};
 use crate::lock::Lock;
 use crate::node::run::save_workload;
 use crate::plan::brief::Brief;
-use crate::plan::decide::{Decided, decide, ready_cells};
+use crate::plan::decide::{Decided, decide, fit, ready_cells};
 use crate::plan::{Plan, PlannedRun, Round, interleave};
 use crate::process::Interrupt;
 use crate::publish::Registry;
@@ -36,7 +37,7 @@ use crate::world::{Ids, World};
 /// Two hours: a campaign that is expected to take longer starts only if the user confirms it or has
 /// given `--yes`.
 pub const ASK_BEYOND: Duration = Duration::from_secs(2 * 3600);
-/// Number of variants that the confirmation stage runs: baseline and candidate.
+/// Number of variants that are compared: baseline and candidate.
 const COMPARED: usize = 2;
 
 /// Asks the user at the terminal to confirm a plan of duration `expected`; `fewer` names flags that
@@ -203,6 +204,7 @@ fn prepare(
         ready.expected_us = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
         ready.lab = Some(Box::new(lab));
     }
+    fit(world, &mut ready)?;
     ready.freeze(&journal.places)?;
     journal.note(Line::Campaign(Box::new(ready.clone())))?;
     Ok(ready)
@@ -239,6 +241,14 @@ fn run_stages(
         journal.note(Line::Planned { stage: None, jobs })?;
     }
     Drive::new(world, executor, ready, journal).carry_out(None)?;
+    if ready.alternation.is_some() {
+        let stage = Some(Stage::Alternate);
+        if !journal.state.stages.contains(&stage) {
+            let jobs = jobs_of(&ready.plan.campaign, &in_turns(&ready.plan, &mut ids));
+            journal.note(Line::Planned { stage, jobs })?;
+        }
+        return Drive::new(world, executor, ready, journal).carry_out(stage);
+    }
     let Some(pairs) = ready.confirm_pairs else { return Ok(()) };
     let staged = journal.places.staged();
     ready.take_hardware(&job::records(&staged)?);
@@ -253,6 +263,19 @@ fn run_stages(
         journal.note(Line::Planned { stage, jobs })?;
     }
     Drive::new(world, executor, ready, journal).carry_out(stage)
+}
+
+/// Plans the alternating comparisons: in each cell of the plan one of the first two variants, whose
+/// two runs name logs and containers.
+fn in_turns(plan: &Plan, ids: &mut Ids) -> Vec<PlannedRun> {
+    let round = Round {
+        cells: (0..plan.cells.len()).collect(),
+        variants: COMPARED,
+        repeats: 1,
+        block: plan.runs.iter().map(|run| run.block + 1).max().unwrap_or(0),
+        stage: Some(Stage::Alternate),
+    };
+    interleave(&round, || ids.next_id())
 }
 
 /// Plans the confirmation stage of a comparison: `pairs` pairs of runs in every cell of the plan
@@ -304,9 +327,10 @@ pub fn conclude(
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
     ready.take_hardware(records);
-    let exit = match ready.lab {
-        Some(_) => explore::finish(world, &ready, records, journal)?,
-        None => finish(world, &ready, records, journal)?,
+    let exit = match (&ready.lab, &ready.gate) {
+        (Some(_), _) => explore::finish(world, &ready, records, journal)?,
+        (None, Some(gate)) => gate::finish(world, &ready, gate, journal)?,
+        (None, None) => finish(world, &ready, records, journal)?,
     };
     journal.note(Line::Finished)?;
     Ok(exit)
@@ -368,7 +392,7 @@ fn executor_of(
 /// lab, whose engine and release or whose arguments fit this command.
 fn unfinished(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
     let latest = latest_unfinished(world, |ready| {
-        ready.lab.is_none() && is_requested(ready, flags, &world.command)
+        ready.lab.is_none() && ready.gate.is_none() && is_requested(ready, flags, &world.command)
     })?;
     latest.ok_or_else(|| {
         let of = flags.release.as_ref().map(|release| format!(" of `{release}`"));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::executor::LOCAL;
+use crate::gate::Asked;
 use crate::server_spec::Runtime;
 
 /// Build releases of an engine, measure them, and record the results.
@@ -43,6 +44,7 @@ impl Cli {
             Verb::Lab(flags) => flags.inputs.by_id(),
             Verb::Reproduce(flags) => flags.inputs.by_id(),
             Verb::Serve(flags) => flags.inputs.by_id(),
+            Verb::Gate(flags) => flags.inputs.by_id(),
             Verb::Kernels(_) | Verb::Node(_) | Verb::Ingest(_) => BTreeMap::new(),
         }
     }
@@ -52,6 +54,15 @@ impl Cli {
 pub enum Verb {
     /// Build a release, serve each model, run the scenarios, record and publish the results.
     ReleaseBench(Box<ReleaseBench>),
+    /// Say within a budget of minutes whether the working tree is slower than a release.
+    ///
+    /// Both are built, and their servers answer slices of the same requests in turns, on fresh starts
+    /// again and again, until every release-blocking metric is decided or the budget is spent. The
+    /// first line of the answer is the verdict. Nothing is committed.
+    ///
+    /// Exit codes: 0 nothing release-blocking became worse; 1 something did, or outputs changed;
+    /// 2 wrong use; 3 something is undecided; 4 the environment.
+    Gate(Box<Gate>),
     /// Finish a campaign from the folders of its jobs alone: verify, record, commit, render.
     Ingest(Ingest),
     /// Find out which server options are worth using, and in which scenarios. Each round of runs is
@@ -136,12 +147,13 @@ pub struct ReleaseBench {
     /// number, or with `--baseline` the release policy's.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: Option<u32>,
-    /// Compare with this release: runs of both are interleaved. A screening stage runs the target's
-    /// scenarios and its concurrency sweep; a confirmation stage then repeats, on fresh servers,
-    /// the scenarios whose results differ.
+    /// Compare with this release: runs of both are interleaved over the target's scenarios and its
+    /// concurrency sweep; then both servers answer slices of each scenario's requests in turns, which
+    /// decides what changed. Where both do not fit into memory side by side, fresh pairs of runs
+    /// confirm what the runs suspect.
     #[arg(long, value_name = "VERSION")]
     pub baseline: Option<String>,
-    /// Stop after the screening stage: differences stay suspected, without confirmation runs.
+    /// Stop after the runs: nothing is decided, differences stay suspected.
     #[arg(long, requires = "baseline")]
     pub no_confirm: bool,
     /// Also measure this release of another engine, interleaved on the same inputs, and show the
@@ -182,6 +194,53 @@ pub struct ReleaseBench {
     /// True to leave the records under `target/` whatever is measured; `reproduce` sets it.
     #[arg(skip)]
     pub uncommitted: bool,
+    /// What a gate compares; `None` for every other campaign.
+    #[arg(skip)]
+    pub gate: Option<Asked>,
+    #[command(flatten)]
+    pub inputs: Inputs,
+}
+
+#[derive(Debug, Args)]
+pub struct Gate {
+    /// Baseline: a release such as `v0.9.2`, a commit of this clone such as `main`, or a release of
+    /// another engine as ENGINE@VERSION; default: the newest release.
+    #[arg(value_name = "BASELINE")]
+    pub baseline: Option<String>,
+    /// Candidate, named like the baseline; default: the working tree.
+    #[arg(long, value_name = "NAME")]
+    pub candidate: Option<String>,
+    /// Start the candidate with these server flags: NAME='FLAGS'.
+    #[arg(long, value_name = "NAME=FLAGS", value_parser = crate::plan::parse_variant)]
+    pub variant: Option<(String, Vec<String>)>,
+    /// Time for all comparisons, beside builds and downloads, such as `15m` or `90s`.
+    #[arg(long = "budget", value_name = "TIME", default_value = "15m", value_parser = parse_time)]
+    pub budget_us: u64,
+    /// Hardware target: a file of `suite/targets/`; default: the target that matches this machine's
+    /// GPU, else `cpu`.
+    #[arg(long, value_name = "ID")]
+    pub target: Option<String>,
+    /// Compare with this model of the target; may be repeated; default: the target's first.
+    #[arg(long = "model", value_name = "ID")]
+    pub models: Vec<String>,
+    /// Compare under this scenario; may be repeated; default: the target's concurrency sweep.
+    #[arg(long = "scenario", value_name = "ID")]
+    pub scenarios: Vec<String>,
+    /// Run engines that are Python packages in their container images, with this container runtime.
+    #[arg(long, value_enum, value_name = "RUNTIME")]
+    pub container: Option<Runtime>,
+    /// Folder for the comparison: `diff.json`, `diff.md`, `diff.xml` (JUnit) and the campaign's
+    /// record; default: `target/gate`.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub execution: Execution,
+    /// Resume the latest unfinished gate; finished starts are not repeated.
+    #[arg(long, conflicts_with = "dry_run")]
+    pub resume: bool,
+    /// Print the plan and stop.
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub inputs: Inputs,
 }
@@ -295,6 +354,23 @@ pub struct Kernels {
     pub registry: Option<PathBuf>,
 }
 
+/// Parses a time such as `15m`, `90s` or `1h` into microseconds.
+fn parse_time(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a time such as `15m`, `90s` or `1h`".to_owned();
+    let unit = text.chars().next_back().ok_or_else(wrong)?;
+    let seconds: u64 = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = text[..text.len() - 1].parse().map_err(|_| wrong())?;
+    match number.checked_mul(seconds * 1_000_000) {
+        Some(us) if us > 0 => Ok(us),
+        _ => Err(wrong()),
+    }
+}
+
 fn parse_hours(text: &str) -> Result<f64, String> {
     let hours: f64 = text.parse().map_err(|_| "expected a number of hours".to_owned())?;
     match hours.is_finite() && hours > 0.0 {
@@ -334,6 +410,12 @@ mod tests {
             &["release-bench", "v1.0.0", "--container", "lorry"],
             &["release-bench", "v1.0.0", "--max-gpu-hours", "-1"],
             &["release-bench", "v1.0.0", "--max-gpu-hours", "NaN"],
+            &["gate", "--budget", "15"],
+            &["gate", "--budget", "0m"],
+            &["gate", "--budget", "-1m"],
+            &["gate", "--budget", "9é"],
+            &["gate", "--budget", "18446744073709551615h"],
+            &["gate", "--resume", "--dry-run"],
             &["lab"],
             &["lab", "x", "--max-runs", "0"],
             &["lab", "x", "--max-hours", "-1"],

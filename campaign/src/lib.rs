@@ -21,6 +21,7 @@ pub mod server_spec;
 // The commands that run the stages.
 mod campaign;
 mod cli;
+mod gate;
 pub mod kernels;
 mod lab;
 mod reproduce;
@@ -55,6 +56,7 @@ use schema::exit::Exit;
 pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
     match &cli.command {
         Verb::ReleaseBench(flags) => campaign::run(world, flags),
+        Verb::Gate(flags) => gate::run(world, flags),
         Verb::Ingest(flags) => publish::ingest::run(world, flags),
         Verb::Lab(flags) => lab::run(world, flags),
         Verb::Reproduce(flags) => reproduce::run(world, flags),

@@ -1,11 +1,13 @@
 //! `alternation.v1`: two servers that stand beside each other on one machine and answer a scenario's
 //! requests in turns, in short slices, while the other one is frozen. One file is one start of both
-//! servers.
+//! servers; the starts of a campaign are an [`AlternatingComparison`] in its record.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::run::{CacheState, Histograms, ScenarioFacts};
+use crate::run::{CacheState, ScenarioFacts};
+use crate::scenario::Arrival;
+use crate::setup::EngineFacts;
 
 /// Schema name of an alternation.
 pub const SCHEMA: &str = "alternation.v1";
@@ -58,18 +60,37 @@ pub struct Alternation {
     /// Number of requests in a slice. A round of the scenario's requests whose number is no multiple
     /// of it leaves its last requests out.
     pub slice_requests: u64,
-    /// State of both prefix caches at the start of a round of the scenario's requests: `cold` where
-    /// they were emptied, else `unknown`.
+    /// State of both prefix caches at the start of a round of the scenario's requests: as the
+    /// scenario asks, where both were emptied before each round, else `unknown`.
     pub prefix_cache: CacheState,
     /// Slices in the order of time. Two that follow each other are a pair: the same requests, first
     /// to one variant and then to the other.
     pub slices: Vec<Slice>,
-    /// Latencies of all requests that the baseline answered in the slices; null where it answered
-    /// none, or one took longer than a histogram holds.
-    pub baseline: Option<Histograms>,
-    /// Latencies of all requests that the candidate answered in the slices; null as for the
-    /// baseline.
-    pub candidate: Option<Histograms>,
+    /// Percentiles over all requests that the baseline answered in the slices.
+    pub baseline: Tail,
+    /// Percentiles over all requests that the candidate answered in the slices.
+    pub candidate: Tail,
+    /// Comparison of the outputs of both variants.
+    pub outputs: OutputsCompared,
+}
+
+/// Percentiles over all requests that one variant answered in one start; a slice has too few.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Tail {
+    /// 99th percentile of TTFT in microseconds; null where no request was answered.
+    pub ttft_us_p99: Option<u64>,
+    /// 99th percentile of TPOT in microseconds; null where no answer has two tokens.
+    pub tpot_us_p99: Option<u64>,
+}
+
+/// Comparison of the outputs that both variants gave for the same requests. Only greedy outputs are
+/// compared: sampled ones differ anyway.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OutputsCompared {
+    /// Number of requests that both variants answered and whose outputs were compared.
+    pub compared: u64,
+    /// Number of these whose outputs differ: token ids where both variants send them, else text.
+    pub differ: u64,
 }
 
 /// Slice of an alternation: some requests that one variant answers while the other is frozen.
@@ -101,6 +122,11 @@ pub struct Slice {
     /// Time during the slice in which the hypervisor ran something else on a core of this machine
     /// that had work, summed over cores, in microseconds; null where the kernel does not report it.
     pub steal_us: Option<u64>,
+    /// Memory bandwidth of all cores right before the slice, in megabytes (10^6) per second.
+    pub memory_mb_per_s: u64,
+    /// Dependent multiplications per microsecond right before the slice, mean over the cores:
+    /// proportional to their clock.
+    pub multiplications_per_us: f64,
 }
 
 impl Slice {
@@ -109,4 +135,77 @@ impl Slice {
     pub fn output_tokens_per_s(&self) -> Option<f64> {
         (self.elapsed_us > 0).then(|| self.output_tokens as f64 * 1e6 / self.elapsed_us as f64)
     }
+}
+
+/// Alternating comparison of two variants in one model and scenario: fresh starts of both servers,
+/// in each of which they answer slices of the scenario's requests in turns.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct AlternatingComparison {
+    /// Id of the model that both variants serve.
+    pub model: String,
+    /// Scenario of the slices, as `id@rev`.
+    pub scenario: String,
+    /// Arrival process of the scenario, which decides which metrics are release-blocking; null where
+    /// it is not known.
+    pub arrival: Option<Arrival>,
+    /// Baseline: what the candidate is compared with.
+    pub baseline: Contender,
+    /// Candidate: what is judged.
+    pub candidate: Contender,
+    /// Number of release-blocking metrics that the campaign judges by alternating comparisons, in
+    /// all its models and scenarios. The error probability is divided by it.
+    pub family: u32,
+    /// Time that the comparison may take, in microseconds.
+    pub budget_us: u64,
+    /// Fresh starts of both servers, in the order of time.
+    pub starts: Vec<Start>,
+}
+
+/// Variant of an alternating comparison.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Contender {
+    /// Engine of the variant, with its release and build.
+    pub engine: EngineFacts,
+    /// Name of the variant's configuration; null for the engine's default flags.
+    pub variant: Option<String>,
+    /// Command line of the server, without paths and ports; null where no server was started.
+    pub argv: Option<Vec<String>>,
+    /// How the idle server is frozen; null where it stays awake.
+    pub frozen_by: Option<FrozenBy>,
+}
+
+/// Means by which an idle server is kept from using the processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrozenBy {
+    /// Stop signal (`SIGSTOP`) to the server's process group.
+    Signal,
+    /// Freezer of the control group in which the server's container runs.
+    Cgroup,
+}
+
+/// Fresh start of both servers of an alternating comparison.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Start {
+    /// End of the start in microseconds since the comparison began, without interruptions.
+    pub end_us: u64,
+    /// Baseline's server in this start.
+    pub baseline: StartedServer,
+    /// Candidate's server in this start.
+    pub candidate: StartedServer,
+    /// Slices of the start; null where a server failed before it had answered any.
+    pub alternation: Option<Alternation>,
+}
+
+/// Server in one start of an alternating comparison.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StartedServer {
+    /// Time from process start to readiness, in microseconds; null where the server did not become
+    /// ready.
+    pub startup_us: Option<u64>,
+    /// Peak resident memory of the server's process in bytes, at the end of the start; null where
+    /// the system does not report it, or the server has several processes.
+    pub rss_bytes_max: Option<u64>,
+    /// What kept the server from answering; null where nothing did.
+    pub failure: Option<String>,
 }

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::alternation::AlternatingComparison;
 use crate::lab::LabFile;
 use crate::policy::Policy;
 use crate::run::RunRecord;
@@ -54,6 +55,10 @@ pub struct CampaignRecord {
     /// Lab that the campaign carried out; left out for other campaigns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lab: Option<Box<CampaignLab>>,
+    /// Alternating comparisons of the campaign's baseline and candidate, one for each model and
+    /// scenario; left out where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub alternations: Vec<AlternatingComparison>,
     /// Status of the campaign: complete, or partial where a run failed, lost requests, is INVALID
     /// or has no record.
     pub status: CampaignStatus,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::alternation::OutputsCompared;
 use crate::exit::Exit;
 use crate::metric::{Better, Unit};
 use crate::policy::Policy;
@@ -117,6 +118,10 @@ pub struct Outputs {
     pub change: OutputsChange,
     /// Number of fixed prompts behind the compared outputs; null where nothing was compared.
     pub prompts: Option<u64>,
+    /// Requests of an alternating comparison whose outputs were compared; left out where the outputs
+    /// for the fixed prompts were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<OutputsCompared>,
     /// Share of the reference's output tokens that the candidate chooses after the same tokens, from
     /// 0 to 1; null where it was not measured.
     pub agreement: Option<f64>,

@@ -32,6 +32,9 @@ pub struct PolicyFile {
     /// Number of pairs of fresh runs with which a cell's suspected changes are confirmed or
     /// refuted, from 2 to 100.
     pub confirm_pairs: u32,
+    /// Time of the alternating comparison of one cell in seconds, from 10 to 86,400; the command
+    /// `gate` has a budget of its own.
+    pub alternate_s: u32,
     /// Minimum number of pairs for a statistical test, from 2 to 100; with fewer, no change is
     /// claimed or excluded.
     pub pairs_min: u32,
@@ -60,6 +63,9 @@ pub fn parse(text: &str) -> Result<PolicyFile, InvalidFile> {
             return Err(InvalidFile(format!("`{key}` is not 2 to 100")));
         }
     }
+    if !(10..=86_400).contains(&policy.alternate_s) {
+        return Err(InvalidFile("`alternate_s` is not 10 to 86400".to_owned()));
+    }
     for (key, share) in
         [("alpha", policy.alpha), ("confidence", policy.confidence), ("power", policy.power)]
     {
@@ -75,13 +81,14 @@ mod tests {
     use super::*;
 
     const SOUND: &str = "question = \"?\"\nrev = 1\nscreen_pairs = 5\nconfirm_pairs = 8\n\
-                         pairs_min = 3\nalpha = 0.05\nconfidence = 0.95\npower = 0.8\n";
+                         alternate_s = 300\npairs_min = 3\nalpha = 0.05\nconfidence = 0.95\npower = 0.8\n";
 
     #[test]
     fn numbers_that_judge_nothing_are_refused() {
         assert_eq!(parse(SOUND).map(|policy| policy.screen_pairs).ok(), Some(5));
         for (from, to, error) in [
             ("pairs_min = 3", "pairs_min = 1", "`pairs_min` is not 2 to 100"),
+            ("alternate_s = 300", "alternate_s = 5", "`alternate_s` is not 10 to 86400"),
             ("alpha = 0.05", "alpha = 0.0", "`alpha` is not above 0 and below 1"),
             ("power = 0.8", "power = nan", "`power` is not above 0 and below 1"),
         ] {

@@ -60,14 +60,16 @@ pub struct Verdict {
     /// Mean of the metric's values over the candidate's runs behind the verdict, in the metric's
     /// unit; null where none measured the metric.
     pub candidate: Option<f64>,
-    /// Number of pairs of runs from which the effect is computed; 0 where no pairs were compared.
+    /// Number of pairs from which the effect is computed: of runs, or in an alternating comparison
+    /// of slices; 0 where no pairs were compared.
     pub pairs: u32,
-    /// Effect in percent: geometric mean of candidate / baseline over the pairs, minus one; in a
-    /// cell without pairs, ratio of the geometric means over all usable runs, minus one. Null where
+    /// Effect in percent: geometric mean of candidate / baseline over the pairs of runs, or over the
+    /// starts of an alternating comparison, minus one; in a cell without pairs, ratio of the geometric means over all usable runs, minus one. Null where
     /// no ratio can be computed, and for failed requests.
     pub effect_pct: Option<f64>,
-    /// t interval of the effect in percent, from the log ratios of the pairs, at the policy's
-    /// confidence, such as 95 %; null with fewer than two pairs or without an effect.
+    /// t interval of the effect in percent, from the log ratios of the pairs of runs, or of the
+    /// starts of an alternating comparison, at the policy's confidence, such as 95 %; null with
+    /// fewer than two of them or without an effect.
     pub interval_pct: Option<(f64, f64)>,
     /// Two-sided p-value of the hypothesis that there is no effect; null with fewer than two pairs
     /// or without an effect.
@@ -99,6 +101,10 @@ pub struct Verdict {
     pub verdict: VerdictKind,
     /// Stage that the judgement of the metric reached: estimate, screen or confirmation.
     pub stage: Stage,
+    /// Extent of the alternating comparison behind the verdict; left out where the verdict comes
+    /// from pairs of runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternation: Option<Extent>,
     /// True when the screen suspected a change, which a confirmation must then confirm or refute.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspected: bool,
@@ -119,11 +125,11 @@ impl Verdict {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VerdictKind {
-    /// Regressed: the screen suspected that the candidate is worse, and the confirmation measured
-    /// it as worse beyond chance, by at least half the minimum effect and at least half the noise.
+    /// Regressed: the candidate is worse beyond chance by at least half the minimum effect, in an
+    /// alternating comparison; or the screen of pairs of runs suspected it, and the confirmation
+    /// measured at least half the minimum effect and at least half the noise.
     Regressed,
-    /// Improved: the screen suspected that the candidate is better, and the confirmation measured
-    /// it as better beyond chance, by at least half the minimum effect and at least half the noise.
+    /// Improved: as for a regression, in the other direction.
     Improved,
     /// Unchanged: two one-sided tests at the policy's error probability show that the effect lies
     /// within the minimum effect (the 90 % interval does, for a probability of 5 %).
@@ -142,6 +148,20 @@ pub enum VerdictKind {
     FixedFailure,
 }
 
+/// Extent of an alternating comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Extent {
+    /// Number of fresh starts of both servers whose figures are judged.
+    pub starts: u32,
+    /// Number of slices in these starts, two for each pair.
+    pub slices: u32,
+    /// Time that the comparison had taken when the metric was decided, or has taken where it is
+    /// undecided, in microseconds.
+    pub spent_us: u64,
+    /// Time that the comparison was allowed to take, in microseconds.
+    pub budget_us: u64,
+}
+
 /// Stage that the judgement of a metric reached, or that a run belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
@@ -152,4 +172,6 @@ pub enum Stage {
     Screen,
     /// Confirmation: fresh pairs, which are run in cells with a suspected change.
     Confirm,
+    /// Alternating comparison: both servers of a start answer slices of the requests in turns.
+    Alternate,
 }

@@ -59,6 +59,8 @@ usage: cargo xtask COMMAND
 Measure
   release-bench VERSION   build that release, measure it, commit its records, render its pages
                           (--help lists the flags; --dry-run prints the plan)
+  gate [BASELINE]         say whether the working tree is slower than the newest release, within a
+                          budget of minutes (--budget 15m; a baseline may also be any commit)
   lab NAME                find which server options are worth setting, and under which load
                           (--dry-run prints the plan, --resume continues one)
   ingest DIR              finish a campaign with nothing but the folders of its jobs
@@ -114,7 +116,7 @@ Exit codes: 0 success, 1 worse, 2 wrong use or unsound data, 3 inconclusive, 4 e
 const PROGRAMS: &[(&str, &[&str])] = &[
     (
         "redline-campaign",
-        &["release-bench", "lab", "ingest", "kernels", "reproduce", "serve", "fetch"],
+        &["release-bench", "gate", "lab", "ingest", "kernels", "reproduce", "serve", "fetch"],
     ),
     ("redline-peers", &["peer-bench", "client-bench", "scale-bench", "soak", "gpu-validation"]),
     (

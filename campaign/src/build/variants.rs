@@ -163,6 +163,17 @@ pub fn named(
     }
 }
 
+/// Resolves any commit of this clone to a variant that is not built yet.
+///
+/// # Errors
+/// git finds no such commit, the engine has no literal version there, git cannot be run, or the
+/// wait for it is interrupted.
+pub fn commit(world: &World, engine: &Engine, wanted: &str) -> Result<Wanted, Stop> {
+    let git = Git::open(&world.places.root, &world.interrupt)?;
+    let found = release::at_commit(&git, wanted)?;
+    Ok(of(engine, found.name.clone(), Origin::Release(found)))
+}
+
 /// Resolves a rival engine that is built from source to a variant: its only release, which its file
 /// pins, with the flags for a server under load. Another requested release is refused.
 fn from_source(

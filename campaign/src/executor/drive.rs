@@ -196,7 +196,9 @@ impl<'a> Drive<'a> {
             job::budget(self.world, self.ready, &self.journal.state, (planned, self.executor))?;
         // Only a user at a terminal reads progress lines; in a log file they would be noise.
         let watched = self.world.console.is_live();
-        let description = job::describe_job(self.ready, planned, self.executor, (budget, watched));
+        let alternation = job::alternation(self.ready, &self.journal.state, job, budget);
+        let description =
+            job::describe_job(self.ready, planned, self.executor, (budget, watched), alternation);
         description.write(places)?;
         log.skip(key, &read_steps(places)?);
         let submitted = self.executor.submit(&job::spec(self.world, &description, planned, places));

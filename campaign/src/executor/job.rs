@@ -9,13 +9,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use schema::alternation::AlternatingComparison;
 use schema::canonical::{record_sha256, sha256_hex};
 use schema::exit::Exit;
 use schema::run::RunRecord;
+use schema::verdict::Stage;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::journal::{
-    Entry, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
+    Entry, PlannedAlternation, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
 };
 use crate::executor::{Executor, JobSpec};
 use crate::files::{self, FileError, files_below, read_lines, read_text, write_whole};
@@ -68,6 +71,10 @@ pub struct Job {
     /// Expected time of one run of each variant, in microseconds, in the order of the variants; 0
     /// if unknown.
     pub expected_us: Vec<u64>,
+    /// Extent of the alternating comparison that the job makes of the variants of its two runs;
+    /// `None` for a job that carries out its runs one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alternation: Option<PlannedAlternation>,
 }
 
 impl Job {
@@ -212,12 +219,25 @@ impl Done {
     }
 }
 
+/// Path of the file with a job's alternating comparison, relative to the job's folder.
+pub const COMPARISON: &str = "comparison.json";
+
+/// Returns the path of the file with a start of an alternating comparison, relative to the job's
+/// folder.
+pub fn start_path(number: usize) -> String {
+    format!("starts/{number:04}.json")
+}
+
 /// Returns the path of a run's record relative to the job's folder.
 pub fn record_path(run: &str) -> String {
     format!("runs/{run}.json")
 }
 
-fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Stop> {
+/// Writes a value as JSON on one line.
+///
+/// # Errors
+/// The value has no JSON form, or the file cannot be written.
+pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Stop> {
     let text =
         serde_json::to_string(value).map_err(|error| FileError::at("write", path)(error.into()))?;
     files::make_dir(path.parent().unwrap_or(Path::new(".")))?;
@@ -241,6 +261,9 @@ pub enum Step {
     RunEnded { run: String, said: Vec<String>, wall_us: u64 },
     /// Every run of the block has its record; `files` are the record files.
     BlockDone { block: u32, files: Vec<FileFact> },
+    /// A start of an alternating comparison has ended; it took `wall_us` microseconds, and `file` has
+    /// its slices. `said` are lines for the user.
+    StartEnded { file: FileFact, said: Vec<String>, wall_us: u64 },
     /// Files of an interrupted block were moved to `folder`; the block begins again.
     SetAside { block: u32, folder: String },
 }
@@ -253,6 +276,8 @@ pub struct Progress {
     pub block_open: Option<u32>,
     /// Record files of the job's finished blocks.
     pub files: Vec<FileFact>,
+    /// Files of the ended starts of an alternating comparison.
+    pub starts: Vec<FileFact>,
     /// Number of the job's interrupted blocks whose files were set aside.
     pub aside: usize,
     /// Total time of the ended runs of the job in microseconds, including those of discarded
@@ -272,6 +297,10 @@ impl Progress {
                     progress.files.extend_from_slice(files);
                 }
                 Step::SetAside { .. } => progress.aside += 1,
+                Step::StartEnded { file, wall_us, .. } => {
+                    progress.starts.push(file.clone());
+                    progress.wall_us += wall_us;
+                }
                 Step::RunEnded { wall_us, .. } => progress.wall_us += wall_us,
                 Step::Began | Step::Noted { .. } | Step::RunBegun { .. } => {}
             }
@@ -295,7 +324,8 @@ fn unsound(what: String) -> Stop {
 }
 
 /// Copies the records of a job's finished blocks into the staged results; returns the job's
-/// progress and the ids of the copied runs.
+/// progress and the ids of the copied runs. An alternating comparison has no records of runs: its
+/// file is checked, and [`comparison`] reads it.
 ///
 /// # Errors
 /// The step log or the final report is invalid; a record file is missing, is not in the step log,
@@ -312,7 +342,11 @@ pub fn collect(places: &CampaignPlaces, staged: &Path) -> Result<(Progress, Vec<
     }
     let mut runs = Vec::new();
     for file in &progress.files {
-        let record = verified(&places.dir, file)?;
+        if file.path == COMPARISON {
+            verified::<AlternatingComparison>(&places.dir, file)?;
+            continue;
+        }
+        let record: RunRecord = verified(&places.dir, file)?;
         write_run(staged, &record)?;
         runs.push(record.id);
     }
@@ -323,8 +357,20 @@ fn other_file(path: &Path, what: &str) -> Stop {
     unsound(format!("`{}` is not the file that its node wrote: {what}", path.display()))
 }
 
-/// Reads a run's record below `dir`, after checking its file's size and SHA-256 against `fact`.
-fn verified(dir: &Path, fact: &FileFact) -> Result<RunRecord, Stop> {
+/// Reads the alternating comparison of a job in the folder `places`; `None` where the job has not
+/// finished one.
+///
+/// # Errors
+/// The step log is invalid, or the file is missing or differs from what the node wrote.
+pub fn comparison(places: &CampaignPlaces) -> Result<Option<AlternatingComparison>, Stop> {
+    let progress = Progress::of(&read_steps(places)?);
+    let file = progress.files.iter().find(|file| file.path == COMPARISON);
+    file.map(|file| verified(&places.dir, file)).transpose()
+}
+
+/// Reads a file that a node has written below `dir`, after checking its size and SHA-256 against
+/// `fact`.
+pub fn verified<T: DeserializeOwned>(dir: &Path, fact: &FileFact) -> Result<T, Stop> {
     let path = dir.join(&fact.path);
     let other = |what: &str| other_file(&path, what);
     if fact.path.split('/').any(|part| part == "..") || Path::new(&fact.path).is_absolute() {
@@ -405,13 +451,18 @@ pub fn describe_job(
     planned: &PlannedJob,
     executor: &dyn Executor,
     (gpu_hours_max, watched): (Option<f64>, bool),
+    alternation: Option<PlannedAlternation>,
 ) -> Job {
+    let mut cell = ready.cells[planned.cell].clone();
+    if let Some(percent) = alternation.and_then(|planned| planned.memory_percent) {
+        cell.cell.settings.memory_percent = Some(percent);
+    }
     Job {
         key: planned.key.clone(),
         campaign: ready.plan.campaign.clone(),
         executor: executor.name().to_owned(),
         variants: ready.variants.clone(),
-        cell: ready.cells[planned.cell].clone(),
+        cell,
         runs: planned.runs.clone(),
         inputs: ready.inputs[planned.cell].clone(),
         // A node that measures a server elsewhere must not record its own hardware.
@@ -425,7 +476,38 @@ pub fn describe_job(
         watched,
         gpu_hours_max,
         expected_us: ready.each_us[planned.cell].clone(),
+        alternation,
     }
+}
+
+/// Returns the extent of the alternating comparison that a job makes: its share of the budget that
+/// the stage has left, which faster comparisons before it increase, within `gpu_hours_max`. `None`
+/// for a job of another stage.
+pub fn alternation(
+    ready: &PreparedCampaign,
+    state: &State,
+    entry: &Entry,
+    gpu_hours_max: Option<f64>,
+) -> Option<PlannedAlternation> {
+    let of_stage = |other: &&Entry| other.stage == Some(Stage::Alternate);
+    let planned = ready.alternation.filter(|_| of_stage(&entry))?;
+    let (ended, open): (Vec<&Entry>, Vec<&Entry>) =
+        state.jobs.iter().filter(of_stage).partition(|job| job.reached >= Reached::Collected);
+    let spent_us: u64 = ended.iter().map(|job| job.wall_us).sum();
+    let left_us = planned.budget_us.saturating_sub(spent_us) / open.len().max(1) as u64;
+    let gpus = if ready.on_gpu { ready.cells[entry.planned.cell].cell.tp } else { 0 };
+    let allowed_us = gpu_hours_max.filter(|_| gpus > 0).map(|hours| us_of(hours, gpus));
+    let budget_us = left_us.min(allowed_us.unwrap_or(u64::MAX));
+    Some(PlannedAlternation { budget_us, ..planned })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "GPU-hours of a campaign are positive and far below 2^53 microseconds"
+)]
+fn us_of(gpu_hours: f64, gpus: u32) -> u64 {
+    (gpu_hours / f64::from(gpus) * 3.6e9) as u64
 }
 
 /// Builds the specification of a job for its scheduler: command, environment variables and limits.
@@ -458,6 +540,11 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
 /// its expected time if that is known and shorter, with time for the server's start and for the
 /// node's checks.
 fn wall_max(job: &Job) -> Duration {
+    if let Some(planned) = &job.alternation {
+        let starting = job.variants.iter().map(|spec| spec.engine.file.launch.timeout_s).sum();
+        let budget = Duration::from_micros(planned.budget_us);
+        return AROUND + budget + Duration::from_secs(starting);
+    }
     let runs = job.runs.iter().map(|run| {
         let start = Duration::from_secs(job.variants[run.variant].engine.file.launch.timeout_s);
         let limit = time_limit(job.cell.scenario.scenario.tier);

@@ -3,7 +3,7 @@
 //! planned, built and fetched, with everything that its runs, records and publication need. It stores
 //! states; it submits, collects and commits nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use schema::campaign::CampaignLab;
@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::ReleaseBench;
 use crate::executor::Handle;
 use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole};
+use crate::gate::PreparedGate;
 use crate::places::CampaignPlaces;
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
@@ -56,6 +57,10 @@ pub struct PreparedCampaign {
     /// Number of pairs of confirmation runs in each cell with a suspected change; `None` without a
     /// confirmation stage.
     pub confirm_pairs: Option<u32>,
+    /// Extent of the alternating comparisons of baseline and candidate, over all cells; `None` where
+    /// nothing is compared, or both servers do not fit into memory side by side.
+    #[serde(default)]
+    pub alternation: Option<PlannedAlternation>,
     /// True when the campaign's records will be committed to the registry at its end: those of
     /// releases are, those of a working tree or of a server started by somebody else are not.
     pub commits: bool,
@@ -73,6 +78,9 @@ pub struct PreparedCampaign {
     /// Facts about the lab that plans runs round by round; `None` for a campaign that is no lab.
     #[serde(default)]
     pub lab: Option<Box<PreparedLab>>,
+    /// Facts about the gate; `None` for a campaign that is none.
+    #[serde(default)]
+    pub gate: Option<PreparedGate>,
 }
 
 impl PreparedCampaign {
@@ -104,6 +112,7 @@ impl PreparedCampaign {
             hardware: RecordedHardware(decided.hardware.clone()),
             on_gpu: decided.brief.on_gpu,
             confirm_pairs: decided.brief.confirm_pairs,
+            alternation: decided.alternation,
             commits: decided.commits,
             registry: decided.registry.clone(),
             expected_us: decided.brief.expected_us(),
@@ -111,6 +120,7 @@ impl PreparedCampaign {
             url: flags.url.clone(),
             timeout_s: flags.execution.timeout_s,
             max_gpu_hours: flags.max_gpu_hours,
+            gate: flags.gate.as_ref().map(|asked| PreparedGate { out: asked.out.clone() }),
             ..Self::default()
         }
     }
@@ -175,6 +185,18 @@ fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
     files::make_dir(dir)?;
     write_whole(&to, read_text(file)?.as_bytes())?;
     Ok(to)
+}
+
+/// Extent of alternating comparisons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedAlternation {
+    /// Time that they may take, in microseconds.
+    pub budget_us: u64,
+    /// Number of release-blocking metrics that they judge in all cells of the campaign.
+    pub family: u32,
+    /// Share of a GPU's memory, in percent, that each of the two servers may use; `None` on a
+    /// processor.
+    pub memory_percent: Option<u32>,
 }
 
 /// Hardware facts of a machine, in the form in which journals and the `job.json` of jobs store
@@ -336,9 +358,12 @@ impl State {
         }
     }
 
-    /// Returns the ids of all planned runs, without repetition.
-    pub fn runs_planned(&self) -> BTreeSet<&String> {
-        self.jobs.iter().flat_map(|job| &job.planned.runs).map(|run| &run.run).collect()
+    /// Returns all planned runs that will have a record of their own, by id: those of alternating
+    /// comparisons have none.
+    pub fn runs_planned(&self) -> BTreeMap<&str, &PlannedRun> {
+        let jobs = self.jobs.iter().filter(|job| job.stage != Some(Stage::Alternate));
+        // A retried run occurs in several jobs and is listed once.
+        jobs.flat_map(|job| &job.planned.runs).map(|run| (run.run.as_str(), run)).collect()
     }
 
     fn set(&mut self, job: &str, change: impl FnOnce(&mut Entry)) {

@@ -8,7 +8,7 @@ use schema::verdict::Stage;
 use crate::executor::job::Step;
 use crate::executor::journal::{Entry, PreparedCampaign};
 use crate::places::CampaignPlaces;
-use crate::plan::PlannedRun;
+use crate::plan::{Cell, PlannedRun};
 use crate::world::World;
 
 /// Progress printer of a stage: the heading of each run, and how much of each job is printed
@@ -50,7 +50,14 @@ impl<'a> StageLog<'a> {
             let text = format!("{verb} {} of {total}: {title}, {cell}, repeat {repeat}", index + 1);
             (run.run.clone(), text)
         };
-        let headings = runs.iter().enumerate().map(heading).collect();
+        let compare = |run: &&PlannedRun| {
+            let Cell { model, scenario, .. } = &ready.plan.cells[run.cell];
+            (run.run.clone(), format!("Compare in turns: {model}, {scenario}"))
+        };
+        let headings = match stage {
+            Some(Stage::Alternate) => runs.iter().map(compare).collect(),
+            _ => runs.iter().enumerate().map(heading).collect(),
+        };
         Self {
             world,
             headings,
@@ -85,6 +92,9 @@ impl<'a> StageLog<'a> {
                     said.iter().for_each(|line| self.world.console.note(line));
                 }
                 Step::Noted { said } => self.world.console.note(said),
+                Step::StartEnded { said, .. } => {
+                    said.iter().for_each(|line| self.world.console.note(line));
+                }
                 Step::SetAside { .. } => {
                     self.world.console.note("a block that was interrupted begins again");
                 }

@@ -3,7 +3,9 @@
 //! a server, measure it, record the result), with a machine calibration around it. It needs the job's
 //! folder and the files named there, but no clone, registry or git.
 
+pub mod alternation;
 mod calibration;
+mod freeze;
 pub mod hardware;
 pub mod record;
 pub mod run;
@@ -16,16 +18,23 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use judge::alternation::text;
 use nix::sys::statvfs::statvfs;
+use schema::alternation::Start;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::run::{Gpu, HardwareFacts, RunRecord, Status, ValidityVerdict};
 
 use crate::cli::NodeFlags;
-use crate::executor::job::{Done, FileFact, Job, NodeEnd, Progress, Step, record_path};
+use crate::executor::job::{
+    COMPARISON, Done, FileFact, Job, NodeEnd, Progress, Step, record_path, start_path, verified,
+    write_json,
+};
+use crate::executor::journal::PlannedAlternation;
 use crate::executor::local::GO;
 use crate::files::{self, FileError, Lines, size};
 use crate::lock::Lock;
+use crate::node::alternation::Alternating;
 use crate::node::calibration::{Calibration, History};
 use crate::node::hardware::Machine;
 use crate::node::run::Bench;
@@ -105,8 +114,9 @@ impl Node<'_> {
     fn carry_out(&mut self) -> Result<NodeEnd, Stop> {
         let (world, job) = (self.world, self.job);
         self.lines.append(&Step::Began)?;
-        // An earlier process on this job was interrupted within the block.
-        if let Some(block) = self.progress.block_open {
+        // An earlier process on this job was interrupted within the block. The starts of an
+        // alternating comparison stay.
+        if let Some(block) = self.progress.block_open.filter(|_| job.alternation.is_none()) {
             self.set_aside(block)?;
         }
         let machine = hardware::detect(world)?;
@@ -116,6 +126,10 @@ impl Node<'_> {
         }
         let hardware =
             job.hardware.clone().map_or_else(|| machine.facts(&machine.id(job.on_gpu)), |of| of.0);
+        if let Some(planned) = job.alternation {
+            self.alternate(planned, &hardware)?;
+            return Ok(NodeEnd::Well);
+        }
         // One calibration serves as "after" of a block and "before" of the next.
         let mut before = self.calibrate()?;
         for block in job.blocks() {
@@ -128,6 +142,56 @@ impl Node<'_> {
             before = after;
         }
         Ok(NodeEnd::Well)
+    }
+
+    /// Makes the alternating comparison of the job's two runs, from the starts that an earlier
+    /// process has left.
+    fn alternate(
+        &mut self,
+        planned: PlannedAlternation,
+        hardware: &HardwareFacts,
+    ) -> Result<(), Stop> {
+        let (world, job, places) = (self.world, self.job, self.places);
+        let [baseline, candidate] = job.runs.as_slice() else {
+            return Err(wrong_use!(
+                "an alternating comparison has two runs, not {}",
+                job.runs.len()
+            ));
+        };
+        let block = baseline.block;
+        if self.progress.blocks_done.contains(&block) {
+            return Ok(());
+        }
+        self.lines.append(&Step::BlockBegun { block })?;
+        self.lines.append(&Step::RunBegun { run: baseline.run.clone() })?;
+        let read = |file: &FileFact| verified(&places.dir, file);
+        let earlier = self.progress.starts.iter().map(read).collect::<Result<Vec<Start>, _>>()?;
+        let bench = bench(world, job, self.places, hardware);
+        let alternating = Alternating {
+            bench: &bench,
+            cell: &job.cell,
+            specs: [baseline, candidate].map(|run| &job.variants[run.variant]),
+            planned: [baseline, candidate],
+            family: planned.family,
+            budget: Duration::from_micros(planned.budget_us),
+        };
+        let mut since_us = earlier.last().map_or(0, |start| start.end_us);
+        let lines = &mut self.lines;
+        let comparison = alternating.carry_out(earlier, &mut |comparison| {
+            let Some(start) = comparison.starts.last() else { return Ok(()) };
+            let path = start_path(comparison.starts.len() - 1);
+            write_json(&places.dir.join(&path), start)?;
+            let file = FileFact::of(&places.dir, &path)?;
+            let wall_us = start.end_us.saturating_sub(since_us);
+            since_us = start.end_us;
+            let said = vec![text::passing(comparison)];
+            lines.append(&Step::StartEnded { file, said, wall_us }).map_err(Stop::from)
+        })?;
+        write_json(&places.dir.join(COMPARISON), &comparison)?;
+        let files = vec![FileFact::of(&places.dir, COMPARISON)?];
+        self.progress.files.extend_from_slice(&files);
+        self.progress.blocks_done.insert(block);
+        Ok(self.lines.append(&Step::BlockDone { block, files })?)
     }
 
     /// Calibrates the machine if a processor is measured, and notes rates that differ from earlier
@@ -187,16 +251,7 @@ impl Node<'_> {
         self.budget_allows(run)?;
         self.lines.append(&Step::RunBegun { run: run.run.clone() })?;
         let variant = &job.variants[run.variant];
-        let bench = Bench {
-            world,
-            campaign: &job.campaign,
-            executor: &job.executor,
-            places: self.places,
-            hardware,
-            url: job.url.as_deref(),
-            timeout_s: job.timeout_s,
-            limit: None,
-        };
+        let bench = bench(world, job, self.places, hardware);
         let (started, started_ms) = (world.clock.elapsed(), world.clock.unix_ms());
         let mut record = bench.run_unsealed(run, variant, &job.cell, &mut |_| Ok(()))?;
         let took = world.clock.elapsed().saturating_sub(started);
@@ -249,6 +304,25 @@ impl Node<'_> {
             // A container that does not exist needs no removal.
             let _ = Command::new(program).args(args).output();
         }
+    }
+}
+
+/// Returns the settings and facts that the runs of a job share.
+fn bench<'a>(
+    world: &'a World,
+    job: &'a Job,
+    places: &'a CampaignPlaces,
+    hardware: &'a HardwareFacts,
+) -> Bench<'a> {
+    Bench {
+        world,
+        campaign: &job.campaign,
+        executor: &job.executor,
+        places,
+        hardware,
+        url: job.url.as_deref(),
+        timeout_s: job.timeout_s,
+        limit: None,
     }
 }
 

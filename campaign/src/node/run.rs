@@ -62,11 +62,12 @@ pub struct Bench<'a> {
 }
 
 /// A planned run with everything that it starts and measures.
-struct Run<'a> {
-    bench: &'a Bench<'a>,
-    planned: &'a PlannedRun,
-    spec: &'a ServerSpec,
-    cell: &'a ReadyCell,
+#[derive(Debug, Clone, Copy)]
+pub struct Run<'a> {
+    pub bench: &'a Bench<'a>,
+    pub planned: &'a PlannedRun,
+    pub spec: &'a ServerSpec,
+    pub cell: &'a ReadyCell,
 }
 
 /// Result of a run from which its record is built.
@@ -209,6 +210,25 @@ impl Run<'_> {
         server.stop();
         outcome.log_tail = server.log_tail();
         Ok(outcome)
+    }
+
+    /// Starts a server and returns it with the facts that the campaign knows about it and the time
+    /// that it took to become ready, in microseconds, or what kept it from becoming ready.
+    ///
+    /// # Errors
+    /// The command is interrupted, the engine's file lacks a flag or image that is needed, or a file
+    /// operation, the machine or a Redline tool fails.
+    pub fn serve(&self) -> Result<(Server, ServerFacts, Result<u64, Happening>), Stop> {
+        let mut facts = ServerFacts::default();
+        let (server, readiness) = self.start(&mut facts)?;
+        let ready = readiness.and_then(|(probe, startup_us)| {
+            match other_version(self.spec, &probe) {
+                Some(other) => Err(other),
+                // The server's own figure is finer.
+                None => Ok(probe.server.startup_us.unwrap_or(startup_us)),
+            }
+        });
+        Ok((server, facts, ready))
     }
 
     /// Starts a server and waits until it is ready or has failed; tries again on another port if
@@ -400,7 +420,7 @@ impl Run<'_> {
 }
 
 /// Returns the arguments by which the load generator samples the requests of a cell.
-fn workload_arguments(cell: &ReadyCell) -> Vec<&OsStr> {
+pub fn workload_arguments(cell: &ReadyCell) -> Vec<&OsStr> {
     let mut words = vec![OsStr::new("--scenario"), cell.scenario.path.as_os_str()];
     if let Some(dataset) = &cell.dataset {
         words.extend([OsStr::new("--dataset"), dataset.path.as_os_str()]);

@@ -3,6 +3,9 @@
 
 use std::fmt::Write;
 
+use judge::alternation::compare::minutes;
+use judge::diff::words::plural;
+
 use crate::console::about;
 use crate::plan::estimate::Estimate;
 
@@ -42,6 +45,10 @@ pub struct Brief {
     /// Number of pairs of confirmation runs in each cell with a suspected change; `None` without a
     /// confirmation stage.
     pub confirm_pairs: Option<u32>,
+    /// Time of the alternating comparisons of all cells in microseconds; `None` without any.
+    pub alternation_us: Option<u64>,
+    /// Why pairs of runs decide and not an alternating comparison; `None` where they do not.
+    pub pairs_because: Option<String>,
     /// Ids of the models and datasets that the runs need, each with true if it is available without
     /// a download.
     pub inputs: Vec<(String, bool)>,
@@ -56,7 +63,8 @@ impl Brief {
     /// Returns the expected total time, in microseconds, of those planned runs whose duration is
     /// known.
     pub fn expected_us(&self) -> u64 {
-        self.cells.iter().filter_map(CellBrief::expected_us).sum()
+        let runs: u64 = self.cells.iter().filter_map(CellBrief::expected_us).sum();
+        runs.saturating_add(self.alternation_us.unwrap_or(0))
     }
 
     /// Returns the expected total GPU-hours of those planned runs whose duration is known.
@@ -93,12 +101,24 @@ impl Brief {
             listing.line("", &self.cell_line(cell, several));
         }
         listing.inputs(self);
-        listing.line("runs", &self.total());
+        if self.cells.iter().any(|cell| cell.runs > 0) {
+            listing.line("runs", &self.total());
+        }
+        if let Some(us) = self.alternation_us {
+            let key = if self.cells.iter().all(|cell| cell.runs == 0) { "in turns" } else { "" };
+            let minutes = minutes(us);
+            let count = plural(self.cells.len(), "scenario");
+            listing.line(key, &format!("both servers, in {count}, at most {minutes} together"));
+        }
         if let Some(pairs) = self.confirm_pairs {
             let each: u64 = self.cells.iter().filter_map(|cell| cell.each.us()).sum();
             let most = about(each.saturating_mul(2 * u64::from(pairs)));
             let confirmation = "pairs of each cell that differs, at most";
             listing.line("", &format!("then {pairs} {confirmation} {most}"));
+            if let Some(said) = &self.pairs_because {
+                listing.line("", &format!("in pairs of runs, because {said};"));
+                listing.line("", "they show changes of 10 to 20 % on a shared machine");
+            }
         }
         listing.line("records", &self.records);
         listing.text
@@ -124,6 +144,9 @@ impl Brief {
     }
 
     fn cell_line(&self, cell: &CellBrief, several: bool) -> String {
+        if cell.runs == 0 {
+            return cell.scenario.clone();
+        }
         let runs = match cell.runs {
             1 => "1 run".to_owned(),
             count => format!("{count} runs"),
@@ -217,6 +240,8 @@ mod tests {
             on_gpu: false,
             cells,
             confirm_pairs: Some(8),
+            alternation_us: None,
+            pairs_because: Some("two servers need 9 MiB".into()),
             inputs: vec![("smollm2".into(), true), ("sharegpt-head".into(), false)],
             quirks: Vec::new(),
             records: "results/, committed on the branch that is checked out".into(),

@@ -4,21 +4,25 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use judge::alternation;
 use schema::run::HardwareFacts;
 
 use crate::build::variants::{self, Wanted};
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::ReleaseBench;
 use crate::executor::LOCAL;
+use crate::executor::journal::{PlannedAlternation, PreparedCampaign};
+use crate::gate;
 use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
 use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
+use crate::plan::room::{self, Room};
 use crate::plan::target;
 use crate::plan::{self, Cell, Plan, Round};
 use crate::server_spec::ReadyCell;
-use crate::stop::{Stop, wrong_use};
+use crate::stop::{Stop, environment, wrong_use};
 use crate::world::{Ids, World};
 
 /// Id of the comparison policy that says how many pairs of runs the screening and confirmation
@@ -38,6 +42,8 @@ pub struct Decided {
     pub brief: Brief,
     /// Generator of ids for runs that are planned later, such as confirmation runs.
     pub ids: Ids,
+    /// Extent of the alternating comparisons; `None` where there are none.
+    pub alternation: Option<PlannedAlternation>,
     /// True when the campaign's records will be committed to the registry at its end: those of
     /// releases are, those of a working tree or of a server started by somebody else are not.
     pub commits: bool,
@@ -59,7 +65,10 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
             let probe = ask_running(world, url, &engine)?;
             vec![variants::running(&engine, probe, flags.release.as_deref())?]
         }
-        None => variants::wanted(world, flags, &engine)?,
+        None => match &flags.gate {
+            Some(asked) => gate::variants(world, asked, flags.container)?,
+            None => variants::wanted(world, flags, &engine)?,
+        },
     };
     let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
@@ -75,11 +84,19 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     };
     let compares = flags.baseline.is_some();
     let policy = world.catalog.policy(POLICY)?;
+    let is_gate = flags.gate.is_some();
     let scenario_ids = match flags.scenarios.is_empty() {
+        true if is_gate => target.gate_scenarios.clone(),
         true => plan::scenarios(target, compares),
         false => flags.scenarios.clone(),
     };
-    let cells = plan::cells(target, &flags.models, &scenario_ids)?;
+    let first = target.models.first().filter(|_| is_gate && flags.models.is_empty());
+    let models = first.map_or_else(|| flags.models.clone(), |model| vec![model.id.clone()]);
+    let cells = plan::cells(target, &models, &scenario_ids)?;
+    if cells.is_empty() {
+        return Err(wrong_use!("target `{target_id}` names no scenario for this")
+            .with_hint("name one with `--scenario`"));
+    }
     let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
     // A server that is already running has its weights; only one that is started needs the check.
@@ -89,10 +106,33 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         }
     }
 
-    // The number of pairs is part of the statistics of a comparison, so the policy sets it.
-    let usual = if compares { policy.screen_pairs } else { target.repeats };
-    let repeats = flags.repeats.unwrap_or(usual);
-    let confirm_pairs = (compares && !flags.no_confirm).then_some(policy.confirm_pairs);
+    let second = (compares && !flags.no_confirm) || is_gate;
+    let room = match second {
+        true => room_in_cache(world, &cells, &machine, on_gpu)?,
+        false => Room::One { said: String::new() },
+    };
+    let budget_us = match &flags.gate {
+        Some(asked) => asked.budget_us,
+        None => u64::from(policy.alternate_s) * 1_000_000 * cells.len() as u64,
+    };
+    let alternation = match (&room, second) {
+        (Room::Both { memory_percent }, true) => Some(PlannedAlternation {
+            budget_us,
+            family: family(&scenarios),
+            memory_percent: *memory_percent,
+        }),
+        (Room::One { said }, true) if is_gate => return Err(no_room(said)),
+        _ => None,
+    };
+    // Where pairs of runs decide, their number is part of the statistics, so the policy sets it.
+    let pairs = compares && alternation.is_none();
+    let usual = if pairs { policy.screen_pairs } else { target.repeats };
+    let repeats = if is_gate { 0 } else { flags.repeats.unwrap_or(usual) };
+    let confirm_pairs = (pairs && second).then_some(policy.confirm_pairs);
+    let pairs_because = match room {
+        Room::One { said } if pairs && second => Some(said),
+        _ => None,
+    };
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
     let round = Round::first(cells.len(), wanted.len(), repeats);
@@ -116,11 +156,77 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         on_gpu,
         cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.id)),
         confirm_pairs,
+        alternation_us: alternation.map(|planned| planned.budget_us),
+        pairs_because,
         inputs,
         quirks: quirks(&wanted),
         records: records_line(world, &plan, commits, &registry),
     };
-    Ok(Decided { wanted, plan, scenarios, hardware, brief, ids, commits, registry })
+    Ok(Decided { wanted, plan, scenarios, hardware, brief, ids, alternation, commits, registry })
+}
+
+/// Returns the number of release-blocking metrics that alternating comparisons judge in cells with
+/// these scenarios.
+fn family(scenarios: &[ScenarioEntry]) -> u32 {
+    let of = |entry: &ScenarioEntry| {
+        alternation::metrics(Some(&entry.scenario.arrival)).filter(|(_, _, gates)| *gates).count()
+    };
+    u32::try_from(scenarios.iter().map(of).sum::<usize>()).unwrap_or(u32::MAX)
+}
+
+/// Returns whether two servers fit side by side for every model of the plan that the cache has; a
+/// model that is still to be downloaded is checked once it is there.
+fn room_in_cache(
+    world: &World,
+    cells: &[Cell],
+    machine: &Machine,
+    on_gpu: bool,
+) -> Result<Room, Stop> {
+    let mut found = Room::Both { memory_percent: None };
+    for cell in cells {
+        let input = Input::model(&cell.model, &world.catalog.model(&cell.model)?);
+        if world.has(&input)? {
+            match room::of(&world.obtain(&input)?, cell.tp, machine, on_gpu) {
+                Room::One { said } => return Ok(Room::One { said }),
+                both => found = both,
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Changes the plan of the second stage where the fetched models turn out to leave no room for two
+/// servers: pairs of runs then confirm what the first stage suspects.
+///
+/// # Errors
+/// A gate has no room, or the policy's file is missing or invalid.
+pub fn fit(world: &World, ready: &mut PreparedCampaign) -> Result<(), Stop> {
+    let Some(planned) = &mut ready.alternation else { return Ok(()) };
+    // The nodes of a cluster have other memory than this machine.
+    if ready.executor != LOCAL {
+        return Ok(());
+    }
+    let machine = hardware::detect(world)?;
+    for cell in &ready.cells {
+        match room::of(&cell.model, cell.cell.tp, &machine, ready.on_gpu) {
+            Room::Both { memory_percent } => planned.memory_percent = memory_percent,
+            Room::One { said } if ready.gate.is_some() => return Err(no_room(&said)),
+            Room::One { said } => {
+                world.console.note(&format!("{said}: pairs of runs decide instead"));
+                ready.alternation = None;
+                ready.confirm_pairs = Some(world.catalog.policy(POLICY)?.confirm_pairs);
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn no_room(said: &str) -> Stop {
+    environment!("{said}").with_hint(
+        "`cargo xtask release-bench --worktree --baseline VERSION` compares in pairs of starts, one \
+         server at a time",
+    )
 }
 
 /// Summarizes each cell for the printed plan, once per engine, with an estimate from the registry's

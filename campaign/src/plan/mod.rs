@@ -5,6 +5,7 @@ pub(crate) mod brief;
 pub mod decide;
 pub(crate) mod estimate;
 pub mod release;
+pub mod room;
 pub mod target;
 
 use std::collections::BTreeSet;

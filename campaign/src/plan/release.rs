@@ -50,7 +50,8 @@ pub struct Release {
 impl Release {
     /// Returns the release's version without `v`, as the engine's own `--version` prints it.
     pub fn version(&self) -> &str {
-        self.name.trim_start_matches('v')
+        let version = self.name.trim_start_matches('v');
+        version.split_once('+').map_or(version, |(version, _)| version)
     }
 }
 
@@ -110,6 +111,35 @@ pub fn resolve(history: &History, wanted: &str) -> Result<Release, Stop> {
         }
     };
     let commit = commit.clone();
+    Ok(Release { name, commit })
+}
+
+/// Returns the name of the newest release in the history; `None` without any.
+pub fn newest(history: &History) -> Option<String> {
+    known(history).into_iter().next()
+}
+
+/// Returns true for the name of a release, with or without `v`, whether or not it exists.
+pub fn is_name(text: &str) -> bool {
+    parse_name(text).is_ok()
+}
+
+/// Names the state of the engine at the commit `wanted`, any name by which git finds one, as
+/// `v<version>+<commit>`, so that it is no release.
+///
+/// # Errors
+/// git finds no such commit, the engine has no literal version there, git cannot be run, or the
+/// wait for it is interrupted.
+pub fn at_commit(git: &Git, wanted: &str) -> Result<Release, Stop> {
+    let spec = format!("{wanted}^{{commit}}");
+    let found = git.try_text(&["rev-parse", "--verify", "--quiet", "--end-of-options", &spec])?;
+    let commit = found.map(|found| found.trim().to_owned()).ok_or_else(|| {
+        wrong_use!("`{wanted}` is neither a release nor a commit of this clone")
+            .with_hint("a release is named like `v0.9.2`, another engine like `llama.cpp@b1234`")
+    })?;
+    let version = version_at(git, &commit)?
+        .ok_or_else(|| wrong_use!("`{MANIFEST}` at `{wanted}` has no literal version"))?;
+    let name = format!("v{version}+{}", short(&commit));
     Ok(Release { name, commit })
 }
 

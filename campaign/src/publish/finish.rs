@@ -19,9 +19,10 @@ use schema::run::{RunRecord, ValidityVerdict};
 use schema::verdict::Verdict;
 use serde_json::Value;
 
-use crate::executor::journal::{Journal, Line, PreparedCampaign, State};
+use crate::executor::journal::{Journal, Line, PreparedCampaign};
+use crate::gate;
 use crate::node::record::is_bad;
-use crate::plan::{Plan, PlannedRun};
+use crate::plan::Plan;
 use crate::publish::{Registry, write_campaign};
 use crate::stop::Stop;
 use crate::world::World;
@@ -48,6 +49,8 @@ pub fn finish(
 ) -> Result<Exit, Stop> {
     let registry = Registry::new(world, &ready.registry);
     let staged = journal.places.staged();
+    // The comparison reads the alternating comparisons from the campaign's record.
+    write_campaign(&staged, &mut campaign_record(world, ready, records, journal, None)?)?;
     let compared = match ready.compared() {
         Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
         None => None,
@@ -149,7 +152,7 @@ pub fn publish(
     compared: Option<&Diff>,
     journal: &mut Journal,
 ) -> Result<Option<String>, Stop> {
-    let mut campaign = campaign_record(world, ready, records, &journal.state, compared);
+    let mut campaign = campaign_record(world, ready, records, journal, compared)?;
     write_campaign(&journal.places.staged(), &mut campaign)?;
     if ready.commits { commit(world, ready, records, journal) } else { Ok(None) }
 }
@@ -182,18 +185,18 @@ fn commit(
 }
 
 /// Builds the campaign's record, without its hash.
-fn campaign_record(
+///
+/// # Errors
+/// The files of an alternating comparison are missing, damaged or invalid.
+pub fn campaign_record(
     world: &World,
     ready: &PreparedCampaign,
     records: &[RunRecord],
-    state: &State,
+    journal: &Journal,
     compared: Option<&Diff>,
-) -> CampaignRecord {
-    let plan = &ready.plan;
-    // A retried run occurs in several jobs and is listed once.
-    let runs = state.jobs.iter().flat_map(|job| &job.planned.runs);
-    let runs: BTreeMap<&str, &PlannedRun> = runs.map(|run| (run.run.as_str(), run)).collect();
-    let planned = runs.into_values().map(|run| campaign::PlannedRun {
+) -> Result<CampaignRecord, Stop> {
+    let (plan, state) = (&ready.plan, &journal.state);
+    let planned = state.runs_planned().into_values().map(|run| campaign::PlannedRun {
         run: run.run.clone(),
         engine: plan.variants[run.variant].engine.clone(),
         release: plan.variants[run.variant].release.clone(),
@@ -213,7 +216,7 @@ fn campaign_record(
     let noise_floor = noise_floor.filter(|noise| !noise.is_empty());
     let of_lab = ready.lab.as_ref().map(|lab| lab.outline.policy.clone());
     let policy = compared.map(|diff| diff.policy.clone()).or(of_lab);
-    CampaignRecord {
+    Ok(CampaignRecord {
         schema: SCHEMA.to_owned(),
         id: plan.campaign.clone(),
         record_sha256: String::new(),
@@ -230,8 +233,9 @@ fn campaign_record(
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
         },
+        alternations: gate::comparisons(world, ready, journal)?,
         absent: BTreeMap::new(),
-    }
+    })
 }
 
 /// Returns the verdicts on release-blocking metrics in those cells that the comparison judges by
@@ -335,7 +339,7 @@ fn cell_table(plan: &Plan, records: &[RunRecord], cell: usize, other: usize, tex
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Cell, Round, Variant, interleave};
+    use crate::plan::{Cell, PlannedRun, Round, Variant, interleave};
     use expect_test::expect;
     use samples::{Sample, campaign_id};
 

@@ -63,7 +63,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
         return Err(wrong_use!("no block of campaign {campaign} was finished")
             .with_hint("`release-bench --resume` continues it where it was started"));
     }
-    let planned: BTreeSet<&String> = journal.state.runs_planned();
+    let planned = journal.state.runs_planned();
     let missing = planned.len().saturating_sub(records.len());
     if missing > 0 {
         world.console.note(&format!("{missing} of {} runs are not there", planned.len()));

@@ -1,11 +1,37 @@
-//! Judgement of one metric of an alternating comparison, over fresh starts of both servers.
+//! Judgement of an alternating comparison: group-sequential decisions about each metric.
+//!
+//! The comparison is judged at five looks, when a fifth, two fifths and so on of its budget are
+//! spent. Each look spends a share of the error probability (Bonferroni over the looks, which holds
+//! however the looks depend on each other), so that looking early costs no error; the last look has
+//! half of it. A metric that is decided at a look stays decided.
 
-use schema::metric::{Better, Metric};
+use schema::alternation::{AlternatingComparison, Start};
+use schema::metric::{Better, METRICS, Metric};
+use schema::scenario::Arrival;
+use schema::verdict::Extent;
 
+use super::of_starts;
 use crate::diff::estimate::{Fit, log_of, percent};
 
-/// Error probability of each one-sided test, which is that of a two-sided interval of 95 %.
-const ALPHA: f64 = 0.025;
+/// Share of the error probability that each look spends.
+const SHARES: [f64; 5] = [0.03, 0.07, 0.15, 0.25, 0.5];
+/// Error probability of calling a metric worse although it is not, over all metrics and looks of a
+/// campaign; the same for better.
+const CHANGED: f64 = 0.025;
+/// Error probability of calling one metric unchanged although it changed by its minimum effect.
+const UNCHANGED: f64 = 0.05;
+/// Error probability of each end of the interval of one metric, over all looks.
+const INTERVAL: f64 = 0.025;
+/// Minimum number of starts at a look: with fewer, a t interval is too wide to decide anything.
+const STARTS_MIN: usize = 4;
+/// Power for which the smallest detectable effect is stated.
+const POWER: f64 = 0.8;
+/// Minimum effect of the 99th percentile of TPOT in percent: one slow request in a hundred has to be
+/// this much slower. Percentiles so far out scatter more than medians.
+const TAIL_PCT: f64 = 20.0;
+/// Name of the metric with that minimum effect, which is release-blocking in closed loops although
+/// pairs of runs never block on it.
+const TAIL: &str = "tpot_us_p99";
 
 /// Call about one metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,42 +46,155 @@ pub enum Call {
     Open,
 }
 
-/// State of one metric after some starts.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Standing {
-    /// Call about the metric.
+/// Judgement of one metric of an alternating comparison.
+#[derive(Debug, Clone, Copy)]
+pub struct Judged {
+    /// Metric that is judged.
+    pub metric: &'static Metric,
+    /// True where the metric is release-blocking.
+    pub gates: bool,
+    /// Minimum effect of the metric in percent.
+    pub min_effect_pct: f64,
+    /// Call about the metric; open for a metric that is not release-blocking.
     pub call: Call,
     /// Effect in percent, candidate over baseline; positive where the figure is larger.
     pub effect_pct: f64,
-    /// Two-sided interval of the effect in percent, at a confidence of 95 %.
+    /// Two-sided interval of the effect in percent at a confidence of 95 %, valid at every look.
     pub interval_pct: (f64, f64),
     /// Largest effect for the worse, in percent and not negative, that the interval does not exclude.
     pub not_excluded_pct: f64,
+    /// Smallest effect in percent that as many starts with the same scatter show with a power of
+    /// 80 %.
+    pub detectable_pct: f64,
+    /// Starts and time behind the judgement.
+    pub extent: Extent,
 }
 
-/// Judges `metric` by the log ratios of the starts, candidate over baseline. `None` for fewer than two
-/// starts or a ratio that is not finite.
-pub fn stand(metric: &Metric, ratios: &[f64]) -> Option<Standing> {
-    let fit = Fit::of(ratios)?;
-    let bar = log_of(metric.floor_pct);
-    // Above zero is worse.
-    let worse = if metric.better == Better::Higher { fit.turned() } else { fit };
-    let is_worse = |fit: Fit| fit.mean >= bar / 2.0 && fit.p_above(0.0) < ALPHA;
-    let call = if fit.is_within(bar, ALPHA) {
-        Call::Unchanged
-    } else if is_worse(worse) {
-        Call::Worse
-    } else if is_worse(worse.turned()) {
-        Call::Better
-    } else {
-        Call::Open
-    };
-    let confidence = 1.0 - 2.0 * ALPHA;
-    let (low, high) = fit.interval(confidence);
-    Some(Standing {
-        call,
-        effect_pct: percent(fit.mean),
-        interval_pct: (percent(low), percent(high)),
-        not_excluded_pct: percent(worse.interval(confidence).1.max(0.0)),
+/// Returns the metrics that an alternating comparison with this arrival process judges, each with
+/// its minimum effect in percent and true where it is release-blocking, in the order of tables.
+pub fn metrics(arrival: Option<&Arrival>) -> impl Iterator<Item = (&'static Metric, f64, bool)> {
+    let closed = matches!(arrival, Some(Arrival::Closed { .. }));
+    METRICS.iter().filter(|metric| super::measures(metric.name)).map(move |metric| {
+        let is_tail = metric.name == TAIL;
+        let min_effect_pct = if is_tail { TAIL_PCT } else { metric.floor_pct };
+        (metric, min_effect_pct, metric.gates_under(arrival) || is_tail && closed)
     })
+}
+
+/// Judges every metric that the starts have, in the order of tables; none before two starts have
+/// figures.
+pub fn judge(comparison: &AlternatingComparison) -> Vec<Judged> {
+    let reached = looks(comparison);
+    let metrics = metrics(comparison.arrival.as_ref());
+    metrics.filter_map(|metric| of_metric(comparison, &reached, metric)).collect()
+}
+
+/// True where no further start can change a call: every release-blocking metric is decided, or the
+/// budget is spent.
+pub fn is_over(comparison: &AlternatingComparison) -> bool {
+    let spent = |start: &Start| start.end_us >= comparison.budget_us;
+    let judged = judge(comparison);
+    let mut blocking = judged.iter().filter(|judged| judged.gates).peekable();
+    comparison.starts.last().is_some_and(spent)
+        || blocking.peek().is_some() && blocking.all(|judged| judged.call != Call::Open)
+}
+
+/// Returns the number of starts behind each look that the comparison has reached. A look is taken
+/// after the first start that ends when the look's share of the budget is spent.
+fn looks(comparison: &AlternatingComparison) -> Vec<usize> {
+    let budget_us = u128::from(comparison.budget_us);
+    let due = |look: usize| {
+        let at_us = budget_us * (look as u128 + 1) / SHARES.len() as u128;
+        let ended = comparison.starts.iter().position(|start| u128::from(start.end_us) >= at_us);
+        ended.map(|index| index + 1)
+    };
+    (0..SHARES.len()).map_while(due).collect()
+}
+
+/// Judges one metric at the looks that are reached, in their order, until one decides it.
+fn of_metric(
+    comparison: &AlternatingComparison,
+    reached: &[usize],
+    (metric, min_effect_pct, gates): (&'static Metric, f64, bool),
+) -> Option<Judged> {
+    let at = |starts: usize, look: usize| {
+        let behind = &comparison.starts[..starts];
+        let logs = of_starts(behind, metric.name);
+        let enough = gates && logs.len() >= STARTS_MIN;
+        let standing = Standing { metric, min_effect_pct, fit: Fit::of(&logs)? };
+        let family = f64::from(comparison.family.max(1));
+        let call = if enough { standing.call(SHARES[look], family) } else { Call::Open };
+        Some(standing.judged(call, gates, SHARES[look], comparison, behind))
+    };
+    let decided = reached.iter().enumerate().filter_map(|(look, starts)| at(*starts, look));
+    let mut decided = decided.filter(|judged| judged.call != Call::Open);
+    decided.next().or_else(|| {
+        // Between two looks nothing is decided, and the interval is that of the look to come.
+        let look = reached.len().min(SHARES.len() - 1);
+        let open = at(comparison.starts.len(), look)?;
+        let call = if reached.len() == SHARES.len() { open.call } else { Call::Open };
+        Some(Judged { call, ..open })
+    })
+}
+
+/// Fit of one metric's log ratios, one for each start.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    metric: &'static Metric,
+    min_effect_pct: f64,
+    fit: Fit,
+}
+
+impl Standing {
+    /// Returns the fit with the sign turned so that values above zero are worse.
+    fn worse(&self) -> Fit {
+        if self.metric.better == Better::Higher { self.fit.turned() } else { self.fit }
+    }
+
+    /// Calls the metric at a look that spends `share` of the error probabilities, one of `family`
+    /// release-blocking metrics.
+    fn call(&self, share: f64, family: f64) -> Call {
+        let bar = log_of(self.min_effect_pct);
+        let is_worse =
+            |fit: Fit| fit.mean >= bar / 2.0 && fit.p_above(0.0) < CHANGED * share / family;
+        if self.fit.is_within(bar, UNCHANGED * share) {
+            Call::Unchanged
+        } else if is_worse(self.worse()) {
+            Call::Worse
+        } else if is_worse(self.worse().turned()) {
+            Call::Better
+        } else {
+            Call::Open
+        }
+    }
+
+    fn judged(
+        &self,
+        call: Call,
+        gates: bool,
+        share: f64,
+        comparison: &AlternatingComparison,
+        behind: &[Start],
+    ) -> Judged {
+        let confidence = 1.0 - 2.0 * INTERVAL * share;
+        let (low, high) = self.fit.interval(confidence);
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        let slices = behind.iter().filter_map(|start| start.alternation.as_ref());
+        Judged {
+            metric: self.metric,
+            gates,
+            min_effect_pct: self.min_effect_pct,
+            call,
+            effect_pct: percent(self.fit.mean),
+            interval_pct: (percent(low), percent(high)),
+            not_excluded_pct: percent(self.worse().interval(confidence).1.max(0.0)),
+            detectable_pct: percent(self.fit.detectable(confidence, POWER)),
+            extent: Extent {
+                starts: count(behind.len()),
+                slices: count(slices.map(|found| found.slices.len()).sum()),
+                spent_us: behind.last().map_or(0, |start| start.end_us),
+                budget_us: comparison.budget_us,
+            },
+        }
+    }
 }

@@ -7,20 +7,24 @@
 //! slices do not move, and the interval comes from the scatter of these estimates alone, so that it
 //! contains both levels.
 
+pub mod compare;
+mod covariate;
 mod decision;
 mod location;
+pub mod text;
 
-use std::collections::BTreeMap;
+use schema::alternation::{
+    AlternatingComparison, Alternation, OutputsCompared, Side, Slice, Start, StartedServer, Tail,
+};
+use schema::metric::{METRICS, Metric};
 
-use schema::alternation::{Alternation, Side, Slice};
-use schema::metric::{Metric, by_name};
-use schema::run::Histograms;
-
-pub use decision::{Call, Standing, stand};
+pub use decision::{Call, Judged, is_over, judge, metrics};
 pub use location::{hodges_lehmann, interval};
 
+use covariate::{Paired, corrected};
+
 use crate::diff::estimate;
-use crate::quantile::Bins;
+use crate::quantile::median;
 
 /// Name of a metric, and how its figure is read.
 type Figure<Of> = (&'static str, fn(&Of) -> Option<f64>);
@@ -34,39 +38,118 @@ const OF_SLICE: [Figure<Slice>; 4] = [
 ];
 
 /// Percentiles over all requests of a start: the slices have too few.
-const OF_START: [Figure<Histograms>; 2] = [
-    ("ttft_us_p99", |all| percentile(all.ttft_us.as_ref()?, 0.99)),
-    ("tpot_us_p99", |all| percentile(all.tpot_us.as_ref()?, 0.99)),
+const OF_START: [Figure<Tail>; 2] = [
+    ("ttft_us_p99", |tail| tail.ttft_us_p99.map(float)),
+    ("tpot_us_p99", |tail| tail.tpot_us_p99.map(float)),
 ];
 
-/// Computes the log ratios of one start, candidate over baseline, by metric name.
-pub fn of_start(start: &Alternation) -> BTreeMap<&'static str, f64> {
-    let mut ratios = BTreeMap::new();
-    for (name, _) in OF_SLICE {
-        ratios.extend(hodges_lehmann(&pair_ratios(name, start)).map(|log| (name, log)));
-    }
-    if let (Some(baseline), Some(candidate)) = (&start.baseline, &start.candidate) {
-        for (name, figure) in OF_START {
-            ratios.extend(log_ratio([baseline, candidate].map(figure)).map(|log| (name, log)));
-        }
-    }
-    ratios
+/// Figures of a server that do not come from requests.
+const OF_SERVER: [Figure<StartedServer>; 2] = [
+    ("startup_us", |server| server.startup_us.map(float)),
+    ("rss_bytes_max", |server| server.rss_bytes_max.map(float)),
+];
+
+/// True where an alternating comparison measures the metric `name`.
+pub fn measures(name: &str) -> bool {
+    let of_requests = OF_SLICE.iter().map(|(known, _)| known);
+    let others = OF_START.iter().map(|(known, _)| known);
+    let of_server = OF_SERVER.iter().map(|(known, _)| known);
+    of_requests.chain(others).chain(of_server).any(|known| *known == name)
 }
 
-/// Returns the log ratios, candidate over baseline, of the pairs of one start for the metric `name`;
-/// empty where slices do not have the metric.
-pub fn pair_ratios(name: &str, start: &Alternation) -> Vec<f64> {
-    let figure = OF_SLICE.iter().find(|(known, _)| *known == name).map(|(_, figure)| figure);
-    let pairs = pairs(start);
-    let ratios =
-        figure.map(|figure| pairs.iter().filter_map(move |pair| log_ratio(pair.map(figure))));
-    ratios.into_iter().flatten().collect()
+/// Returns the log ratios of a metric, candidate over baseline, one for each of `starts` that has it.
+/// Those of slices are locations of pairs that are corrected for steal.
+pub fn of_starts(starts: &[Start], name: &str) -> Vec<f64> {
+    if let Some((_, figure)) = OF_SERVER.iter().find(|(known, _)| *known == name) {
+        let servers = starts.iter().map(|start| [&start.baseline, &start.candidate]);
+        return servers.filter_map(|servers| log_ratio(servers.map(figure))).collect();
+    }
+    let found: Vec<&Alternation> =
+        starts.iter().filter_map(|start| start.alternation.as_ref()).collect();
+    of_slices(&found, name)
 }
 
-/// Returns the metrics that an alternating comparison judges, in the order of its tables.
-pub fn metrics() -> impl Iterator<Item = &'static Metric> {
-    let names = OF_SLICE.iter().map(|(name, _)| *name);
-    names.chain(OF_START.iter().map(|(name, _)| *name)).filter_map(by_name)
+/// Returns the log ratios of a metric of requests as [`of_starts`] does, one for each of the starts
+/// that has it.
+pub fn of_slices(starts: &[&Alternation], name: &str) -> Vec<f64> {
+    if let Some((_, figure)) = OF_START.iter().find(|(known, _)| *known == name) {
+        let tails = starts.iter().map(|found| [&found.baseline, &found.candidate]);
+        return tails.filter_map(|tails| log_ratio(tails.map(figure))).collect();
+    }
+    of_pairs(starts, name).iter().filter_map(|pairs| hodges_lehmann(pairs)).collect()
+}
+
+/// Returns the log ratios of the pairs of each start, corrected for steal; empty where slices do not
+/// have the metric `name`.
+pub fn of_pairs(starts: &[&Alternation], name: &str) -> Vec<Vec<f64>> {
+    let Some((_, figure)) = OF_SLICE.iter().find(|(known, _)| *known == name) else {
+        return Vec::new();
+    };
+    let paired = |pair: [&Slice; 2]| {
+        let [baseline, candidate] = pair.map(covariate::steal);
+        let steal =
+            baseline.zip(candidate).map_or(0.0, |(baseline, candidate)| candidate - baseline);
+        Some(Paired { log_ratio: log_ratio(pair.map(figure))?, steal })
+    };
+    let of_start = |found: &&Alternation| pairs(found).into_iter().filter_map(paired).collect();
+    corrected(&starts.iter().map(of_start).collect::<Vec<_>>())
+}
+
+/// Returns the figures of a metric of one side, one for each start that has it, in the metric's unit;
+/// within a start, the median over the slices.
+pub fn figures_of(comparison: &AlternatingComparison, side: Side, name: &str) -> Vec<f64> {
+    comparison.starts.iter().filter_map(|start| figure(start, side, name)).collect()
+}
+
+/// Returns the figure of one side in one start.
+fn figure(start: &Start, side: Side, name: &str) -> Option<f64> {
+    let of_side = |baseline, candidate| if side == Side::Baseline { baseline } else { candidate };
+    if let Some((_, figure)) = OF_SERVER.iter().find(|(known, _)| *known == name) {
+        return figure(of_side(&start.baseline, &start.candidate));
+    }
+    let found = start.alternation.as_ref()?;
+    if let Some((_, figure)) = OF_START.iter().find(|(known, _)| *known == name) {
+        return figure(if side == Side::Baseline { &found.baseline } else { &found.candidate });
+    }
+    let (_, figure) = OF_SLICE.iter().find(|(known, _)| *known == name)?;
+    let slices = found.slices.iter().filter(|slice| slice.variant == side);
+    median_of(slices.filter_map(figure).collect())
+}
+
+fn median_of(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    median(&values)
+}
+
+/// Counts what failed at the baseline and at the candidate: starts in which the server did not
+/// answer, and requests.
+pub fn failures(comparison: &AlternatingComparison) -> [u64; 2] {
+    Side::BOTH.map(|side| {
+        let of_start = |start: &Start| {
+            let server = if side == Side::Baseline { &start.baseline } else { &start.candidate };
+            let slices = start.alternation.iter().flat_map(|found| &found.slices);
+            let own = slices.filter(|slice| slice.variant == side);
+            u64::from(server.failure.is_some())
+                + own.map(|slice| slice.requests_failed).sum::<u64>()
+        };
+        comparison.starts.iter().map(of_start).sum()
+    })
+}
+
+/// Adds the comparison of outputs over all starts.
+pub fn outputs(comparison: &AlternatingComparison) -> OutputsCompared {
+    let found = comparison.starts.iter().filter_map(|start| start.alternation.as_ref());
+    found.fold(OutputsCompared::default(), |all, found| OutputsCompared {
+        compared: all.compared + found.outputs.compared,
+        differ: all.differ + found.outputs.differ,
+    })
+}
+
+/// Returns the metrics of requests, which `redline-bench alternate` shows, in the order of tables.
+pub fn of_requests() -> impl Iterator<Item = &'static Metric> {
+    METRICS.iter().filter(|metric| {
+        measures(metric.name) && !OF_SERVER.iter().any(|(name, _)| *name == metric.name)
+    })
 }
 
 /// Returns the slices of baseline and candidate of each pair in which every request was answered.
@@ -82,11 +165,6 @@ fn pairs<'a>(start: &'a Alternation) -> Vec<[&'a Slice; 2]> {
 
 fn log_ratio([baseline, candidate]: [Option<f64>; 2]) -> Option<f64> {
     estimate::log_ratio(&[baseline?], &[candidate?])
-}
-
-fn percentile(histogram: &schema::histogram::HdrHistogram, share: f64) -> Option<f64> {
-    let bounds = Bins::decode(histogram).ok()?.quantile(share)?;
-    Some(f64::midpoint(bounds.0, bounds.1))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "microseconds and bytes are far below 2^53")]

@@ -20,6 +20,7 @@ pub mod flags;
 pub mod grouped;
 pub mod improvement;
 pub mod judge;
+pub mod junit;
 pub mod outputs;
 pub mod policy;
 pub mod report;
@@ -34,6 +35,7 @@ use schema::metric::{METRICS, Metric};
 use schema::run::{RunRecord, ValidityVerdict};
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
+use crate::alternation::{self, compare};
 use crate::order::ReleaseKey;
 use crate::records::{QueryError, Registry};
 use crate::summary::{self, Summary};
@@ -111,7 +113,10 @@ pub fn diff(
         let pairs: Vec<&Pairs<'_>> = compared.iter().filter_map(|c| c.pairs.as_ref()).collect();
         campaigns::noise(&pairs, &policy.file)
     };
-    let cells = judged(&compared, &noise, &policy, (&baseline, &candidate));
+    let mut cells = judged(&compared, &noise, &policy, (&baseline, &candidate));
+    for (cell, compared) in cells.iter_mut().zip(&compared) {
+        in_turns(cell, compared, registry);
+    }
     let behind: Vec<_> = compared.iter().map(Compared::behind).collect();
     let in_percent = |noise: BTreeMap<&str, f64>| -> BTreeMap<String, f64> {
         noise.into_iter().map(|(name, log)| (name.to_owned(), estimate::percent(log))).collect()
@@ -169,9 +174,11 @@ fn release(registry: &Registry, name: &str, filter: &Filter) -> Result<String, Q
 fn note(policy: &Standard) -> String {
     let Standard { file, quoted } = policy;
     format!(
-        "Policy {}@{}: a metric is called regressed or improved when a screen of {} pairs and a \
-         confirmation of {} more, on fresh server starts, agree. The releases run alternately. \
-         Figures of different campaigns are shown and not judged.",
+        "Policy {}@{}: figures are those of whole runs, in which the releases alternate. What changed \
+         is decided in turns: both servers of a start answer slices of the same requests while the \
+         other one is frozen. Where a campaign compared no slices, a screen of {} pairs of runs and \
+         a confirmation of {} more, on fresh server starts, have to agree. Figures of different \
+         campaigns are shown and not judged.",
         quoted.id, quoted.rev, file.screen_pairs, file.confirm_pairs
     )
 }
@@ -327,6 +334,34 @@ fn judged(
     compared.iter().enumerate().map(of_cell).collect()
 }
 
+/// Replaces the verdicts on release-blocking metrics of a cell by those of the alternating comparison
+/// that the judged campaign made of it; the figures stay those of the runs. Changes nothing where
+/// there is none, or the cell is not comparable.
+fn in_turns(cell: &mut CellDiff, compared: &Compared<'_>, registry: &Registry) {
+    let comparable = |pairs: &&Pairs<'_>| pairs.comparable;
+    let Some(pairs) = compared.pairs.as_ref().filter(comparable) else { return };
+    let campaigns = registry.campaigns.iter().map(|stored| &stored.record);
+    let mut alternations = campaigns
+        .filter(|record| record.id == pairs.campaign)
+        .flat_map(|record| &record.alternations);
+    let Some(found) = alternations
+        .find(|found| found.model == cell.cell.model && found.scenario == cell.cell.scenario)
+    else {
+        return;
+    };
+    for judged in alternation::judge(found).iter().filter(|judged| judged.gates) {
+        match cell.rows.iter_mut().find(|row| row.verdict.metric == judged.metric.name) {
+            Some(row) => {
+                let figures = [row.verdict.baseline, row.verdict.candidate];
+                row.verdict = compare::verdict(&cell.cell, judged, figures);
+                (row.gates, row.large) = (true, false);
+            }
+            None => cell.rows.push(compare::row(&cell.cell, found, judged)),
+        }
+    }
+    cell.remarks.extend(compare::remarks(found));
+}
+
 /// Builds the row of failed requests; `None` when no run of either release failed.
 fn failures(cell: &Compared<'_>, metric: &'static Metric) -> Option<Row> {
     let (before, after) = (cell.runs.baseline.counts(), cell.runs.candidate.counts());
@@ -414,6 +449,7 @@ fn row(
             floor_pct: metric.floor_pct,
             noise_pct: noise.map(estimate::percent),
             mde_pct: estimate.and_then(|estimate| estimate.mde_pct),
+            alternation: None,
             verdict: judgement.kind,
             stage: judgement.stage,
             suspected: judgement.suspected,

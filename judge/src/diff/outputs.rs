@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schema::alternation::OutputsCompared;
 use schema::comparison::{FlagChange, Outputs, OutputsChange};
 use schema::run::{IdsSource, RunRecord};
 use schema::verdict::Cell;
@@ -92,6 +93,7 @@ fn outputs(cell: Cell, sides: &Sides<'_>) -> Outputs {
         config: cell.config,
         change,
         prompts: after.iter().find_map(|digest| digest.0),
+        requests: None,
         agreement,
         reference,
         explanation: if differ { explained(sides) } else { None },
@@ -161,6 +163,20 @@ fn agreement(runs: &[&RunRecord]) -> Option<(f64, String)> {
     Some((least, (*reference).to_owned()))
 }
 
+/// Returns a sentence about outputs that an alternating comparison compared request by request.
+fn of_requests(outputs: &Outputs, OutputsCompared { compared, differ }: OutputsCompared) -> String {
+    match (outputs.change, &outputs.explanation) {
+        (OutputsChange::Same, _) => format!("Outputs of all {compared} requests are the same."),
+        (OutputsChange::NotCompared, _) => "Outputs were not compared.".to_owned(),
+        (OutputsChange::Differ, Some(why)) => {
+            format!("Outputs differ in {differ} of {compared} requests: {why}.")
+        }
+        (OutputsChange::Differ, None) => {
+            format!("Outputs differ in {differ} of {compared} requests, and nothing explains it.")
+        }
+    }
+}
+
 /// Returns a sentence about the outputs of one model: whether they are the same, differ or were not
 /// compared, the explanation and the agreement.
 pub fn sentence(outputs: &Outputs) -> String {
@@ -169,6 +185,9 @@ pub fn sentence(outputs: &Outputs) -> String {
     };
     // One hash over all prompts does not tell how many of them differ.
     let some = prompts("in at least one of");
+    if let Some(found) = outputs.requests {
+        return of_requests(outputs, found);
+    }
     let mut sentence = match outputs.change {
         OutputsChange::Same => format!("Outputs are the same{}", prompts("for")),
         OutputsChange::NotCompared => "Outputs were not compared".to_owned(),

@@ -18,8 +18,8 @@ pub const MARKER: &str = "<!-- redline diff -->";
 /// reader must know about it, the release-blocking metrics, large changes of other metrics, what
 /// could not be compared, and the note on the method.
 pub fn text(diff: &Diff) -> String {
-    let mut lines = vec![format!("{} -> {}", diff.baseline, diff.candidate)];
-    lines.push(diff.decision.sentence.clone());
+    let mut lines = vec![diff.decision.sentence.clone()];
+    lines.push(format!("{} -> {}", diff.baseline, diff.candidate));
     lines.extend(caveats::caveats(diff));
     lines.extend(diff.waivers.iter().map(caveats::waiver));
     if let Some((head, list)) = diff.commits.as_ref().map(commits) {

@@ -78,10 +78,16 @@ pub fn broad(diff: &Diff) -> Vec<String> {
 /// side by side.
 pub fn pairs(cell: &CellDiff) -> Option<String> {
     let most = |stage| {
-        let rows = cell.rows.iter().filter(|row| (row.verdict.stage == Stage::Confirm) == stage);
+        let of_runs = |row: &&Row| row.verdict.alternation.is_none();
+        let rows = cell.rows.iter().filter(of_runs);
+        let rows = rows.filter(|row| (row.verdict.stage == Stage::Confirm) == stage);
         rows.map(|row| row.verdict.pairs).max().unwrap_or(0) as usize
     };
     let campaign = cell.judged.as_ref()?;
+    // A gate has no runs.
+    if cell.rows.iter().all(|row| row.verdict.alternation.is_some() || row.verdict.pairs == 0) {
+        return None;
+    }
     let confirm = match most(true) {
         0 => String::new(),
         pairs => format!(", then {} that confirm", plural(pairs, "pair")),

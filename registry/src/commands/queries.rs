@@ -9,16 +9,13 @@ use judge::best::{self, Limit, Question};
 use judge::diff::{self, policy};
 use judge::lab::{self as labs, Next};
 use judge::{Registry, listing, trend};
-use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use registry::history::commits_between;
 use registry::list::{self as lists, Filter};
 use registry::repository::RESULTS;
 use registry::survey::{Survey, Trust};
 use schema::canonical::to_file_text;
-use schema::comparison::{Diff, Row};
 use schema::exit::Exit;
 use schema::run::RunRecord;
-use schema::verdict::VerdictKind;
 use serde::Serialize;
 use store::export as exports;
 use store::layout::RunParts;
@@ -150,7 +147,7 @@ pub fn diff(world: &World, given: &DiffArguments) -> anyhow::Result<Exit> {
         DiffFormat::Text => print(diff::report::text(&diff).trim_end())?,
         DiffFormat::Md => print(diff::report::markdown(&diff).trim_end())?,
         DiffFormat::Json => print_json(&diff)?,
-        DiffFormat::Junit => print(junit(&diff)?.trim_end())?,
+        DiffFormat::Junit => print(diff::junit::junit(&diff)?.trim_end())?,
     }
     Ok(diff.exit())
 }
@@ -164,37 +161,6 @@ fn load_releases(sources: &Sources, releases: &[&str]) -> anyhow::Result<Registr
         return Ok(reported(store::load(&paths(&roots))?));
     }
     Ok(reported(loaded))
-}
-
-/// Formats a comparison as a JUnit report: a suite per cell, a case per release-blocking metric. A
-/// case fails if its verdict would fail a release and is not waived, is skipped if the comparison
-/// was inconclusive or the configuration changed, and else passes.
-fn junit(diff: &Diff) -> Result<String, quick_junit::SerializeError> {
-    let mut report = Report::new(format!("{} to {}", diff.baseline, diff.candidate));
-    for cell in &diff.cells {
-        let name = diff::words::title(&cell.cell);
-        let mut suite = TestSuite::new(name.as_str());
-        for row in cell.rows.iter().filter(|row| row.gates) {
-            let mut case = TestCase::new(row.verdict.metric.as_str(), case_status(row));
-            case.set_classname(name.as_str());
-            suite.add_test_case(case);
-        }
-        report.add_test_suite(suite);
-    }
-    report.to_string()
-}
-
-fn case_status(row: &Row) -> TestCaseStatus {
-    let mut status = match row.verdict.verdict {
-        _ if row.verdict.fails() => TestCaseStatus::non_success(NonSuccessKind::Failure),
-        VerdictKind::Inconclusive | VerdictKind::ChangedConfig => TestCaseStatus::skipped(),
-        _ => TestCaseStatus::success(),
-    };
-    let [_, before, after, effect, interval, word] = diff::words::cells(row);
-    let figures = format!("{word}: {before} became {after}, {effect} (95 % interval {interval})");
-    status.set_type(row.verdict.verdict.name());
-    status.set_message(figures);
-    status
 }
 
 pub fn trend(given: &TrendArguments) -> anyhow::Result<Exit> {

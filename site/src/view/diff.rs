@@ -296,6 +296,7 @@ pub fn line(row: &Row) -> Value {
             Stage::Confirm if suspected => "not reproduced",
             Stage::Screen => "",
             Stage::Confirm => "confirmed",
+            Stage::Alternate => "in turns",
         },
         tone => tone(verdict.verdict),
     }

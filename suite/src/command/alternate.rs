@@ -6,20 +6,23 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::Args;
 use judge::alternation;
-use judge::alternation::{Call, stand};
+use judge::diff::estimate::Fit;
 use schema::alternation::{Alternation, SCHEMA, Side, Slice};
 use schema::exit::Exit;
 use schema::metric::Metric;
+use schema::run::PromptForm;
+use schema::scenario::Scenario;
 
 use super::files;
 use super::files::{Engine, ScenarioFile};
-use super::plan::drawn;
+use super::plan::{drawn, replayed};
 use super::run::{
     Signals, can_be_primed, default_out, found, model_name, nanoseconds, positive, words_of,
 };
 use crate::client::control::{Server, Trust};
 use crate::session::alternation::{Alternating, Contender, Until};
 use crate::session::freezer::Freezer;
+use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
 /// Ask two servers on this machine in turns, in short slices of a scenario's requests.
@@ -60,6 +63,9 @@ pub struct AlternateFlags {
     /// Scenario file, as in `suite/scenarios`. Without it, prompts are 128 common words, 4 at a time.
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
+    /// Plan saved by `redline-bench plan --out`; replaces scenario and dataset.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "dataset"])]
+    plan: Option<PathBuf>,
     /// Dataset that the scenario samples from.
     #[arg(long, value_name = "FILE")]
     dataset: Option<PathBuf>,
@@ -74,7 +80,7 @@ pub struct AlternateFlags {
     #[arg(long, value_name = "SECONDS", default_value_t = 20.0, value_parser = positive)]
     seconds: f64,
     /// Number of requests in a slice of a closed loop; by default as many as the baseline answers in
-    /// about half a second, and at least two for each user.
+    /// about 0.2 s, and at least one for each user.
     #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     slice_requests: Option<u64>,
@@ -117,13 +123,18 @@ believed. With `--earlier` and the files of those starts, the interval is over s
 /// be written.
 pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     let signals = Signals::caught()?;
-    let given = flags.scenario.as_deref().map(ScenarioFile::open).transpose()?;
     let tokenizer = flags.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
     let [baseline, candidate] = [flags.server(Side::Baseline)?, flags.server(Side::Candidate)?];
-    let made_up = || words_of(&baseline.engine, Some(WORDS_REQUESTS));
-    let file = given.map_or_else(made_up, Ok)?;
-    let contender = |server, side| flags.contender(server, side, &file, tokenizer.as_ref());
-    let contenders = [contender(baseline, Side::Baseline)?, contender(candidate, Side::Candidate)?];
+    let form = |opened: &Opened| opened.engine.prompt_form();
+    let forms = [form(&baseline), form(&candidate)];
+    let (file, plan) = flags.requests(&baseline.engine, forms[0], tokenizer.as_ref())?;
+    let other = match forms[0] == forms[1] {
+        true => plan.clone(),
+        false => flags.requests(&baseline.engine, forms[1], tokenizer.as_ref())?.1,
+    };
+    let contender = |server, side, plan| flags.contender(server, side, &file.scenario, plan);
+    let contenders =
+        [contender(baseline, Side::Baseline, plan)?, contender(candidate, Side::Candidate, other)?];
     let out = flags.out.clone().map_or_else(|| default_out("alternation"), Ok)?;
     let manifest = &contenders[0].plan.manifest;
     let alternating = Alternating {
@@ -161,17 +172,33 @@ impl AlternateFlags {
         Ok(Opened { server, engine, model })
     }
 
-    /// Draws the requests for the server of a variant.
+    /// Draws the requests in `form`, or reads those of a saved plan; `engine` is the one for which
+    /// the built-in scenario is made where no other is given.
+    fn requests(
+        &self,
+        engine: &Engine,
+        form: PromptForm,
+        tokenizer: Option<&Tokenizer>,
+    ) -> anyhow::Result<(ScenarioFile, Plan)> {
+        if let Some(path) = &self.plan {
+            return replayed(path, tokenizer, form);
+        }
+        let given = self.scenario.as_deref().map(ScenarioFile::open).transpose()?;
+        let file = given.map_or_else(|| words_of(engine, Some(WORDS_REQUESTS)), Ok)?;
+        let plan = drawn(&file, self.dataset.as_deref(), tokenizer, form)?;
+        Ok((file, plan))
+    }
+
+    /// Joins the server of a variant with its requests.
     fn contender(
         &self,
         opened: Opened,
         side: Side,
-        file: &ScenarioFile,
-        tokenizer: Option<&Tokenizer>,
+        scenario: &Scenario,
+        plan: Plan,
     ) -> anyhow::Result<Contender> {
         let Opened { server, engine, model } = opened;
-        let plan = drawn(file, self.dataset.as_deref(), tokenizer, engine.prompt_form())?;
-        can_be_primed(&file.scenario, plan.manifest.prompt_form)?;
+        can_be_primed(scenario, plan.manifest.prompt_form)?;
         let freezer = match side {
             Side::Baseline => self.baseline_freeze.clone(),
             Side::Candidate => self.candidate_freeze.clone(),
@@ -206,8 +233,8 @@ fn earlier(path: &Path) -> anyhow::Result<Alternation> {
 /// one start.
 fn of_pairs(found: &Alternation) -> String {
     let mut text = String::from("candidate / baseline, in this start\n");
-    for metric in alternation::metrics() {
-        let logs = alternation::pair_ratios(metric.name, found);
+    for metric in alternation::of_requests() {
+        let logs = alternation::of_pairs(&[found], metric.name).concat();
         let Some(log) = alternation::hodges_lehmann(&logs) else { continue };
         let interval = alternation::interval(&logs, CONFIDENCE);
         text += &row(metric, log.exp(), interval.map(|(low, high)| (low.exp(), high.exp())));
@@ -216,25 +243,14 @@ fn of_pairs(found: &Alternation) -> String {
     text
 }
 
-/// Formats the ratio of candidate to baseline for each metric, with the interval over starts and what
-/// it says.
+/// Formats the ratio of candidate to baseline for each metric, with the t interval over starts.
 fn over_starts(starts: &[Alternation]) -> String {
-    let of_start: Vec<_> = starts.iter().map(alternation::of_start).collect();
+    let found: Vec<&Alternation> = starts.iter().collect();
     let mut text = format!("candidate / baseline, over {} starts\n", starts.len());
-    for metric in alternation::metrics() {
-        let logs = of_start.iter().filter_map(|start| start.get(metric.name).copied());
-        let logs: Vec<f64> = logs.collect();
-        let Some(found) = stand(metric, &logs) else { continue };
-        let ratio = |percent: f64| 1.0 + percent / 100.0;
-        let (low, high) = found.interval_pct;
-        text += &row(metric, ratio(found.effect_pct), Some((ratio(low), ratio(high))));
-        let worse = found.not_excluded_pct;
-        text += &match found.call {
-            Call::Worse => "   worse".to_owned(),
-            Call::Better => "   better".to_owned(),
-            Call::Unchanged => format!("   unchanged within {} %", metric.floor_pct),
-            Call::Open => format!("   undecided: {worse:.1} % worse is not excluded"),
-        };
+    for metric in alternation::of_requests() {
+        let Some(fit) = Fit::of(&alternation::of_slices(&found, metric.name)) else { continue };
+        let (low, high) = fit.interval(CONFIDENCE);
+        text += &row(metric, fit.mean.exp(), Some((low.exp(), high.exp())));
         text.push('\n');
     }
     text

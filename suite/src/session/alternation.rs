@@ -7,10 +7,12 @@
 //! Cloud Computing Environments", 2017) and duet benchmarking (Bulej and others, "Duet Benchmarking:
 //! Improving Measurement Accuracy in the Cloud", 2020).
 
+use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 
-use schema::alternation::{Alternation, SCHEMA, Side, Slice};
+use schema::alternation::{Alternation, OutputsCompared, SCHEMA, Side, Slice, Tail};
 use schema::engine::EngineFile;
 use schema::manifest::{Manifest, ManifestRequest};
 use schema::random::SplitMix64;
@@ -22,21 +24,23 @@ use super::freezer::Freezer;
 use super::{PRIMING_CONCURRENCY, failure_of, written};
 use crate::client::control::Server;
 use crate::client::drive::{DriveError, Driven, Orders, Unobserved, drive};
+use crate::client::sample::Sample;
 use crate::clock::{monotonic_ns, utc_now};
 use crate::measure::distribution::Distributions;
 use crate::measure::rates::Wall;
 use crate::measure::summary::summarize;
 use crate::measure::tally::{Answered, answered};
 use crate::measure::to_us;
+use crate::telemetry::speed::{Speed, SpeedProbe};
 use crate::telemetry::steal_us;
 use crate::workload::sampler::Plan;
 
 /// Length of a slice that is aimed at, in nanoseconds: short against the interference of neighbors,
 /// long against the time that the first step after thawing takes longer than others.
-const SLICE_NS: u64 = 500_000_000;
-/// Minimum length of a slice of a closed loop, as a multiple of its users: with fewer requests, no
-/// user would send a second one.
-const PER_USER_MIN: u64 = 2;
+const SLICE_NS: u64 = 200_000_000;
+/// Minimum length of a slice of a closed loop, as a multiple of its users: with fewer requests, some
+/// user would send none.
+const PER_USER_MIN: u64 = 1;
 
 /// One of the two servers of an alternation, with the requests in the form that it accepts.
 #[derive(Debug)]
@@ -135,34 +139,34 @@ impl Alternating<'_> {
         for side in Side::BOTH {
             self.freeze(side)?;
         }
-        let latencies = [Distributions::of(&[]), Distributions::of(&[])];
-        let mut slices = Slices { pairs: 0, done: Vec::new(), latencies };
+        let mut slices = Slices::default();
+        let probe = SpeedProbe::new(thread::available_parallelism().map_or(1, NonZero::get));
         let mut random = SplitMix64(self.seed);
         let (started_at, start_ns) = (utc_now(), monotonic_ns());
-        let mut prefix_cache = CacheState::Cold;
+        let mut emptied = true;
         while !self.is_over(slices.pairs, start_ns) {
             for side in Side::BOTH {
-                let emptied = self.begin_round(side)?;
-                prefix_cache = if emptied { prefix_cache } else { CacheState::Unknown };
+                emptied &= self.begin_round(side)?;
             }
             for range in ranges(self.round(), slice_requests) {
                 if self.is_over(slices.pairs, start_ns) {
                     break;
                 }
-                self.pair(&range, random.draw(), start_ns, &mut slices)?;
+                self.pair(&range, random.draw(), (start_ns, &probe), &mut slices)?;
             }
         }
-        let [baseline, candidate] = slices.latencies.map(|all| all.histograms().ok());
+        let [baseline, candidate] = slices.latencies.map(Latencies::tail);
         Ok(Alternation {
             schema: SCHEMA.to_owned(),
             scenario: self.facts.clone(),
             seed: self.seed,
             started_at,
             slice_requests,
-            prefix_cache,
+            prefix_cache: if emptied { self.scenario.cache.state } else { CacheState::Unknown },
             slices: slices.done,
             baseline,
             candidate,
+            outputs: slices.outputs,
         })
     }
 
@@ -193,7 +197,11 @@ impl Alternating<'_> {
             return Ok(all);
         }
         let smallest = (concurrency * PER_USER_MIN).min(all);
-        let driven = self.drive(Side::Baseline, &(0..smallest))?;
+        // Both servers get the same requests, or the prefix cache of one would know more than the
+        // other's; the last ones, which a scenario that is not sent as a whole uses last.
+        let last = all - smallest..all;
+        self.drive(Side::Candidate, &last)?;
+        let driven = self.drive(Side::Baseline, &last)?;
         let times = SLICE_NS.div_ceil(driven.elapsed_ns.max(1)).max(1);
         Ok((smallest * times).min(all))
     }
@@ -220,11 +228,14 @@ impl Alternating<'_> {
         &self,
         range: &Range<u64>,
         drawn: u64,
-        start_ns: u64,
+        (start_ns, probe): (u64, &SpeedProbe),
         slices: &mut Slices,
     ) -> Result<(), AlternationError> {
+        let mut answers = Vec::new();
         let first = Side::BOTH[usize::from(drawn >> 63 == 1)];
         for variant in [first, first.other()] {
+            // Both are frozen now.
+            let Speed { memory_mb_per_s, multiplications_per_us } = probe.measure();
             self.thaw(variant)?;
             let idle = self.contender(variant.other()).freezer.as_ref();
             let idle_cpu = || idle.and_then(Freezer::cpu_time);
@@ -248,8 +259,16 @@ impl Alternating<'_> {
                 itl_us_p99: None,
                 idle_cpu_us,
                 steal_us,
+                memory_mb_per_s,
+                multiplications_per_us,
             };
             slices.add(frame, &driven, &self.part(variant, range));
+            answers.push(driven.samples);
+        }
+        if let [one, two] = answers.as_slice()
+            && self.scenario.output.temperature == Some(0.0)
+        {
+            slices.compare(one, two);
         }
         slices.pairs += 1;
         Ok(())
@@ -328,11 +347,27 @@ impl Alternating<'_> {
 }
 
 /// Slices that were measured so far.
+#[derive(Default)]
 struct Slices {
     pairs: u32,
     done: Vec<Slice>,
     /// Latencies of all answered requests: of the baseline, and of the candidate.
-    latencies: [Distributions; 2],
+    latencies: [Latencies; 2],
+    outputs: OutputsCompared,
+}
+
+/// TTFT and TPOT of all requests that a variant answered, in nanoseconds.
+#[derive(Default)]
+struct Latencies {
+    ttft_ns: Vec<u64>,
+    tpot_ns: Vec<u64>,
+}
+
+impl Latencies {
+    fn tail(self) -> Tail {
+        let p99 = |samples| summarize(samples).and_then(|summary| summary.p99);
+        Tail { ttft_us_p99: p99(self.ttft_ns), tpot_us_p99: p99(self.tpot_ns) }
+    }
 }
 
 impl Slices {
@@ -341,7 +376,7 @@ impl Slices {
         let answers: Vec<Answered<'_>> = answered(&driven.samples, part, None);
         let all = Distributions::of(&answers);
         let p50 = |samples: &[u64]| summarize(samples.to_vec()).and_then(|summary| summary.p50);
-        let gaps = all.itl_token_ns.clone().and_then(summarize);
+        let gaps = all.itl_token_ns.and_then(summarize);
         let tokens: u64 = answers.iter().map(|request| request.credit.tokens).sum();
         self.done.push(Slice {
             elapsed_us: Wall::of(&answers).map_or(0, |wall| to_us(wall.length_ns())),
@@ -352,7 +387,21 @@ impl Slices {
             itl_us_p99: gaps.and_then(|summary| summary.p99),
             ..frame
         });
-        self.latencies[frame.variant as usize].append(all);
+        let latencies = &mut self.latencies[frame.variant as usize];
+        latencies.ttft_ns.extend(all.ttft_ns);
+        latencies.tpot_ns.extend(all.tpot_ns);
+    }
+
+    /// Compares the outputs of a pair, whose samples are of the same requests in the same order.
+    fn compare(&mut self, one: &[Sample], two: &[Sample]) {
+        let both = one.iter().zip(two);
+        for (one, two) in both.filter(|(one, two)| [one, two].iter().all(|of| of.failure.is_none()))
+        {
+            let has_ids = !one.ids.is_empty() && !two.ids.is_empty();
+            let same = if has_ids { one.ids == two.ids } else { one.text == two.text };
+            self.outputs.compared += 1;
+            self.outputs.differ += u64::from(!same);
+        }
     }
 }
 

@@ -10,6 +10,7 @@
 
 pub mod gpu;
 mod host;
+pub mod speed;
 
 pub use host::steal_us;
 use std::collections::BTreeMap;

@@ -1,0 +1,278 @@
+//! Alternating comparisons as a comparison of releases: rows with verdicts, the decision, and what a
+//! reader must know beside it.
+
+use schema::alternation::{AlternatingComparison, Contender, Side};
+use schema::comparison::{
+    CellDiff, Decision, Diff, Outputs, OutputsChange, Row, RunShare, SCHEMA, SideCounts,
+};
+use schema::metric::by_name;
+use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
+
+use super::{Call, Judged, failures, figures_of, judge, outputs};
+use crate::diff::decision;
+use crate::diff::estimate::log_of;
+use crate::diff::policy::standard;
+use crate::diff::words::plural;
+use crate::summary;
+
+/// Alternating comparisons of one campaign.
+#[derive(Debug, Clone, Copy)]
+pub struct Gate<'a> {
+    /// Id of the campaign.
+    pub campaign: &'a str,
+    /// Id of the hardware of the campaign.
+    pub hardware: &'a str,
+    /// Command line that makes the comparisons again.
+    pub command: &'a [String],
+    /// Comparisons of the campaign, one for each model and scenario.
+    pub comparisons: &'a [AlternatingComparison],
+}
+
+impl Gate<'_> {
+    /// Builds the comparison of the baseline with the candidate, with its decision.
+    pub fn diff(&self) -> Diff {
+        let one = self.comparisons.first();
+        let titles = |of: fn(&AlternatingComparison) -> &Contender| {
+            one.map_or_else(String::new, |one| title(of(one), self.is_of_two_engines()))
+        };
+        let cells: Vec<CellDiff> = self.comparisons.iter().map(|one| self.cell(one)).collect();
+        let mut diff = Diff {
+            schema: SCHEMA.to_owned(),
+            baseline: titles(|one| &one.baseline),
+            candidate: titles(|one| &one.candidate),
+            note: note(),
+            decision: Decision::default(),
+            outputs: self.comparisons.iter().map(|one| self.outputs(one)).collect(),
+            waivers: Vec::new(),
+            baseline_degraded: RunShare::default(),
+            candidate_degraded: RunShare::default(),
+            policy: standard().quoted,
+            commits: None,
+            noise_pct: Default::default(),
+            broad: Vec::new(),
+            cells,
+            baseline_only: Vec::new(),
+            candidate_only: Vec::new(),
+            retracted: 0,
+        };
+        diff.decision = decision::of(&diff);
+        diff
+    }
+
+    fn is_of_two_engines(&self) -> bool {
+        self.comparisons.iter().any(|one| one.baseline.engine.name != one.candidate.engine.name)
+    }
+
+    fn cell_of(&self, one: &AlternatingComparison) -> Cell {
+        Cell {
+            engine: one.candidate.engine.name.clone(),
+            hardware: self.hardware.to_owned(),
+            model: one.model.clone(),
+            config: one.candidate.variant.clone().unwrap_or_else(|| "default".to_owned()),
+            scenario: one.scenario.clone(),
+        }
+    }
+
+    fn cell(&self, one: &AlternatingComparison) -> CellDiff {
+        let cell = self.cell_of(one);
+        let mut rows: Vec<Row> = judge(one).iter().map(|judged| row(&cell, one, judged)).collect();
+        rows.extend(failed(&cell, one));
+        let [baseline_runs, candidate_runs] = failures(one)
+            .map(|requests_failed| SideCounts { requests_failed, ..SideCounts::default() });
+        CellDiff {
+            cell,
+            campaigns: vec![self.campaign.to_owned()],
+            judged: Some(self.campaign.to_owned()),
+            baseline_runs,
+            candidate_runs,
+            changed: Vec::new(),
+            moved: Vec::new(),
+            drift: None,
+            remarks: remarks(one),
+            command: self.command.to_vec(),
+            rows,
+        }
+    }
+
+    fn outputs(&self, one: &AlternatingComparison) -> Outputs {
+        let found = outputs(one);
+        let change = match (found.compared, found.differ) {
+            // Two engines round differently, and so do two configurations of one.
+            _ if self.is_of_two_engines() => OutputsChange::NotCompared,
+            _ if one.baseline.variant != one.candidate.variant => OutputsChange::NotCompared,
+            (0, _) => OutputsChange::NotCompared,
+            (_, 0) => OutputsChange::Same,
+            _ => OutputsChange::Differ,
+        };
+        let cell = self.cell_of(one);
+        Outputs {
+            engine: cell.engine,
+            hardware: cell.hardware,
+            model: cell.model,
+            config: format!("{}, {}", cell.config, cell.scenario),
+            change,
+            prompts: None,
+            requests: Some(found),
+            agreement: None,
+            reference: None,
+            explanation: None,
+            perplexity: None,
+            unstable: Vec::new(),
+        }
+    }
+}
+
+/// Returns what a reader must know about an alternating comparison: its extent, servers that were
+/// not frozen, and failures.
+pub fn remarks(one: &AlternatingComparison) -> Vec<String> {
+    let found: Vec<_> = one.starts.iter().filter_map(|start| start.alternation.as_ref()).collect();
+    let slices: usize = found.iter().map(|found| found.slices.len()).sum();
+    let requests = found.first().map_or(0, |found| found.slice_requests);
+    let spent_us = one.starts.last().map_or(0, |start| start.end_us);
+    let mut remarks = vec![format!(
+        "in turns: {} of both servers, {} of slices of {}, {} of {}",
+        plural(one.starts.len(), "start"),
+        plural(slices / 2, "pair"),
+        plural(usize::try_from(requests).unwrap_or(usize::MAX), "request"),
+        minutes(spent_us),
+        minutes(one.budget_us),
+    )];
+    let slices = || found.iter().flat_map(|found| &found.slices);
+    let awake =
+        slices().filter(|slice| slice.idle_cpu_us.is_none_or(|used_us| used_us > 0)).count();
+    if awake > 0 {
+        let share = 100 * awake / slices().count().max(1);
+        remarks.push(format!("the idle server was awake in {share} % of the slices"));
+    }
+    for (side, contender) in [(Side::Baseline, &one.baseline), (Side::Candidate, &one.candidate)] {
+        let of = |start: &schema::alternation::Start| match side {
+            Side::Baseline => start.baseline.failure.clone(),
+            Side::Candidate => start.candidate.failure.clone(),
+        };
+        if let Some(said) = one.starts.iter().find_map(of) {
+            let first = said.lines().next().unwrap_or_default();
+            remarks.push(format!("{} failed: {first}", title(contender, false)));
+        }
+    }
+    remarks
+}
+
+/// Formats a time as `4 min 10 s`.
+pub fn minutes(us: u64) -> String {
+    let seconds = us / 1_000_000;
+    match (seconds / 60, seconds % 60) {
+        (0, seconds) => format!("{seconds} s"),
+        (minutes, 0) => format!("{minutes} min"),
+        (minutes, seconds) => format!("{minutes} min {seconds} s"),
+    }
+}
+
+/// Returns the row of one metric.
+pub fn row(cell: &Cell, one: &AlternatingComparison, judged: &Judged) -> Row {
+    let [baseline, candidate] =
+        Side::BOTH.map(|side| summary::of(&figures_of(one, side, judged.metric.name)));
+    let (low, high) = judged.interval_pct;
+    // Zero lies outside the interval, and the ratio is at least that of ten minimum effects.
+    let far = log_of(judged.effect_pct).abs() >= log_of(10.0 * judged.min_effect_pct);
+    Row {
+        title: judged.metric.title.to_owned(),
+        unit: judged.metric.unit,
+        better: judged.metric.better,
+        gates: judged.gates,
+        large: !judged.gates && far && (low > 0.0 || high < 0.0),
+        baseline,
+        candidate,
+        verdict: verdict(cell, judged, [baseline, candidate].map(|side| Some(side?.mean))),
+    }
+}
+
+/// Returns the verdict on one metric, with the figures of baseline and candidate that are shown
+/// beside it.
+pub fn verdict(cell: &Cell, judged: &Judged, [baseline, candidate]: [Option<f64>; 2]) -> Verdict {
+    let kind = match judged.call {
+        Call::Worse => VerdictKind::Regressed,
+        Call::Better => VerdictKind::Improved,
+        Call::Unchanged => VerdictKind::Unchanged,
+        Call::Open => VerdictKind::Inconclusive,
+    };
+    Verdict {
+        cell: cell.clone(),
+        metric: judged.metric.name.to_owned(),
+        baseline,
+        candidate,
+        pairs: judged.extent.slices / 2,
+        effect_pct: Some(judged.effect_pct),
+        interval_pct: Some(judged.interval_pct),
+        p: None,
+        p_adjusted: None,
+        cliffs_delta: None,
+        floor_pct: judged.min_effect_pct,
+        noise_pct: None,
+        mde_pct: Some(judged.detectable_pct),
+        verdict: kind,
+        stage: if judged.gates { Stage::Alternate } else { Stage::Estimate },
+        alternation: Some(judged.extent),
+        suspected: false,
+        waiver: None,
+    }
+}
+
+/// Returns the row of failed requests; `None` where nothing failed.
+fn failed(cell: &Cell, one: &AlternatingComparison) -> Option<Row> {
+    let metric = by_name("requests_failed")?;
+    let [before, after] = failures(one);
+    let kind = match (before, after) {
+        (0, 0) => return None,
+        (0, _) => VerdictKind::NewFailure,
+        (_, 0) => VerdictKind::FixedFailure,
+        _ => VerdictKind::Inconclusive,
+    };
+    #[expect(clippy::cast_precision_loss, reason = "a comparison has few requests")]
+    let [baseline, candidate] = [before, after].map(|count| summary::of(&[count as f64]));
+    Some(Row {
+        title: metric.title.to_owned(),
+        unit: metric.unit,
+        better: metric.better,
+        gates: true,
+        large: false,
+        baseline,
+        candidate,
+        verdict: Verdict {
+            cell: cell.clone(),
+            metric: metric.name.to_owned(),
+            baseline: baseline.map(|side| side.mean),
+            candidate: candidate.map(|side| side.mean),
+            pairs: 0,
+            effect_pct: None,
+            interval_pct: None,
+            p: None,
+            p_adjusted: None,
+            cliffs_delta: None,
+            floor_pct: metric.floor_pct,
+            noise_pct: None,
+            mde_pct: None,
+            verdict: kind,
+            stage: Stage::Estimate,
+            alternation: None,
+            suspected: false,
+            waiver: None,
+        },
+    })
+}
+
+/// Returns the title of a variant: its release, with the name of its configuration, and with its
+/// engine where two are compared.
+fn title(contender: &Contender, with_engine: bool) -> String {
+    let engine = if with_engine { format!("{} ", contender.engine.name) } else { String::new() };
+    let variant = contender.variant.iter().map(|name| format!(" ({name})"));
+    format!("{engine}{}{}", contender.engine.release, variant.collect::<String>())
+}
+
+/// Returns the note on the method that every output of an alternating comparison prints.
+fn note() -> String {
+    "Both servers of a start answer slices of the same requests in turns, while the other one is \
+     frozen. A metric is judged by the starts, when a fifth, two fifths and so on of the time are \
+     spent: regressed or improved where zero is excluded and the change is at least half of the \
+     minimum effect, unchanged where the minimum effect is excluded. Intervals hold at every look."
+        .to_owned()
+}
