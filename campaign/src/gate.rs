@@ -25,6 +25,7 @@ use crate::publish::finish::campaign_record;
 use crate::publish::{Registry, write_campaign};
 use crate::server_spec::Runtime;
 use crate::stop::{Stop, wrong_use};
+use crate::tools::BENCH;
 use crate::world::World;
 
 /// What a gate compares, and for how long.
@@ -58,7 +59,7 @@ pub struct PreparedGate {
 pub fn run(world: &World, flags: &Gate) -> Result<Exit, Stop> {
     let asked = bench(world, flags);
     check_executor(&asked)?;
-    world.tools.check()?;
+    world.tools.check_for(&[BENCH])?;
     let lock = || Lock::take(&world.places.lock(), world.pid);
     let _lock = (!flags.dry_run).then(lock).transpose()?;
     if flags.resume {
