@@ -9,6 +9,7 @@ use schema::metric::by_name;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
 use super::{Call, Judged, failures, figures_of, judge, outputs};
+use crate::diff::broad;
 use crate::diff::decision;
 use crate::diff::estimate::log_of;
 use crate::diff::policy::standard;
@@ -49,7 +50,7 @@ impl Gate<'_> {
             policy: standard().quoted,
             commits: None,
             noise_pct: Default::default(),
-            broad: Vec::new(),
+            broad: broad::of(&cells, &standard().file),
             cells,
             baseline_only: Vec::new(),
             candidate_only: Vec::new(),
