@@ -156,8 +156,8 @@ fn replays(planted: &Planted, trials: &[&Trial]) -> String {
         rows += &format!("| {title} | {worse} | {unchanged} | {} |\n", shares.join(" | "));
     }
     format!(
-        "{} replays of each row, drawn from the starts of {count} trials of identical code that \
-         were not used for the design:\n\n\
+        "{} replays of each row, drawn from the starts of identical code in trials that were \
+         not used for the design (number of trials: {count}):\n\n\
          | effect added | called worse | all unchanged | found in 5 min | in 10 min | in 15 min |\n\
          |---|---|---|---|---|---|\n{rows}",
         crate::clients::table::grouped(float(REPLAYS), 0),
@@ -332,7 +332,37 @@ mod tests {
             trial("same", 0.0, None, false),
             trial("same", 0.0, None, true),
         ];
-        expect![[r#""#]].assert_eq(&render(&planted(), &trials));
+        expect![[r#"
+            Planted changes, real trials:
+
+            | change | what it does | trials | measured, % | found in 5 min | in 10 min | in 15 min | median time, min | wanted |
+            |---|---|---|---|---|---|---|---|---|
+            | `step-5` | Each step is slower. | 2 | Output tokens -4.8 | 1 of 2 [1 to 99 %] | 2 of 2 [16 to 100 %] | 2 of 2 [16 to 100 %] | 4.0 | 19 of 20 in 10 min |
+
+            Identical code, built twice, real trials, each of 1.0 min in the median:
+
+            | | trials | wanted |
+            |---|---|---|
+            | any release-blocking metric called worse | 0 of 2 [0 to 84 %] | at most 1 in 40 |
+            | every release-blocking metric called unchanged | 2 of 2 [16 to 100 %] | 30 of 40 |
+
+            1,000 replays of each row, drawn from the starts of identical code in trials that were not used for the design (number of trials: 1):
+
+            | effect added | called worse | all unchanged | found in 5 min | in 10 min | in 15 min |
+            |---|---|---|---|---|---|
+            | identical code | 0.0 % [0.0 to 0.4 %] | 100.0 % [99.6 to 100.0 %] |  |  |  |
+            | each step 5 % slower | 100.0 % [99.6 to 100.0 %] | 0.0 % [0.0 to 0.4 %] | 100.0 % [99.6 to 100.0 %] | 100.0 % [99.6 to 100.0 %] | 100.0 % [99.6 to 100.0 %] |
+            | each step 3 % slower | 100.0 % [99.6 to 100.0 %] | 0.0 % [0.0 to 0.4 %] | 100.0 % [99.6 to 100.0 %] | 100.0 % [99.6 to 100.0 %] | 100.0 % [99.6 to 100.0 %] |
+            | each step 2 % slower | 99.5 % [98.8 to 99.8 %] | 0.5 % [0.2 to 1.2 %] | 99.5 % [98.8 to 99.8 %] | 99.5 % [98.8 to 99.8 %] | 99.5 % [98.8 to 99.8 %] |
+
+            Half-widths in percent of the intervals of identical code after ten minutes in each scenario, medians of the comparisons; wanted: 2, better 1:
+
+            | scenario | comparisons | Output tokens | TTFT p50 | TPOT p50 |
+            |---|---|---|---|---|
+            | burst@1 | 1 | 0.06 |  |  |
+
+            Measured on 2026-11-26 at 0123456789: cpu-x-2c, 0.1 hours. Brackets are exact binomial intervals of 95 %.
+        "#]].assert_eq(&render(&planted(), &trials));
     }
 
     #[test]
