@@ -33,6 +33,8 @@ pub struct Kind {
     pub does: String,
     /// Names of metrics of which at least one has to be called worse; empty where none has to.
     pub worse: Vec<String>,
+    /// Name of the metric whose measured effect is shown; `None` for the first of `worse`.
+    pub shows: Option<String>,
     /// Nominal size of the change in percent.
     pub size_pct: f64,
     /// True where the change has this size on every machine; the trials measure it elsewhere.
@@ -117,6 +119,7 @@ mod tests {
             patch: None,
             does: String::new(),
             worse: Vec::new(),
+            shows: None,
             size_pct: 0.0,
             is_exact: true,
             trials,

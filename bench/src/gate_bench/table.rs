@@ -80,10 +80,10 @@ fn found(planted: &Planted, trials: &[&Trial]) -> String {
     )
 }
 
-/// Formats what the trials measured of the change: the median over trials and scenarios of the
-/// first metric that it makes worse.
+/// Formats what the trials measured of the change in the metric that the kind shows: the median of
+/// the effects over trials and scenarios.
 fn measured(kind: &Kind, trials: &[&&Trial]) -> String {
-    let Some(metric) = kind.worse.first() else { return String::new() };
+    let Some(metric) = kind.shows.as_ref().or(kind.worse.first()) else { return String::new() };
     let effects: Vec<f64> = trials.iter().flat_map(|trial| trial.effects_pct(metric)).collect();
     let title = by_name(metric).map_or("", |metric| metric.title);
     median(&effects).map_or(String::new(), |pct| format!("{title} {pct:+.1}"))

@@ -120,17 +120,22 @@ impl Trial {
 
     /// True where every release-blocking metric was called unchanged.
     pub fn all_unchanged(&self) -> bool {
-        self.judged().all(|one| one.call == RecordedCall::Unchanged)
+        !self.scenarios.iter().any(|scenario| scenario.judged.is_empty())
+            && self.judged().all(|one| one.call == RecordedCall::Unchanged)
     }
 
     fn judged(&self) -> impl Iterator<Item = &JudgedMetric> {
         self.scenarios.iter().flat_map(|scenario| &scenario.judged)
     }
 
-    /// Returns the effects of a metric in percent, for the worse positive or negative as measured,
-    /// one for each scenario that judged it.
+    /// Returns the effects of a metric in percent, candidate over baseline, over all starts of each
+    /// scenario that has it.
     pub fn effects_pct(&self, metric: &str) -> Vec<f64> {
-        self.judged().filter(|one| one.metric == metric).map(|one| one.effect_pct).collect()
+        let of = |scenario: &ScenarioTrial| {
+            let found = scenario.estimates().into_iter().find(|one| one.metric.name == metric);
+            found.map(|one| one.effect_pct)
+        };
+        self.scenarios.iter().filter_map(of).collect()
     }
 }
 
