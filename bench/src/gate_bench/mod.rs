@@ -57,14 +57,14 @@ pub fn run(world: &World, flags: &GateBench) -> Result<Exit, Stop> {
     let path = world.places.root.join(TRIALS);
     if !flags.kept {
         let kinds = planted.select(&flags.kinds)?;
-        world.tools.check()?;
         let _lock = Lock::take(&world.places.lock(), world.pid)?;
         let (lines, earlier) = Lines::open::<Trial>(&path)?;
         if !flags.resume && !earlier.lines.is_empty() {
             let count = earlier.lines.len();
-            return Err(Stop::wrong_use(format!("`{TRIALS}` has {count} trials already"))
+            return Err(Stop::wrong_use(format!("`{TRIALS}` has trials already: {count}"))
                 .with_hint("`--resume` adds to them, `--kept` prints their table"));
         }
+        world.tools.check()?;
         let session = Session { world, flags, lines, done: count(&earlier.lines) };
         session.run(&planted, &kinds)?;
     }
