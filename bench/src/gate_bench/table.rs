@@ -61,9 +61,11 @@ fn found(planted: &Planted, trials: &[&Trial]) -> String {
             own.iter().filter_map(|trial| Some(float(trial.found_us?) / 60e6)).collect();
         let time = median(&times).map_or(String::new(), |minutes| format!("{minutes:.1}"));
         rows += &format!(
-            "| `{}` | {} | {} | {} | {} | {time} | {} |\n",
+            "| `{}` | {} | {}{:.0} | {} | {} | {} | {time} | {} |\n",
             kind.id,
             kind.does,
+            if kind.is_exact { "" } else { "about " },
+            kind.size_pct,
             own.len(),
             measured(kind, &own),
             within.join(" | "),
@@ -75,8 +77,8 @@ fn found(planted: &Planted, trials: &[&Trial]) -> String {
     }
     format!(
         "Planted changes, real trials:\n\n\
-         | change | what it does | trials | measured, % | found in 5 min | in 10 min | in 15 min | \
-         median time, min | wanted |\n|---|---|---|---|---|---|---|---|---|\n{rows}"
+         | change | what it does | size, % | trials | measured, % | found in 5 min | in 10 min | \
+         in 15 min | median time, min | wanted |\n|---|---|---|---|---|---|---|---|---|---|\n{rows}"
     )
 }
 
@@ -335,9 +337,9 @@ mod tests {
         expect![[r#"
             Planted changes, real trials:
 
-            | change | what it does | trials | measured, % | found in 5 min | in 10 min | in 15 min | median time, min | wanted |
-            |---|---|---|---|---|---|---|---|---|
-            | `step-5` | Each step is slower. | 2 | Output tokens -4.8 | 1 of 2 [1 to 99 %] | 2 of 2 [16 to 100 %] | 2 of 2 [16 to 100 %] | 4.0 | 19 of 20 in 10 min |
+            | change | what it does | size, % | trials | measured, % | found in 5 min | in 10 min | in 15 min | median time, min | wanted |
+            |---|---|---|---|---|---|---|---|---|---|
+            | `step-5` | Each step is slower. | 5 | 2 | Output tokens -4.8 | 1 of 2 [1 to 99 %] | 2 of 2 [16 to 100 %] | 2 of 2 [16 to 100 %] | 4.0 | 19 of 20 in 10 min |
 
             Identical code, built twice, real trials, each of 1.0 min in the median:
 
