@@ -117,8 +117,8 @@ impl<'a> Builder<'a> {
 
     fn build_now(&self, tree: &str, change: Option<&Change>) -> Result<Built, Stop> {
         let (world, commit) = (self.world, self.commit());
-        let name = change.map_or(tree.into(), |change| change.path.to_string_lossy());
-        let title = format!("{} in `{name}`", self.release.name);
+        let with = change.map(|change| format!(" with `{}`", world.places.shown(&change.path)));
+        let title = format!("{}{}", self.release.name, with.unwrap_or_default());
         world.step(&format!("Build {title}"));
         let path = self.dir.join(tree);
         let git = Git::open(&world.places.root, &world.interrupt)?;
