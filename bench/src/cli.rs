@@ -4,15 +4,15 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use campaign::Inputs;
+use campaign::{Inputs, parse_hours, parse_time};
 use clap::{Args, Parser, Subcommand};
 
 use crate::clients::table::Row;
 use crate::clients::tool::Tool;
 use crate::peer::figure::Work;
 
-/// Compare Redline with other engines and load generators, test its server under long load, time
-/// its tools on a large registry, and validate releases on GPUs.
+/// Compare Redline with other engines and load generators, test its server under long load, test
+/// its gate with planted changes, time its tools on a large registry, and validate releases on GPUs.
 #[derive(Debug, Parser)]
 #[command(name = "redline-peers", version, propagate_version = true)]
 pub struct Cli {
@@ -33,6 +33,7 @@ impl Cli {
         match &self.command {
             Verb::PeerBench(flags) => flags.inputs.by_id(),
             Verb::Soak(flags) => flags.inputs.by_id(),
+            Verb::GateBench(flags) => flags.inputs.by_id(),
             Verb::GpuValidation { step: GpuValidation::Pack(flags) } => flags.inputs.by_id(),
             Verb::ClientBench(_) | Verb::ScaleBench(_) | Verb::GpuValidation { .. } => {
                 BTreeMap::new()
@@ -48,6 +49,9 @@ pub enum Verb {
     /// Compare the load generator with others and with a raw-socket client, against a mock server
     /// that logs its own times, and print a table.
     ClientBench(ClientBench),
+    /// Find out which planted changes the gate finds, how soon, and how often it errs, and print a
+    /// table.
+    GateBench(GateBench),
     /// Time the registry's tools and the site on a large simulated registry, and print a table.
     ScaleBench(ScaleBench),
     /// Keep the working tree's server under load for a long time, and detect memory leaks.
@@ -137,6 +141,45 @@ pub struct ClientBench {
     /// Print one JSON document instead of the comparison's table.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Find out which planted changes the gate finds, how soon, and how often it errs. Each trial
+/// compares HEAD with HEAD and a planted change of `tests/planted/` as `gate` does, with fresh
+/// seeds. Kinds of changes take turns in random order. Each finished trial is one line of
+/// `docs/method/gate-trials.jsonl`; error rates are completed by replays of the noise recorded there.
+#[derive(Debug, Args)]
+pub struct GateBench {
+    /// Run only trials of the planted change KIND; may be repeated.
+    #[arg(long = "kind", value_name = "KIND")]
+    pub kinds: Vec<String>,
+    /// Begin no further trial after so many hours; default: the session ends when every kind has the
+    /// number of trials that `tests/planted/planted.toml` wants.
+    #[arg(long, value_name = "H", value_parser = parse_hours)]
+    pub hours: Option<f64>,
+    /// Run so many trials.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub trials: Option<u32>,
+    /// Time of one trial's comparisons, such as `15m` or `90s`.
+    #[arg(long = "budget", value_name = "TIME", default_value = "15m", value_parser = parse_time)]
+    pub budget_us: u64,
+    /// Add trials to those of earlier sessions; without it, earlier trials are an error.
+    #[arg(long)]
+    pub resume: bool,
+    /// Instead of trials, compare identical code for ten minutes in each scenario of a comparison of
+    /// releases, for the half-widths of the intervals.
+    #[arg(long, conflicts_with_all = ["kinds", "hours", "trials"])]
+    pub seven: bool,
+    /// Print the table of earlier trials without running any.
+    #[arg(long, conflicts_with_all = ["kinds", "hours", "trials", "seven", "resume"])]
+    pub kept: bool,
+    /// Instead of trials, compare estimators on the alternations that lie below this folder.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kinds", "hours", "trials", "seven", "resume", "kept"])]
+    pub estimators: Option<PathBuf>,
+    /// Also write the printed table into `docs/method/gate.md`.
+    #[arg(long)]
+    pub document: bool,
+    #[command(flatten)]
+    pub inputs: Inputs,
 }
 
 /// Time the registry's tools and the site on a large simulated registry. The registry is a
@@ -231,6 +274,10 @@ mod tests {
             &["client-bench", "--row", "beauty"],
             &["client-bench", "--kept", "--row", "paced"],
             &["client-bench", "--repeats", "0"],
+            &["gate-bench", "--trials", "0"],
+            &["gate-bench", "--hours", "-1"],
+            &["gate-bench", "--seven", "--kind", "same"],
+            &["gate-bench", "--kept", "--resume"],
             &["scale-bench", "--records", "19"],
             &["scale-bench", "--repeats", "0"],
         ] {

@@ -1,5 +1,6 @@
 //! Redline beside others: comparison with rival engines and load generators, GPU validation of a
-//! release, a memory-leak test, and the time that the registry's tools take on a large registry.
+//! release, a memory-leak test, the time that the registry's tools take on a large registry, and
+//! what the gate finds of planted changes.
 //!
 //! Nothing here is part of a campaign. The commands share with `campaign` how servers are built and
 //! started, how inputs are fetched, and how processes end; `campaign` never calls them.
@@ -8,6 +9,7 @@
 
 mod cli;
 mod clients;
+mod gate_bench;
 mod gpu_validation;
 mod peer;
 mod scale;
@@ -63,6 +65,7 @@ pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
     match &cli.command {
         Verb::PeerBench(flags) => peer::run(world, flags),
         Verb::ClientBench(flags) => clients::run(world, flags),
+        Verb::GateBench(flags) => gate_bench::run(world, flags),
         Verb::ScaleBench(flags) => scale::run(world, flags),
         Verb::Soak(flags) => soak::run(world, flags),
         Verb::GpuValidation { step } => gpu_validation::run(world, step),

@@ -355,7 +355,10 @@ pub struct Kernels {
 }
 
 /// Parses a time such as `15m`, `90s` or `1h` into microseconds.
-fn parse_time(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// The text is no such time, or no time at all.
+pub fn parse_time(text: &str) -> Result<u64, String> {
     let wrong = || "expected a time such as `15m`, `90s` or `1h`".to_owned();
     let unit = text.chars().next_back().ok_or_else(wrong)?;
     let seconds: u64 = match unit {
@@ -371,7 +374,11 @@ fn parse_time(text: &str) -> Result<u64, String> {
     }
 }
 
-fn parse_hours(text: &str) -> Result<f64, String> {
+/// Parses a positive number of hours.
+///
+/// # Errors
+/// The text is no such number.
+pub fn parse_hours(text: &str) -> Result<f64, String> {
     let hours: f64 = text.parse().map_err(|_| "expected a number of hours".to_owned())?;
     match hours.is_finite() && hours > 0.0 {
         true => Ok(hours),

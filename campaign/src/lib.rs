@@ -42,7 +42,7 @@ pub mod tools;
 pub mod world;
 
 pub use catalog::{Catalog, Engine, ScenarioEntry};
-pub use cli::{Cli, Inputs};
+pub use cli::{Cli, Inputs, parse_hours, parse_time};
 pub use stop::Stop;
 pub use world::World;
 

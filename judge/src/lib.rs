@@ -12,6 +12,7 @@
 
 pub mod alternation;
 pub mod best;
+pub mod binomial;
 mod client_error;
 pub mod diff;
 pub mod events;

@@ -61,6 +61,8 @@ Measure
                           (--help lists the flags; --dry-run prints the plan)
   gate [BASELINE]         say whether the working tree is slower than the newest release, within a
                           budget of minutes (--budget 15m; a baseline may also be any commit)
+  gate-bench              test the gate with planted changes, and with identical code
+                          (--resume adds trials; --document: into docs/method/gate.md)
   lab NAME                find which server options are worth setting, and under which load
                           (--dry-run prints the plan, --resume continues one)
   ingest DIR              finish a campaign with nothing but the folders of its jobs
@@ -118,7 +120,10 @@ const PROGRAMS: &[(&str, &[&str])] = &[
         "redline-campaign",
         &["release-bench", "gate", "lab", "ingest", "kernels", "reproduce", "serve", "fetch"],
     ),
-    ("redline-peers", &["peer-bench", "client-bench", "scale-bench", "soak", "gpu-validation"]),
+    (
+        "redline-peers",
+        &["peer-bench", "client-bench", "gate-bench", "scale-bench", "soak", "gpu-validation"],
+    ),
     (
         "redline-results",
         &[

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
+mod gate_bench;
 mod gpu_validation;
 mod peer;
 #[expect(dead_code, reason = "the tests of campaigns use the rest of it")]

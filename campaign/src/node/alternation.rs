@@ -46,6 +46,8 @@ pub struct Alternating<'a> {
     pub family: u32,
     /// Time that the comparison may take.
     pub budget: Duration,
+    /// True to use the whole budget, also after every metric is decided.
+    pub whole: bool,
 }
 
 impl Alternating<'_> {
@@ -65,7 +67,7 @@ impl Alternating<'_> {
         let mut comparison = self.comparison(earlier);
         let spent_us = comparison.starts.last().map_or(0, |start| start.end_us);
         let began = world.clock.elapsed();
-        while !is_over(&comparison) && !self.fails_again(&comparison) {
+        while !self.is_over(&comparison) && !self.fails_again(&comparison) {
             let mut start = self.start(&mut comparison, &requests)?;
             start.end_us = spent_us + micros(world.clock.elapsed().saturating_sub(began));
             comparison.starts.push(start);
@@ -90,6 +92,14 @@ impl Alternating<'_> {
             family: self.family,
             budget_us: micros(self.budget),
             starts,
+        }
+    }
+
+    /// True where the budget is spent, or every metric is decided.
+    fn is_over(&self, comparison: &AlternatingComparison) -> bool {
+        match self.whole {
+            true => comparison.starts.last().is_some_and(|s| s.end_us >= comparison.budget_us),
+            false => is_over(comparison),
         }
     }
 

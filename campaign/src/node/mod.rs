@@ -174,6 +174,7 @@ impl Node<'_> {
             planned: [baseline, candidate],
             family: planned.family,
             budget: Duration::from_micros(planned.budget_us),
+            whole: false,
         };
         let mut since_us = earlier.last().map_or(0, |start| start.end_us);
         let lines = &mut self.lines;

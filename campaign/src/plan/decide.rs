@@ -167,7 +167,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
 
 /// Returns the number of release-blocking metrics that alternating comparisons judge in cells with
 /// these scenarios.
-fn family(scenarios: &[ScenarioEntry]) -> u32 {
+pub fn family(scenarios: &[ScenarioEntry]) -> u32 {
     let of = |entry: &ScenarioEntry| {
         alternation::metrics(Some(&entry.scenario.arrival)).filter(|(_, _, gates)| *gates).count()
     };

@@ -5,6 +5,8 @@
 //! however the looks depend on each other), so that looking early costs no error; the last look has
 //! half of it. A metric that is decided at a look stays decided.
 
+use std::fmt;
+
 use schema::alternation::{AlternatingComparison, Start};
 use schema::metric::{Better, METRICS, Metric};
 use schema::scenario::Arrival;
@@ -81,12 +83,50 @@ pub fn metrics(arrival: Option<&Arrival>) -> impl Iterator<Item = (&'static Metr
     })
 }
 
+/// Course of an alternating comparison: what its judgement rests on.
+pub struct Course<'a> {
+    /// Arrival process of the scenario; `None` where it is not known.
+    pub arrival: Option<&'a Arrival>,
+    /// Number of release-blocking metrics among which the error probability is divided.
+    pub family: u32,
+    /// Time that the comparison may take, in microseconds.
+    pub budget_us: u64,
+    /// End of each start in microseconds since the comparison began, in the order of time.
+    pub ends_us: Vec<u64>,
+    /// Number of slices of each start.
+    pub slices: Vec<usize>,
+    /// Log ratios of the metric with this name, one for each of the first so many starts that has
+    /// it.
+    pub log_ratios: &'a dyn Fn(&str, usize) -> Vec<f64>,
+}
+
 /// Judges every metric that the starts have, in the order of tables; none before two starts have
 /// figures.
 pub fn judge(comparison: &AlternatingComparison) -> Vec<Judged> {
-    let reached = looks(comparison);
-    let metrics = metrics(comparison.arrival.as_ref());
-    metrics.filter_map(|metric| of_metric(comparison, &reached, metric)).collect()
+    let starts = &comparison.starts;
+    let slices = |start: &Start| start.alternation.as_ref().map_or(0, |found| found.slices.len());
+    judge_course(&Course {
+        arrival: comparison.arrival.as_ref(),
+        family: comparison.family,
+        budget_us: comparison.budget_us,
+        ends_us: starts.iter().map(|start| start.end_us).collect(),
+        slices: starts.iter().map(slices).collect(),
+        log_ratios: &|name, count| of_starts(&starts[..count], name),
+    })
+}
+
+/// Judges the course of a comparison as [`judge`] judges the comparison.
+pub fn judge_course(course: &Course<'_>) -> Vec<Judged> {
+    let reached = course.looks();
+    metrics(course.arrival).filter_map(|metric| course.judged(&reached, metric)).collect()
+}
+
+/// Estimates every metric of a course from all of its starts and calls none, so that an early call
+/// does not end the series: the intervals are those of the look that the course has reached.
+pub fn at_the_end(course: &Course<'_>) -> Vec<Judged> {
+    let reached = course.looks();
+    let uncalled = metrics(course.arrival).map(|(metric, effect, _)| (metric, effect, false));
+    uncalled.filter_map(|metric| course.judged(&reached, metric)).collect()
 }
 
 /// True where no further start can change a call: every release-blocking metric is decided, or the
@@ -99,42 +139,62 @@ pub fn is_over(comparison: &AlternatingComparison) -> bool {
         || blocking.peek().is_some() && blocking.all(|judged| judged.call != Call::Open)
 }
 
-/// Returns the number of starts behind each look that the comparison has reached. A look is taken
-/// after the first start that ends when the look's share of the budget is spent.
-fn looks(comparison: &AlternatingComparison) -> Vec<usize> {
-    let budget_us = u128::from(comparison.budget_us);
-    let due = |look: usize| {
-        let at_us = budget_us * (look as u128 + 1) / SHARES.len() as u128;
-        let ended = comparison.starts.iter().position(|start| u128::from(start.end_us) >= at_us);
-        ended.map(|index| index + 1)
-    };
-    (0..SHARES.len()).map_while(due).collect()
+impl fmt::Debug for Course<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (starts, budget_us) = (self.ends_us.len(), self.budget_us);
+        let mut course = f.debug_struct("Course");
+        course.field("starts", &starts).field("budget_us", &budget_us).finish_non_exhaustive()
+    }
 }
 
-/// Judges one metric at the looks that are reached, in their order, until one decides it.
-fn of_metric(
-    comparison: &AlternatingComparison,
-    reached: &[usize],
-    (metric, min_effect_pct, gates): (&'static Metric, f64, bool),
-) -> Option<Judged> {
-    let at = |starts: usize, look: usize| {
-        let behind = &comparison.starts[..starts];
-        let logs = of_starts(behind, metric.name);
-        let enough = gates && logs.len() >= STARTS_MIN;
-        let standing = Standing { metric, min_effect_pct, fit: Fit::of(&logs)? };
-        let family = f64::from(comparison.family.max(1));
-        let call = if enough { standing.call(SHARES[look], family) } else { Call::Open };
-        Some(standing.judged(call, gates, SHARES[look], comparison, behind))
-    };
-    let decided = reached.iter().enumerate().filter_map(|(look, starts)| at(*starts, look));
-    let mut decided = decided.filter(|judged| judged.call != Call::Open);
-    decided.next().or_else(|| {
-        // Between two looks nothing is decided, and the interval is that of the look to come.
-        let look = reached.len().min(SHARES.len() - 1);
-        let open = at(comparison.starts.len(), look)?;
-        let call = if reached.len() == SHARES.len() { open.call } else { Call::Open };
-        Some(Judged { call, ..open })
-    })
+impl Course<'_> {
+    /// Returns the number of starts behind each look that the comparison has reached. A look is
+    /// taken after the first start that ends when the look's share of the budget is spent.
+    fn looks(&self) -> Vec<usize> {
+        let budget_us = u128::from(self.budget_us);
+        let due = |look: usize| {
+            let at_us = budget_us * (look as u128 + 1) / SHARES.len() as u128;
+            let ended = self.ends_us.iter().position(|end_us| u128::from(*end_us) >= at_us);
+            ended.map(|index| index + 1)
+        };
+        (0..SHARES.len()).map_while(due).collect()
+    }
+
+    /// Judges one metric at the looks that are reached, in their order, until one decides it.
+    fn judged(
+        &self,
+        reached: &[usize],
+        (metric, min_effect_pct, gates): (&'static Metric, f64, bool),
+    ) -> Option<Judged> {
+        let at = |starts: usize, look: usize| {
+            let logs = (self.log_ratios)(metric.name, starts);
+            let enough = gates && logs.len() >= STARTS_MIN;
+            let standing = Standing { metric, min_effect_pct, fit: Fit::of(&logs)? };
+            let family = f64::from(self.family.max(1));
+            let call = if enough { standing.call(SHARES[look], family) } else { Call::Open };
+            Some(standing.judged(call, gates, SHARES[look], self.extent(starts)))
+        };
+        let decided = reached.iter().enumerate().filter_map(|(look, starts)| at(*starts, look));
+        let mut decided = decided.filter(|judged| judged.call != Call::Open);
+        decided.next().or_else(|| {
+            // Between two looks nothing is decided, and the interval is that of the look to come.
+            let look = reached.len().min(SHARES.len() - 1);
+            let open = at(self.ends_us.len(), look)?;
+            let call = if reached.len() == SHARES.len() { open.call } else { Call::Open };
+            Some(Judged { call, ..open })
+        })
+    }
+
+    /// Returns the extent of the first `starts` starts.
+    fn extent(&self, starts: usize) -> Extent {
+        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        Extent {
+            starts: count(starts),
+            slices: count(self.slices[..starts].iter().sum()),
+            spent_us: self.ends_us[..starts].last().copied().unwrap_or(0),
+            budget_us: self.budget_us,
+        }
+    }
 }
 
 /// Fit of one metric's log ratios, one for each start.
@@ -168,18 +228,9 @@ impl Standing {
         }
     }
 
-    fn judged(
-        &self,
-        call: Call,
-        gates: bool,
-        share: f64,
-        comparison: &AlternatingComparison,
-        behind: &[Start],
-    ) -> Judged {
+    fn judged(&self, call: Call, gates: bool, share: f64, extent: Extent) -> Judged {
         let confidence = 1.0 - 2.0 * INTERVAL * share;
         let (low, high) = self.fit.interval(confidence);
-        let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        let slices = behind.iter().filter_map(|start| start.alternation.as_ref());
         Judged {
             metric: self.metric,
             gates,
@@ -189,12 +240,7 @@ impl Standing {
             interval_pct: (percent(low), percent(high)),
             not_excluded_pct: percent(self.worse().interval(confidence).1.max(0.0)),
             detectable_pct: percent(self.fit.detectable(confidence, POWER)),
-            extent: Extent {
-                starts: count(behind.len()),
-                slices: count(slices.map(|found| found.slices.len()).sum()),
-                spent_us: behind.last().map_or(0, |start| start.end_us),
-                budget_us: comparison.budget_us,
-            },
+            extent,
         }
     }
 }

@@ -10,7 +10,9 @@
 pub mod compare;
 mod covariate;
 mod decision;
+pub mod estimators;
 mod location;
+pub mod replay;
 pub mod text;
 
 use schema::alternation::{
@@ -18,7 +20,7 @@ use schema::alternation::{
 };
 use schema::metric::{METRICS, Metric};
 
-pub use decision::{Call, Judged, is_over, judge, metrics};
+pub use decision::{Call, Course, Judged, at_the_end, is_over, judge, judge_course, metrics};
 pub use location::{hodges_lehmann, interval};
 
 use covariate::{Paired, corrected};
@@ -60,23 +62,37 @@ pub fn measures(name: &str) -> bool {
 /// Returns the log ratios of a metric, candidate over baseline, one for each of `starts` that has it.
 /// Those of slices are locations of pairs that are corrected for steal.
 pub fn of_starts(starts: &[Start], name: &str) -> Vec<f64> {
+    by_start(starts, name).into_iter().flatten().collect()
+}
+
+/// Returns the log ratios of a metric as [`of_starts`] does, with `None` for each of `starts` that
+/// does not have it.
+pub fn by_start(starts: &[Start], name: &str) -> Vec<Option<f64>> {
     if let Some((_, figure)) = OF_SERVER.iter().find(|(known, _)| *known == name) {
         let servers = starts.iter().map(|start| [&start.baseline, &start.candidate]);
-        return servers.filter_map(|servers| log_ratio(servers.map(figure))).collect();
+        return servers.map(|servers| log_ratio(servers.map(figure))).collect();
     }
     let found: Vec<&Alternation> =
         starts.iter().filter_map(|start| start.alternation.as_ref()).collect();
-    of_slices(&found, name)
+    let mut ratios = by_alternation(&found, name).into_iter();
+    let of_start = |start: &Start| start.alternation.as_ref().and_then(|_| ratios.next().flatten());
+    starts.iter().map(of_start).collect()
 }
 
 /// Returns the log ratios of a metric of requests as [`of_starts`] does, one for each of the starts
 /// that has it.
 pub fn of_slices(starts: &[&Alternation], name: &str) -> Vec<f64> {
+    by_alternation(starts, name).into_iter().flatten().collect()
+}
+
+/// Returns the log ratio of a metric of requests in each of `starts`; empty where requests do not
+/// have the metric `name`.
+fn by_alternation(starts: &[&Alternation], name: &str) -> Vec<Option<f64>> {
     if let Some((_, figure)) = OF_START.iter().find(|(known, _)| *known == name) {
         let tails = starts.iter().map(|found| [&found.baseline, &found.candidate]);
-        return tails.filter_map(|tails| log_ratio(tails.map(figure))).collect();
+        return tails.map(|tails| log_ratio(tails.map(figure))).collect();
     }
-    of_pairs(starts, name).iter().filter_map(|pairs| hodges_lehmann(pairs)).collect()
+    of_pairs(starts, name).iter().map(|pairs| hodges_lehmann(pairs)).collect()
 }
 
 /// Returns the log ratios of the pairs of each start, corrected for steal; empty where slices do not
@@ -85,6 +101,11 @@ pub fn of_pairs(starts: &[&Alternation], name: &str) -> Vec<Vec<f64>> {
     let Some((_, figure)) = OF_SLICE.iter().find(|(known, _)| *known == name) else {
         return Vec::new();
     };
+    corrected(&paired(starts, *figure))
+}
+
+/// Returns the log ratios of the pairs of each start with the difference of their steal.
+fn paired(starts: &[&Alternation], figure: fn(&Slice) -> Option<f64>) -> Vec<Vec<Paired>> {
     let paired = |pair: [&Slice; 2]| {
         let [baseline, candidate] = pair.map(covariate::steal);
         let steal =
@@ -92,7 +113,7 @@ pub fn of_pairs(starts: &[&Alternation], name: &str) -> Vec<Vec<f64>> {
         Some(Paired { log_ratio: log_ratio(pair.map(figure))?, steal })
     };
     let of_start = |found: &&Alternation| pairs(found).into_iter().filter_map(paired).collect();
-    corrected(&starts.iter().map(of_start).collect::<Vec<_>>())
+    starts.iter().map(of_start).collect()
 }
 
 /// Returns the figures of a metric of one side, one for each start that has it, in the metric's unit;

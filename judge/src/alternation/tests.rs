@@ -9,7 +9,7 @@ use super::*;
 
 /// Alternation in which the slices of a pair take these times in milliseconds: of the baseline, and
 /// of the candidate.
-fn start(times_ms: &[[u64; 2]]) -> Alternation {
+pub(super) fn start(times_ms: &[[u64; 2]]) -> Alternation {
     let slice = |pair: usize, variant: Side, elapsed_us: u64| Slice {
         pair: u32::try_from(pair).unwrap(),
         variant,
@@ -127,8 +127,8 @@ fn exact(times_us: &[[f64; 2]]) -> Alternation {
 }
 
 fn throughput(found: &AlternatingComparison) -> Judged {
-    let judged = judge(found).into_iter();
-    judged.filter(|judged| judged.metric.name == "output_tokens_per_s").next_back().unwrap()
+    let mut judged = judge(found).into_iter();
+    judged.rfind(|judged| judged.metric.name == "output_tokens_per_s").unwrap()
 }
 
 fn scattered(effect: f64, spread: f64, starts: usize, random: &mut SplitMix64) -> Vec<f64> {
