@@ -24,7 +24,7 @@ const OTHER_TREE: &str = "same";
 /// File with the builds that exist, in the command's folder.
 const KEPT: &str = "builds.json";
 
-/// Build that exists, by the hash of commit, worktree and patch.
+/// Build that exists, by the hash of sources, worktree and patch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct KeptBuild {
     binary: PathBuf,
@@ -54,6 +54,9 @@ pub struct Builder<'a> {
     dir: PathBuf,
     wanted: Wanted,
     release: Release,
+    /// Hashes by which git knows what the engine is built from: a commit that changes nothing of it
+    /// needs no build.
+    sources: String,
 }
 
 impl<'a> Builder<'a> {
@@ -66,7 +69,9 @@ impl<'a> Builder<'a> {
         let Origin::Release(release) = wanted.origin.clone() else {
             return Err(Stop::wrong_use("HEAD is no commit of this clone"));
         };
-        Ok(Self { world, dir: world.places.target("gate-bench"), wanted, release })
+        let git = Git::open(&world.places.root, &world.interrupt)?;
+        let sources = git.text(&["rev-parse", "HEAD:engine", "HEAD:Cargo.toml", "HEAD:Cargo.lock"])?;
+        Ok(Self { world, dir: world.places.target("gate-bench"), wanted, release, sources })
     }
 
     /// Returns the hash of the baseline's commit.
@@ -95,8 +100,8 @@ impl<'a> Builder<'a> {
     }
 
     fn build(&self, tree: &str, change: Option<Change>) -> Result<ServerSpec, Stop> {
-        let (commit, text) = (self.commit(), change.as_ref().map(|change| &change.text));
-        let key = sha256_hex(format!("{commit} {tree} {text:?}").as_bytes());
+        let text = change.as_ref().map(|change| &change.text);
+        let key = sha256_hex(format!("{} {tree} {text:?}", self.sources).as_bytes());
         let path = self.dir.join(KEPT);
         let mut kept: BTreeMap<String, KeptBuild> = match path.is_file() {
             true => serde_json::from_str(&read_text(&path)?).unwrap_or_default(),
