@@ -22,6 +22,8 @@ const FAILED_STARTS: u64 = 2;
 const PAIRS: u32 = 4;
 /// Number of requests in a slice.
 const REQUESTS: u64 = 4;
+/// Memory of a server in bytes.
+const MEMORY_BYTES: f64 = 4e8;
 /// Length of a slice of the baseline in microseconds.
 const SLICE_US: f64 = 200_000.0;
 
@@ -96,7 +98,7 @@ impl InTurns {
         let step = |start: u64| ((start * 7 % 5) as f64 - 2.0) / 2.0;
         let server = |place: u64| StartedServer {
             startup_us: Some(250_000),
-            rss_bytes_max: Some(((400 << 20) as f64 * (1.0 + 0.001 * step(number + place))) as u64),
+            rss_bytes_max: Some((MEMORY_BYTES * (1.0 + 0.001 * step(number + place))) as u64),
             failure: None,
         };
         let speed = self.speed * (1.0 + self.scatter * step(number));
@@ -117,7 +119,7 @@ impl InTurns {
         };
         let speeds = [1.0, speed];
         let pair = |pair: u32| {
-            let order = if pair % 2 == 0 { [0, 1] } else { [1, 0] };
+            let order = if pair.is_multiple_of(2) { [0, 1] } else { [1, 0] };
             let slice = move |(place, side): (u32, usize)| {
                 slice(pair, Side::BOTH[side], u64::from(2 * pair + place), speeds[side])
             };
