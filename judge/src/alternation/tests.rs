@@ -127,8 +127,8 @@ fn exact(times_us: &[[f64; 2]]) -> Alternation {
 }
 
 fn throughput(found: &AlternatingComparison) -> Judged {
-    let judged = judge(found).into_iter();
-    judged.filter(|judged| judged.metric.name == "output_tokens_per_s").next_back().unwrap()
+    let mut judged = judge(found).into_iter();
+    judged.find(|judged| judged.metric.name == "output_tokens_per_s").unwrap()
 }
 
 fn scattered(effect: f64, spread: f64, starts: usize, random: &mut SplitMix64) -> Vec<f64> {

@@ -81,8 +81,9 @@ fn what_was_decided_in_turns_shows_starts_pairs_of_slices_and_time_of_the_budget
     let (_guard, out) = built(&whole());
     let read = |at: &str| fs::read_to_string(out.join(at)).expect("a page");
     let folder = "diff/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c";
-    let page = read(&format!("{folder}/index.md"));
-    let (_, page) = page.split_once("## smollm2-135m-instruct-q4_1").expect("the first model");
+    // A page for each model, since the comparison is long.
+    let page = read(&format!("{folder}/2/index.md"));
+    let (_, page) = page.split_once("## smollm2-135m-instruct-q4_1").expect("the model in turns");
     let (blocking, others) = page.split_once("<summary>Other metrics").expect("both tables");
     assert!(blocking.contains("In turns: both servers were started afresh again and again"));
     assert!(blocking.contains("| Starts | Pairs | Time | Minimum effect |"), "{blocking}");
@@ -107,7 +108,7 @@ fn what_was_decided_in_turns_shows_starts_pairs_of_slices_and_time_of_the_budget
         page.contains("30 starts of both servers, 120 pairs of slices of 4 requests"),
         "{page}"
     );
-    let html = read(&format!("{folder}/index.html"));
+    let html = read(&format!("{folder}/2/index.html"));
     for text in [
         "<small>in turns</small>",
         "n = 6 starts, 24 pairs of slices",
