@@ -1,6 +1,5 @@
-//! The command `gate`, a performance regression test: says within a budget of minutes whether the
-//! working tree, or any candidate, is slower than a baseline. Both are built and compared in turns;
-//! nothing is committed.
+//! The command `gate`: says within a budget of minutes whether the working tree, or any candidate,
+//! is slower than a baseline. Both are built and compared in turns; nothing is committed.
 
 use std::path::PathBuf;
 
