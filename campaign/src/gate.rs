@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use judge::alternation::compare::Gate as Comparison;
-use judge::diff::{junit, report};
+use judge::diff::{junit, report, waivers};
 use schema::alternation::AlternatingComparison;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
@@ -22,9 +22,10 @@ use crate::plan::decide::decide;
 use crate::plan::parse_other_engine;
 use crate::plan::release::{is_name, newest, read_history};
 use crate::publish::finish::campaign_record;
-use crate::publish::write_campaign;
+use crate::publish::{Registry, write_campaign};
 use crate::server_spec::Runtime;
 use crate::stop::{Stop, wrong_use};
+use crate::tools::BENCH;
 use crate::world::World;
 
 /// What a gate compares, and for how long.
@@ -58,7 +59,7 @@ pub struct PreparedGate {
 pub fn run(world: &World, flags: &Gate) -> Result<Exit, Stop> {
     let asked = bench(world, flags);
     check_executor(&asked)?;
-    world.tools.check()?;
+    world.tools.check_for(&[BENCH])?;
     let lock = || Lock::take(&world.places.lock(), world.pid);
     let _lock = (!flags.dry_run).then(lock).transpose()?;
     if flags.resume {
@@ -186,7 +187,12 @@ pub fn finish(
         command: &command,
         comparisons: &record.alternations,
     };
-    let diff = comparison.diff();
+    let mut diff = comparison.diff();
+    // A waiver of the registry accepts a regression or changed outputs here too.
+    let is_event = |path: &str| path.split('/').next() == Some("events");
+    let events = store::load_where(&[&Registry::new(world, &ready.registry).results()], &is_event)?;
+    let unix_s = i64::try_from(world.clock.unix_ms() / 1_000).unwrap_or(i64::MAX);
+    waivers::apply(&mut diff, &events, unix_s);
     world.console.answer(report::text(&diff).trim_end());
     let report = junit::junit(&diff)
         .map_err(|error| wrong_use!("the comparison has no JUnit report: {error}"))?;

@@ -93,6 +93,14 @@ pub struct OutputsCompared {
     pub differ: u64,
 }
 
+impl OutputsCompared {
+    /// Returns the sum of both comparisons.
+    #[must_use]
+    pub const fn with(self, more: Self) -> Self {
+        Self { compared: self.compared + more.compared, differ: self.differ + more.differ }
+    }
+}
+
 /// Slice of an alternation: some requests that one variant answers while the other is frozen.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Slice {

@@ -47,6 +47,8 @@ pub fn and_run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> R
     match program {
         "redline-results" if RENDERING.contains(&verb) => build(shell, &[program, SITE])?,
         "redline-results" => build(shell, &[program])?,
+        // Compiled for each pull request, so only what it needs.
+        "redline-campaign" if verb == "gate" => build(shell, &["redline-bench", program])?,
         // Measurement programs find each other in the folder that they share.
         _ => build(shell, TOOLS)?,
     }

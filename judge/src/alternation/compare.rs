@@ -1,7 +1,7 @@
 //! Alternating comparisons as a comparison of releases: rows with verdicts, the decision, and what a
 //! reader must know beside it.
 
-use schema::alternation::{AlternatingComparison, Contender, Side};
+use schema::alternation::{AlternatingComparison, Contender, OutputsCompared, Side};
 use schema::comparison::{
     CellDiff, Decision, Diff, Outputs, OutputsChange, Row, RunShare, SCHEMA, SideCounts,
 };
@@ -9,6 +9,7 @@ use schema::metric::by_name;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
 use super::{Call, Judged, failures, figures_of, judge, outputs};
+use crate::diff::broad;
 use crate::diff::decision;
 use crate::diff::estimate::log_of;
 use crate::diff::policy::standard;
@@ -42,14 +43,14 @@ impl Gate<'_> {
             candidate: titles(|one| &one.candidate),
             note: note(),
             decision: Decision::default(),
-            outputs: self.comparisons.iter().map(|one| self.outputs(one)).collect(),
+            outputs: self.outputs(),
             waivers: Vec::new(),
             baseline_degraded: RunShare::default(),
             candidate_degraded: RunShare::default(),
             policy: standard().quoted,
             commits: None,
             noise_pct: Default::default(),
-            broad: Vec::new(),
+            broad: broad::of(&cells, &standard().file),
             cells,
             baseline_only: Vec::new(),
             candidate_only: Vec::new(),
@@ -94,31 +95,46 @@ impl Gate<'_> {
         }
     }
 
-    fn outputs(&self, one: &AlternatingComparison) -> Outputs {
-        let found = outputs(one);
-        let change = match (found.compared, found.differ) {
-            // Two engines round differently, and so do two configurations of one.
-            _ if self.is_of_two_engines() => OutputsChange::NotCompared,
-            _ if one.baseline.variant != one.candidate.variant => OutputsChange::NotCompared,
-            (0, _) => OutputsChange::NotCompared,
-            (_, 0) => OutputsChange::Same,
-            _ => OutputsChange::Differ,
-        };
-        let cell = self.cell_of(one);
-        Outputs {
-            engine: cell.engine,
-            hardware: cell.hardware,
-            model: cell.model,
-            config: format!("{}, {}", cell.config, cell.scenario),
-            change,
-            prompts: None,
-            requests: Some(found),
-            agreement: None,
-            reference: None,
-            explanation: None,
-            perplexity: None,
-            unstable: Vec::new(),
+    /// Compares the outputs of each model over all its scenarios.
+    fn outputs(&self) -> Vec<Outputs> {
+        let mut found: Vec<(Cell, OutputsCompared)> = Vec::new();
+        for one in self.comparisons {
+            let cell = Cell { scenario: String::new(), ..self.cell_of(one) };
+            let new = outputs(one);
+            match found.iter_mut().find(|(known, _)| *known == cell) {
+                Some((_, all)) => *all = all.with(new),
+                None => found.push((cell, new)),
+            }
         }
+        // Two engines round differently, and so do two configurations of one.
+        let differs = |one: &AlternatingComparison| one.baseline.variant != one.candidate.variant;
+        let alike = !self.is_of_two_engines() && !self.comparisons.iter().any(differs);
+        found.into_iter().map(|(cell, found)| of_model(cell, found, alike)).collect()
+    }
+}
+
+/// Builds the comparison of one model's outputs; `alike` is true where both variants have to give the
+/// same.
+fn of_model(cell: Cell, found: OutputsCompared, alike: bool) -> Outputs {
+    let change = match (found.compared, found.differ) {
+        _ if !alike => OutputsChange::NotCompared,
+        (0, _) => OutputsChange::NotCompared,
+        (_, 0) => OutputsChange::Same,
+        _ => OutputsChange::Differ,
+    };
+    Outputs {
+        engine: cell.engine,
+        hardware: cell.hardware,
+        model: cell.model,
+        config: cell.config,
+        change,
+        prompts: None,
+        requests: Some(found),
+        agreement: None,
+        reference: None,
+        explanation: None,
+        perplexity: None,
+        unstable: Vec::new(),
     }
 }
 

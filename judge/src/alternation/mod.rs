@@ -139,10 +139,7 @@ pub fn failures(comparison: &AlternatingComparison) -> [u64; 2] {
 /// Adds the comparison of outputs over all starts.
 pub fn outputs(comparison: &AlternatingComparison) -> OutputsCompared {
     let found = comparison.starts.iter().filter_map(|start| start.alternation.as_ref());
-    found.fold(OutputsCompared::default(), |all, found| OutputsCompared {
-        compared: all.compared + found.outputs.compared,
-        differ: all.differ + found.outputs.differ,
-    })
+    found.fold(OutputsCompared::default(), |all, found| all.with(found.outputs))
 }
 
 /// Returns the metrics of requests, which `redline-bench alternate` shows, in the order of tables.
