@@ -75,6 +75,16 @@ fn outputs_that_differ_hold_a_candidate_that_is_as_fast() {
 }
 
 #[test]
+fn outputs_of_a_model_are_compared_over_all_its_scenarios() {
+    let scenario = "ladder-lite-c1@1".to_owned();
+    let other = InTurns { scenario, differ: 1, ..InTurns::default() };
+    let diff = gate(&[InTurns::default().comparison(), other.comparison()]);
+    let [outputs] = &diff.outputs[..] else { panic!("{:?}", diff.outputs) };
+    let found = outputs.requests.map(|found| (found.compared, found.differ));
+    assert_eq!((found, outputs.change), (Some((960, 30)), OutputsChange::Differ));
+}
+
+#[test]
 fn nothing_that_changed_ships_and_says_how_long_it_took() {
     let diff = of(&InTurns::default());
     assert_eq!((diff.decision.verdict, diff.exit()), (DecisionKind::Ship, Exit::Well));
