@@ -242,8 +242,8 @@ pub struct CellDiff {
     pub cell: Cell,
     /// Ids of the campaigns in which both releases ran side by side; empty where they never did.
     pub campaigns: Vec<String>,
-    /// Id of the newest campaign in which both releases ran side by side, whose pairs of runs
-    /// decide the verdicts; null where they never did.
+    /// Id of the newest campaign in which both releases ran side by side, whose alternating
+    /// comparison decides the verdicts, or whose pairs of runs do; null where they never did.
     pub judged: Option<String>,
     /// Numbers of the baseline's runs in the cell, by outcome.
     pub baseline_runs: SideCounts,
@@ -335,11 +335,11 @@ pub struct Row {
     pub verdict: Verdict,
 }
 
-/// Summary of one metric over repeated runs: number, median, smallest, largest and mean value,
-/// and coefficient of variation.
+/// Summary of one metric over repeated runs, or over the starts of a gate: number, median, smallest,
+/// largest and mean value, and coefficient of variation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Summary {
-    /// Number of runs that measured the metric.
+    /// Number of runs, or of starts, that measured the metric.
     pub n: usize,
     /// Median of the metric's values over the runs, in the metric's unit.
     pub median: f64,

@@ -1,4 +1,5 @@
-//! Comparison policies: how many pairs of runs a verdict needs, and with which error rates.
+//! Comparison policies: how long a comparison takes or how many pairs of runs a verdict needs, and
+//! with which error rates.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,8 +27,8 @@ pub struct PolicyFile {
     pub question: String,
     /// Revision of the comparison policy.
     pub rev: u32,
-    /// Number of pairs of runs in the screen of each cell, from 2 to 100, unless the user requests
-    /// another number.
+    /// Number of pairs of runs in the screen of each cell, from 2 to 100, where pairs of runs decide
+    /// because two servers do not fit into memory, unless the user requests another number.
     pub screen_pairs: u32,
     /// Number of pairs of fresh runs with which a cell's suspected changes are confirmed or
     /// refuted, from 2 to 100.
@@ -81,7 +82,8 @@ mod tests {
     use super::*;
 
     const SOUND: &str = "question = \"?\"\nrev = 1\nscreen_pairs = 5\nconfirm_pairs = 8\n\
-                         alternate_s = 300\npairs_min = 3\nalpha = 0.05\nconfidence = 0.95\npower = 0.8\n";
+                         alternate_s = 300\npairs_min = 3\nalpha = 0.05\nconfidence = 0.95\n\
+                         power = 0.8\n";
 
     #[test]
     fn numbers_that_judge_nothing_are_refused() {

@@ -64,15 +64,17 @@ pub struct Verdict {
     /// of slices; 0 where no pairs were compared.
     pub pairs: u32,
     /// Effect in percent: geometric mean of candidate / baseline over the pairs of runs, or over the
-    /// starts of an alternating comparison, minus one; in a cell without pairs, ratio of the geometric means over all usable runs, minus one. Null where
-    /// no ratio can be computed, and for failed requests.
+    /// starts of an alternating comparison, minus one; in a cell without pairs, ratio of the
+    /// geometric means over all usable runs, minus one. Null where no ratio can be computed, and for
+    /// failed requests.
     pub effect_pct: Option<f64>,
     /// t interval of the effect in percent, from the log ratios of the pairs of runs, or of the
-    /// starts of an alternating comparison, at the policy's confidence, such as 95 %; null with
-    /// fewer than two of them or without an effect.
+    /// starts of an alternating comparison, at the policy's confidence, such as 95 %; in an
+    /// alternating comparison, over all its looks together. Null with fewer than two of them or
+    /// without an effect.
     pub interval_pct: Option<(f64, f64)>,
-    /// Two-sided p-value of the hypothesis that there is no effect; null with fewer than two pairs
-    /// or without an effect.
+    /// Two-sided p-value of the hypothesis that there is no effect; null with fewer than two pairs,
+    /// without an effect, or in an alternating comparison.
     pub p: Option<f64>,
     /// One-sided p-value of the confirmation, adjusted by Holm over all suspected changes of the
     /// campaign in the same direction; left out without a confirmation.
@@ -85,7 +87,7 @@ pub struct Verdict {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cliffs_delta: Option<f64>,
     /// Minimum effect of the metric in percent: the screen suspects no smaller effect, and a
-    /// confirmation must measure at least half of this minimum.
+    /// confirmation or an alternating comparison must measure at least half of this minimum.
     pub floor_pct: f64,
     /// Noise in percent: half-width of the confidence interval of the difference between runs of
     /// one and the same release in this campaign. The screen suspects no smaller effect, and a
@@ -93,13 +95,14 @@ pub struct Verdict {
     /// enough to show any, or the metric is not judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise_pct: Option<f64>,
-    /// Minimum detectable effect in percent: the smallest effect that as many pairs with the same
-    /// scatter would show with the power of the policy, such as 80 %; null with fewer than two
-    /// pairs or without an effect.
+    /// Minimum detectable effect in percent: the smallest effect that as many pairs of runs, or
+    /// starts of an alternating comparison, with the same scatter would show with the power of the
+    /// policy, such as 80 %; null with fewer than two of them or without an effect.
     pub mde_pct: Option<f64>,
     /// Conclusion about the metric, such as regressed, improved, unchanged or inconclusive.
     pub verdict: VerdictKind,
-    /// Stage that the judgement of the metric reached: estimate, screen or confirmation.
+    /// Stage that the judgement of the metric reached: estimate, screen, confirmation or alternating
+    /// comparison.
     pub stage: Stage,
     /// Extent of the alternating comparison behind the verdict; left out where the verdict comes
     /// from pairs of runs.

@@ -94,7 +94,7 @@ fn hostile() -> Registry {
     sample::registry(records)
 }
 
-/// The whole made-up registry, with a kernel record.
+/// The whole made-up registry, with its campaign and a kernel record.
 fn whole() -> Registry {
     let records = sample::records();
     let first = &records[0];
@@ -122,6 +122,9 @@ fn whole() -> Registry {
     let mut registry = sample::registry(records);
     let path = "kernels/redline/v0.9.1/hw/x.json".to_owned();
     registry.kernels.push(judge::Stored { path, root: 0, record: kernels });
+    let record = sample::campaign_in_turns();
+    let path = schema::path::of_campaign(&record).expect("a path");
+    registry.campaigns.push(judge::Stored { path, root: 0, record });
     registry
 }
 

@@ -146,7 +146,7 @@ pub fn remarks(one: &AlternatingComparison) -> Vec<String> {
     let requests = found.first().map_or(0, |found| found.slice_requests);
     let spent_us = one.starts.last().map_or(0, |start| start.end_us);
     let mut remarks = vec![format!(
-        "in turns: {} of both servers, {} of slices of {}, {} of {}",
+        "in turns: {} of both servers, {} of slices of {}, {} of a budget of {}",
         plural(one.starts.len(), "start"),
         plural(slices / 2, "pair"),
         plural(usize::try_from(requests).unwrap_or(usize::MAX), "request"),
@@ -292,3 +292,6 @@ fn note() -> String {
      minimum effect, unchanged where the minimum effect is excluded. Intervals hold at every look."
         .to_owned()
 }
+
+#[cfg(test)]
+mod tests;

@@ -128,7 +128,7 @@ fn exact(times_us: &[[f64; 2]]) -> Alternation {
 
 fn throughput(found: &AlternatingComparison) -> Judged {
     let mut judged = judge(found).into_iter();
-    judged.rfind(|judged| judged.metric.name == "output_tokens_per_s").unwrap()
+    judged.find(|judged| judged.metric.name == "output_tokens_per_s").unwrap()
 }
 
 fn scattered(effect: f64, spread: f64, starts: usize, random: &mut SplitMix64) -> Vec<f64> {

@@ -39,7 +39,7 @@ fn seen(visible: &[Visible]) -> Option<String> {
         visible.iter().filter(|visible| visible.range_pct.1 > 0.0).map(part).collect();
     (!parts.is_empty()).then(|| {
         format!(
-            "Smallest changes that these pairs show four times in five, by scenario: {}.",
+            "Smallest changes that this comparison shows four times in five, by scenario: {}.",
             parts.join(", ")
         )
     })

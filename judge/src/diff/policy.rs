@@ -45,7 +45,7 @@ mod tests {
     fn the_numbers_of_a_revision_never_change() {
         let Standard { file, quoted } = standard();
         assert_eq!((file.screen_pairs, file.confirm_pairs, file.alpha), (5, 8, 0.05));
-        expect!["release@1 8b52fe6b"].assert_eq(&format!(
+        expect!["release@2 a2840900"].assert_eq(&format!(
             "{}@{} {}",
             quoted.id,
             quoted.rev,

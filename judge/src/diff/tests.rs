@@ -13,6 +13,7 @@ use super::*;
 use crate::records::{Retraction, Stored};
 
 mod decisions;
+mod in_turns;
 
 fn registry(runs: Vec<RunRecord>) -> Registry {
     let stored =
@@ -532,12 +533,12 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
             .retain(|row| ["output_tokens_per_s", "tpot_us_p50"].contains(&&*row.verdict.metric));
     }
     expect![[r#"
-        v0.9.1 -> v0.9.2
         Inconclusive: a regression of up to 5.8 % of Output tokens in balanced-lite@1 could not be excluded;
           1 of 2 release-blocking metrics is undecided.
+        v0.9.1 -> v0.9.2
         Outputs are the same for 8 fixed prompts.
         Degraded runs: 0 of 5 with v0.9.1 and 0 of 5 with v0.9.2.
-        Smallest changes that these pairs show four times in five, by scenario: Output tokens 1.0 %.
+        Smallest changes that this comparison shows four times in five, by scenario: Output tokens 1.0 %.
 
         redline on cpu-example-simulated-f6m1s1-2c: smollm2-135m-instruct-q4_1, cpu-f32-tp1
         - balanced-lite@1: 5 pairs, interleaved in campaign 01KDVDNJS80000000000000009
@@ -547,9 +548,11 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
         balanced-lite@1
           Output tokens  1330.6/s  1262.8/s  -5.1 %  -5.8 to -4.4 %  suspected, not confirmed
 
-        Policy release@1: a metric is called regressed or improved when a screen of 5 pairs and a
-          confirmation of 8 more, on fresh server starts, agree. The releases run alternately. Figures of
-          different campaigns are shown and not judged.
+        Policy release@2: figures are those of whole runs, in which the releases alternate. What changed is
+          decided in turns: both servers of a start answer slices of the same requests while the other one
+          is frozen. Where a campaign compared no slices, a screen of 5 pairs of runs and a confirmation of
+          8 more, on fresh server starts, have to agree. Figures of different campaigns are shown and not
+          judged.
     "#]].assert_eq(&report::text(&diff));
     expect![[r#"
         <!-- redline diff -->
@@ -559,7 +562,7 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
 
         - Outputs are the same for 8 fixed prompts.
         - Degraded runs: 0 of 5 with v0.9.1 and 0 of 5 with v0.9.2.
-        - Smallest changes that these pairs show four times in five, by scenario: Output tokens 1.0 %.
+        - Smallest changes that this comparison shows four times in five, by scenario: Output tokens 1.0 %.
 
         | scenario | metric | v0.9.1 | v0.9.2 | change | 95 % interval | verdict |
         | --- | ---: | ---: | ---: | ---: | ---: | --- |
@@ -578,6 +581,6 @@ fn the_text_says_what_it_knows_and_what_it_does_not() {
 
         </details>
 
-        Policy release@1: a metric is called regressed or improved when a screen of 5 pairs and a confirmation of 8 more, on fresh server starts, agree. The releases run alternately. Figures of different campaigns are shown and not judged.
+        Policy release@2: figures are those of whole runs, in which the releases alternate. What changed is decided in turns: both servers of a start answer slices of the same requests while the other one is frozen. Where a campaign compared no slices, a screen of 5 pairs of runs and a confirmation of 8 more, on fresh server starts, have to agree. Figures of different campaigns are shown and not judged.
     "#]].assert_eq(&report::markdown(&diff));
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use judge::alternation::compare::minutes;
 use judge::diff::caveats::caveats;
 use judge::diff::grouped::{self, LargeChange, Remark};
 use judge::diff::improvement;
@@ -13,7 +14,7 @@ use judge::summary::Summary;
 use minijinja::{Value, context};
 use schema::canonical::sha256_hex;
 use schema::comparison::{AppliedWaiver, Broad, DecisionKind};
-use schema::verdict::{Cell, Stage, VerdictKind};
+use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
 use super::figure::{self, Figure};
 use super::finding::Tone;
@@ -224,19 +225,20 @@ fn model(pair: &Pair, page: &Target, cells: &[&CellDiff]) -> Value {
     }
 }
 
-/// Builds a table of rows, with the columns that say something about them: the detectable effect
-/// where a release-blocking metric is undecided, Cliff's delta where the runs of both releases
-/// overlap.
+/// Builds a table of rows, with the columns that say something about them: starts and time where a
+/// metric was decided in turns, the detectable effect where a release-blocking metric is undecided,
+/// Cliff's delta where the runs of both releases overlap.
 pub fn table(rows: Vec<&Row>) -> Value {
     let overlaps = |row: &&Row| row.verdict.cliffs_delta.is_some_and(|delta| delta.abs() < 1.0);
     context! {
+        has_turns => rows.iter().any(|row| row.verdict.alternation.is_some()),
         has_detectable => rows.iter().any(|row| detectable(row).is_some()),
         has_delta => rows.iter().any(overlaps),
         rows => rows.into_iter().map(line).collect::<Value>(),
     }
 }
 
-/// Returns the smallest effect, in percent, that as many pairs would have shown, for a
+/// Returns the smallest effect, in percent, that as many pairs or starts would have shown, for a
 /// release-blocking metric that is undecided: beside a verdict it would say nothing.
 fn detectable(row: &Row) -> Option<f64> {
     let undecided = row.gates && row.verdict.verdict == VerdictKind::Inconclusive;
@@ -284,12 +286,19 @@ pub fn line(row: &Row) -> Value {
         // Cliff's delta over the runs of both releases, with its sign.
         delta => or_dash(verdict.cliffs_delta, format::signed_share),
         pairs => verdict.pairs,
+        // Fresh starts of both servers, and the time that was spent until the metric was decided,
+        // of its budget; for metrics that were judged in turns.
+        starts => or_dash(verdict.alternation, |extent| extent.starts.to_string()),
+        spent => or_dash(verdict.alternation, |extent| {
+            format!("{} of {}", minutes(extent.spent_us), minutes(extent.budget_us))
+        }),
         floor => format!("{} %", verdict.floor_pct),
         detectable => or_dash(detectable(row), |pct| format!("{} %", format::half_width(pct))),
         verdict => word,
         // Qualification of the verdict in a word; the waiver itself stands above the tables.
         stage => match verdict.stage {
             Stage::Confirm if verdict.waiver.is_some() => "confirmed, waived",
+            Stage::Alternate if verdict.waiver.is_some() => "in turns, waived",
             _ if verdict.waiver.is_some() => "waived",
             Stage::Estimate => "",
             Stage::Screen if suspected => "suspected, not confirmed",
@@ -383,7 +392,7 @@ fn forest_plot(
     let by_metric = titles.iter().flat_map(|title| rows().filter(move |row| row.title == **title));
     let caption = format!(
         "{} compared with {}; lines are 95 % intervals, the shaded band is the minimum effect. Latencies \
-         and memory are drawn so that less of them is to the right. Filled: confirmed. Red: regressed.",
+         and memory are drawn so that less of them is to the right. Filled: improved. Red: regressed.",
         outside::name(&pair.candidate),
         outside::name(&pair.baseline)
     );
@@ -404,18 +413,27 @@ fn forest_row(page: &Target, row: &Row) -> Option<ForestRow> {
         group: row.title.clone(),
         label: outside::name(&verdict.cell.scenario),
         text: format!("{effect} {word}{waived}"),
-        tip: format!("{effect}, from {interval}; n = {} pairs; {word}{waived}", verdict.pairs),
+        tip: format!("{effect}, from {interval}; {}; {word}{waived}", extent(verdict)),
         better_pct: found.pct,
         interval_pct: found.interval_pct,
         min_effect_pct: verdict.floor_pct,
-        mark: match (verdict.verdict, verdict.stage) {
-            (VerdictKind::Regressed, _) => ForestMark::Worse,
-            (VerdictKind::Improved, Stage::Confirm) => ForestMark::Solid,
+        mark: match verdict.verdict {
+            VerdictKind::Regressed => ForestMark::Worse,
+            VerdictKind::Improved => ForestMark::Solid,
             _ => ForestMark::Hollow,
         },
         page: Some(page.clone()),
         anchor: anchor(row),
     })
+}
+
+/// Formats what an effect is computed from: pairs of runs, or starts and pairs of slices.
+fn extent(verdict: &Verdict) -> String {
+    let pairs = verdict.pairs;
+    match verdict.alternation {
+        None => format!("n = {pairs} pairs"),
+        Some(extent) => format!("n = {} starts, {pairs} pairs of slices", extent.starts),
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fs;
 
 use site::{Catalog, Renderer, pages};
 
-use super::{built_from, own};
+use super::{built, built_from, own, whole};
 
 #[test]
 fn a_comparison_begins_with_its_decision_and_a_waiver_stands_above_the_tables() {
@@ -74,4 +74,53 @@ fn a_release_page_begins_with_the_verdict_and_groups_its_runs() {
     let groups: Vec<&str> = page.lines().filter(|line| line.contains(" runs: ok, ")).collect();
     assert!((1..8).contains(&groups.len()), "{groups:?}");
     assert!(page.matches(".json").count() < 12, "runs are grouped, not listed one by one");
+}
+
+#[test]
+fn what_was_decided_in_turns_shows_starts_pairs_of_slices_and_time_of_the_budget() {
+    let (_guard, out) = built(&whole());
+    let read = |at: &str| fs::read_to_string(out.join(at)).expect("a page");
+    let folder = "diff/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c";
+    // A page for each model, since the comparison is long.
+    let page = read(&format!("{folder}/2/index.md"));
+    let (_, page) = page.split_once("## smollm2-135m-instruct-q4_1").expect("the model in turns");
+    let (blocking, others) = page.split_once("<summary>Other metrics").expect("both tables");
+    assert!(blocking.contains("In turns: both servers were started afresh again and again"));
+    assert!(blocking.contains("| Starts | Pairs | Time | Minimum effect |"), "{blocking}");
+    let output = |scenario: &str| {
+        let start = format!("| {scenario}@1 | Output tokens ");
+        let line = blocking.lines().find(|line| line.starts_with(&start)).expect("a row");
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [starts, pairs, time] = [cells[6], cells[7], cells[8]];
+        format!("{starts}; {pairs}; {time}; {}", cells[cells.len() - 1])
+    };
+    // Three are decided after a fifth of the budget; the one that scatters uses all of it.
+    for (scenario, verdict) in [
+        ("sharegpt-lite", "improved"),
+        ("balanced-lite", "unchanged"),
+        ("thinking-lite", "regressed"),
+    ] {
+        assert_eq!(output(scenario), format!("6; 24; 1 min of 5 min; {verdict} (in turns)"));
+    }
+    assert_eq!(output("long-input-lite"), "30; 120; 5 min of 5 min; inconclusive (in turns)");
+    assert!(!others.split("</details>").next().expect("a table").contains("Starts"));
+    assert!(
+        page.contains("30 starts of both servers, 120 pairs of slices of 4 requests"),
+        "{page}"
+    );
+    let html = read(&format!("{folder}/2/index.html"));
+    for text in [
+        "<small>in turns</small>",
+        "n = 6 starts, 24 pairs of slices",
+        "<td>1 min of 5 min</td>",
+        "5 min of a budget of 5 min",
+    ] {
+        assert!(html.contains(text), "{text} in {html}");
+    }
+    // Pages of the release name the same verdicts.
+    let across = read("r/redline/v0.10.0/index.md");
+    assert!(
+        across.contains("| 1 min of 5 min |") && across.contains("regressed (in turns)"),
+        "{across}"
+    );
 }

@@ -10,15 +10,15 @@ use samples::registry;
 fn main() -> Result<()> {
     let mut arguments = std::env::args_os().skip(1);
     let folder = arguments.next().context("which folder? give it as the argument")?;
-    let records = match arguments.next() {
-        None => registry::records(),
+    let files = match arguments.next() {
+        None => registry::files(),
         Some(count) => {
             let count = count.to_str().and_then(|count| count.parse().ok());
-            registry::many(count.context("the second argument is a number of runs")?)
+            let records = registry::many(count.context("the second argument is a number of runs")?);
+            records.iter().map(registry::file).collect()
         }
     };
-    for record in &records {
-        let (path, text) = registry::file(record);
+    for (path, text) in &files {
         let file = PathBuf::from(&folder).join(path);
         let parent = file.parent().context("a record's path has a folder")?;
         std::fs::create_dir_all(parent)
@@ -26,6 +26,6 @@ fn main() -> Result<()> {
         std::fs::write(&file, text)
             .with_context(|| format!("cannot write `{}`", file.display()))?;
     }
-    println!("{} records in {}", records.len(), PathBuf::from(folder).display());
+    println!("{} records in {}", files.len(), PathBuf::from(folder).display());
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Made-up run records for tests: sound by every rule, and the same bytes on every machine. They
 //! say `simulated`.
 
+pub mod alternation;
 pub mod lab;
 pub mod registry;
 

@@ -1,9 +1,11 @@
 //! A made-up registry for tests and for looking at the pages without one.
 
+use schema::campaign::CampaignRecord;
 use schema::canonical::to_file_text;
 use schema::run::RunRecord;
 use schema::scenario::Arrival;
 
+use crate::alternation::{self, InTurns};
 use crate::{Sample, campaign_id, reseal};
 
 use judge::{Registry, Stored};
@@ -50,6 +52,25 @@ pub fn records() -> Vec<RunRecord> {
         }
     }
     records
+}
+
+/// The campaign in which the last two releases ran. Under each scenario it also asked both servers
+/// of the first model in turns: the later release is faster, as fast, slower, and undecided.
+pub fn campaign_in_turns() -> CampaignRecord {
+    let changes = [(1.31, 0.002), (1.0, 0.002), (0.96, 0.002), (1.0, 0.3)];
+    let turns = SCENARIOS.iter().zip(changes).map(|((scenario, _), (speed, scatter))| {
+        let engine = |release: &str| ("redline".to_owned(), release.to_owned());
+        InTurns {
+            engines: [engine("v0.9.2"), engine("v0.10.0")],
+            scenario: format!("{scenario}@1"),
+            arrival: Arrival::AllAtOnce,
+            speed,
+            scatter,
+            ..InTurns::default()
+        }
+        .comparison()
+    });
+    alternation::campaign(&campaign_id(2), turns.collect())
 }
 
 /// Engines, hardware, models and scenarios of a registry that is made up at size.
@@ -153,8 +174,14 @@ pub fn registry(records: Vec<RunRecord>) -> Registry {
 }
 
 /// Path and text of every file of the made-up registry.
+///
+/// # Panics
+/// A made-up record has no JSON form.
 pub fn files() -> Vec<(String, String)> {
-    records().iter().map(file).collect()
+    let campaign = campaign_in_turns();
+    let path = schema::path::of_campaign(&campaign).expect("a made-up id is a ULID");
+    let text = to_file_text(&campaign).expect("made-up figures are numbers");
+    records().iter().map(file).chain([(path, text)]).collect()
 }
 
 /// Path and text of the file of `record`.

@@ -1,0 +1,181 @@
+//! Tests of alternating comparisons as comparisons of releases: decisions, rows and remarks.
+
+use samples::alternation::InTurns;
+use schema::comparison::DecisionKind;
+use schema::exit::Exit;
+
+use super::*;
+use crate::diff::caveats::caveats;
+use crate::diff::{junit, report};
+
+/// Compares as the command `gate` does.
+fn gate(comparisons: &[AlternatingComparison]) -> Diff {
+    let command = ["cargo", "xtask", "gate"].map(str::to_owned);
+    Gate { campaign: "01A", hardware: "cpu-x", command: &command, comparisons }.diff()
+}
+
+fn of(turns: &InTurns) -> Diff {
+    gate(&[turns.comparison()])
+}
+
+fn row_of<'a>(diff: &'a Diff, metric: &str) -> &'a Row {
+    diff.rows().find(|row| row.verdict.metric == metric).unwrap()
+}
+
+/// Returns the first line of the text for a terminal, where a line that is wrapped counts as one.
+fn first_line(diff: &Diff) -> String {
+    report::text(diff).replace("\n  ", " ").lines().next().unwrap().to_owned()
+}
+
+#[test]
+fn a_slower_candidate_is_held_and_the_first_line_says_by_how_much() {
+    let diff = of(&InTurns { speed: 0.95, ..InTurns::default() });
+    assert_eq!((diff.decision.verdict, diff.exit()), (DecisionKind::Hold, Exit::Worse));
+    let line = first_line(&diff);
+    let said = "Hold: Output tokens of ladder-lite-c4@1 regressed, down 5.0 %; 2 release-blocking metrics \
+                regressed or failed too.";
+    assert_eq!(line, said);
+    let output = row_of(&diff, "output_tokens_per_s");
+    let verdict = &output.verdict;
+    assert_eq!((verdict.verdict, verdict.stage), (VerdictKind::Regressed, Stage::Alternate));
+    assert!((verdict.effect_pct.unwrap() + 5.0).abs() < 0.1, "{verdict:?}");
+    // The first look, after a fifth of the budget: six starts of four pairs.
+    let extent = verdict.alternation.unwrap();
+    assert_eq!((extent.starts, extent.slices, verdict.pairs), (6, 48, 24));
+    assert_eq!((extent.spent_us, extent.budget_us), (60_000_000, 300_000_000));
+    // Figures are those of all starts.
+    assert_eq!(output.baseline.map(|side| (side.n, side.mean.round())), Some((30, 1280.0)));
+    let memory = &row_of(&diff, "rss_bytes_max").verdict;
+    assert_eq!(memory.verdict, VerdictKind::Unchanged);
+    let start = row_of(&diff, "startup_us");
+    assert_eq!((start.gates, start.verdict.stage), (false, Stage::Estimate));
+    let xml = junit::junit(&diff).unwrap();
+    assert!(xml.contains("failures=\"3\"") && xml.contains("tests=\"5\""), "{xml}");
+}
+
+#[test]
+fn the_99th_percentile_of_tpot_blocks_from_a_fifth_on() {
+    for (speed, kind) in [(0.78, VerdictKind::Regressed), (0.96, VerdictKind::Unchanged)] {
+        let diff = of(&InTurns { speed, ..InTurns::default() });
+        let tail = row_of(&diff, "tpot_us_p99");
+        assert_eq!((tail.gates, tail.verdict.verdict), (true, kind), "{speed}");
+        assert_eq!(tail.verdict.floor_pct, 20.0);
+    }
+}
+
+#[test]
+fn outputs_that_differ_hold_a_candidate_that_is_as_fast() {
+    let diff = of(&InTurns { differ: 2, ..InTurns::default() });
+    assert_eq!((diff.decision.verdict, diff.exit()), (DecisionKind::Hold, Exit::Worse));
+    let line = first_line(&diff);
+    assert_eq!(line, "Hold: outputs changed and nothing explains it.");
+    let caveats = caveats(&diff);
+    let said = "Outputs differ in 60 of 480 requests, and nothing explains it.";
+    assert_eq!(caveats[0], said, "{caveats:?}");
+}
+
+#[test]
+fn outputs_of_a_model_are_compared_over_all_its_scenarios() {
+    let scenario = "ladder-lite-c1@1".to_owned();
+    let other = InTurns { scenario, differ: 1, ..InTurns::default() };
+    let diff = gate(&[InTurns::default().comparison(), other.comparison()]);
+    let [outputs] = &diff.outputs[..] else { panic!("{:?}", diff.outputs) };
+    let found = outputs.requests.map(|found| (found.compared, found.differ));
+    assert_eq!((found, outputs.change), (Some((960, 30)), OutputsChange::Differ));
+}
+
+#[test]
+fn nothing_that_changed_ships_and_says_how_long_it_took() {
+    let diff = of(&InTurns::default());
+    assert_eq!((diff.decision.verdict, diff.exit()), (DecisionKind::Ship, Exit::Well));
+    assert_eq!(first_line(&diff), "Ship: no release-blocking metric changed.");
+    assert_eq!(caveats(&diff)[0], "Outputs of all 480 requests are the same.");
+    let said = "in turns: 30 starts of both servers, 120 pairs of slices of 4 requests, 5 min of a budget \
+                of 5 min";
+    assert_eq!(diff.cells[0].remarks, [said]);
+    let text = report::text(&diff);
+    assert!(text.contains("v0.9.1 -> v0.9.2") && !text.contains("pairs, interleaved"), "{text}");
+}
+
+#[test]
+fn what_is_undecided_names_the_largest_regression_that_was_not_excluded() {
+    let diff = of(&InTurns { scatter: 0.3, ..InTurns::default() });
+    assert_eq!(
+        (diff.decision.verdict, diff.exit()),
+        (DecisionKind::Inconclusive, Exit::Inconclusive)
+    );
+    let open =
+        diff.rows().filter(|row| row.gates && row.verdict.verdict == VerdictKind::Inconclusive);
+    let worst = |row: &Row| {
+        let (low, high) = row.verdict.interval_pct.unwrap();
+        if row.better == schema::metric::Better::Higher { -low } else { high }
+    };
+    let bound = open.map(worst).fold(0.0, f64::max);
+    let line = first_line(&diff);
+    let start = format!("Inconclusive: a regression of up to {bound:.0} % of ");
+    assert!(bound > 10.0 && line.starts_with(&start), "{bound}: {line}");
+    assert!(line.contains("in ladder-lite-c4@1 could not be excluded"), "{line}");
+    let verdict = &row_of(&diff, "output_tokens_per_s").verdict;
+    assert_eq!(verdict.alternation.map(|extent| extent.starts), Some(30), "the budget is spent");
+}
+
+#[test]
+fn a_candidate_that_does_not_start_is_a_new_failure() {
+    let diff = of(&InTurns { fails: true, ..InTurns::default() });
+    assert_eq!((diff.decision.verdict, diff.exit()), (DecisionKind::Hold, Exit::Worse));
+    let line = first_line(&diff);
+    let said = "Hold: runs or requests of ladder-lite-c4@1 fail that did not fail before.";
+    assert_eq!(line, said);
+    let row = row_of(&diff, "requests_failed");
+    assert_eq!(row.verdict.verdict, VerdictKind::NewFailure);
+    assert_eq!(diff.cells[0].candidate_runs.requests_failed, 2);
+    let remarks = &diff.cells[0].remarks;
+    let said = "v0.9.2 failed: the server ended before it was ready";
+    assert!(remarks.iter().any(|remark| remark == said), "{remarks:?}");
+}
+
+#[test]
+fn two_engines_are_named_and_their_outputs_are_not_compared() {
+    let engine = |name: &str, release: &str| (name.to_owned(), release.to_owned());
+    let engines = [engine("llama.cpp", "b6000"), engine("redline", "v0.9.2")];
+    let diff = of(&InTurns { engines, differ: 16, speed: 1.2, ..InTurns::default() });
+    assert_eq!((&*diff.baseline, &*diff.candidate), ("llama.cpp b6000", "redline v0.9.2"));
+    assert_eq!(diff.outputs[0].change, OutputsChange::NotCompared);
+    assert_eq!(diff.decision.verdict, DecisionKind::Ship, "{:?}", diff.decision);
+    assert!(first_line(&diff).starts_with("Ship: Output tokens up 20 %"), "{}", first_line(&diff));
+}
+
+#[test]
+fn outputs_of_two_configurations_are_not_compared_and_the_candidate_is_named_by_its_own() {
+    let variant = Some("f16".to_owned());
+    let diff = of(&InTurns { variant, differ: 16, ..InTurns::default() });
+    assert_eq!((&*diff.baseline, &*diff.candidate), ("v0.9.1", "v0.9.2 (f16)"));
+    assert_eq!(diff.outputs[0].change, OutputsChange::NotCompared);
+    assert_eq!(diff.cells[0].cell.config, "f16");
+}
+
+#[test]
+fn a_comparison_that_measured_nothing_is_inconclusive() {
+    let diff = gate(&[]);
+    assert_eq!(diff.exit(), Exit::Inconclusive);
+    assert!(diff.decision.sentence.contains("no scenario was measured"), "{:?}", diff.decision);
+}
+
+#[test]
+fn an_idle_server_that_was_awake_is_remarked() {
+    let mut found = InTurns::default().comparison();
+    for slice in found.starts.iter_mut().filter_map(|start| start.alternation.as_mut()) {
+        slice.slices[0].idle_cpu_us = Some(10);
+    }
+    assert!(
+        remarks(&found).contains(&"the idle server was awake in 12 % of the slices".to_owned())
+    );
+}
+
+#[test]
+fn times_are_formatted_in_minutes_and_seconds() {
+    let cases = [(9_999_999, "9 s"), (60_000_000, "1 min"), (250_000_000, "4 min 10 s")];
+    for (us, text) in cases {
+        assert_eq!(minutes(us), text);
+    }
+}
