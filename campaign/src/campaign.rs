@@ -490,6 +490,8 @@ mod release_bench_tests {
             on_gpu: true,
             cells: vec![cell],
             confirm_pairs: None,
+            alternation_us: None,
+            pairs_because: None,
             inputs: Vec::new(),
             quirks: Vec::new(),
             records: String::new(),

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use judge::alternation::compare::Gate as Comparison;
 use judge::diff::{junit, report};
 use schema::alternation::AlternatingComparison;
+use schema::campaign::CampaignRecord;
 use schema::canonical::to_file_text;
+use schema::comparison::Diff;
 use schema::exit::Exit;
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +16,7 @@ use crate::build::variants::{REDLINE, Wanted, commit, named, working_tree};
 use crate::campaign::{begin, check_executor, latest_unfinished, resume};
 use crate::cli::{Gate, ReleaseBench};
 use crate::executor::journal::{Journal, PreparedCampaign, Reached};
-use crate::executor::{self, job};
+use crate::executor::{self, in_turns, job};
 use crate::files::write_whole;
 use crate::git::Git;
 use crate::lock::Lock;
@@ -159,8 +161,21 @@ pub fn comparisons(
     journal: &Journal,
 ) -> Result<Vec<AlternatingComparison>, Stop> {
     let jobs = journal.state.jobs.iter().filter(|job| job.reached >= Reached::Collected);
-    let found = jobs.map(|job| job::comparison(&job::places(world, ready, &job.planned.key)));
+    let found = jobs.map(|job| in_turns::comparison(&job::places(world, ready, &job.planned.key)));
     Ok(found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
+}
+
+/// Returns what the alternating comparisons in a campaign's record say.
+pub fn diff(record: &CampaignRecord) -> Diff {
+    let words = ["cargo", "xtask"].map(str::to_owned).into_iter();
+    let command: Vec<String> = words.chain(record.command.iter().cloned()).collect();
+    let comparison = Comparison {
+        campaign: &record.id,
+        hardware: &record.hardware,
+        command: &command,
+        comparisons: &record.alternations,
+    };
+    comparison.diff()
 }
 
 /// Writes the comparison of a gate, prints it with the verdict first, and returns its exit code.
@@ -178,15 +193,7 @@ pub fn finish(
     if record.alternations.is_empty() {
         return Err(wrong_use!("no comparison was made"));
     }
-    let command: Vec<String> =
-        ["cargo", "xtask"].map(str::to_owned).into_iter().chain(record.command.clone()).collect();
-    let comparison = Comparison {
-        campaign: &record.id,
-        hardware: &record.hardware,
-        command: &command,
-        comparisons: &record.alternations,
-    };
-    let diff = comparison.diff();
+    let diff = diff(&record);
     world.console.answer(report::text(&diff).trim_end());
     let report = junit::junit(&diff)
         .map_err(|error| wrong_use!("the comparison has no JUnit report: {error}"))?;

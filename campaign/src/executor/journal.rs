@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::ReleaseBench;
 use crate::executor::Handle;
+use crate::executor::in_turns::STARTS;
 use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole};
 use crate::gate::PreparedGate;
 use crate::places::CampaignPlaces;
@@ -445,7 +446,11 @@ impl Journal {
             (Some(_), _) => {
                 "the records are committed; the steps after that are not done".to_owned()
             }
-            (None, 0) => "nothing was recorded".to_owned(),
+            (None, 0) => match self.starts() {
+                0 => "nothing was recorded".to_owned(),
+                1 => "1 finished start of both servers is kept".to_owned(),
+                count => format!("{count} finished starts of both servers are kept"),
+            },
             (None, count) => {
                 let records = if count == 1 { "record lies" } else { "records lie" };
                 format!("nothing was committed; {count} finished {records} in `{staged}`")
@@ -459,6 +464,13 @@ impl Journal {
         } else {
             stop.also(&left)
         }
+    }
+
+    /// Returns the number of finished starts of alternating comparisons.
+    fn starts(&self) -> usize {
+        let files = files_below(&self.places.jobs());
+        let is_start = |path: &&PathBuf| path.parent().is_some_and(|dir| dir.ends_with(STARTS));
+        files.iter().filter(is_start).count()
     }
 }
 

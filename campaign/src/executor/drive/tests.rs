@@ -319,7 +319,7 @@ fn jobs_that_run_at_once_share_the_hours_that_are_left() {
     };
     assert_eq!(share(&journal, &jobs[0]), Some(5.0), "2 of 8 expected hours");
     assert_eq!(share(&journal, &jobs[1]), Some(15.0));
-    let first = job::describe_job(&ready, &jobs[0], &executor, (Some(5.0), false));
+    let first = job::describe_job(&ready, &jobs[0], &executor, (Some(5.0), false), None);
     first.write(&job::places(&world, &ready, &first.key)).unwrap();
     let submitted = Line::Submitted { job: first.key.clone(), handle: Handle("0".to_owned()) };
     journal.note(submitted).unwrap();

@@ -1,0 +1,126 @@
+//! Jobs that make an alternating comparison: the files in which a node keeps it, the share of the
+//! budget that a job gets, and what a later attempt takes over from an earlier one.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use schema::alternation::AlternatingComparison;
+use schema::verdict::Stage;
+
+use crate::executor::job::{Job, Progress, Step, places, read_steps, verified};
+use crate::executor::journal::{Entry, PlannedAlternation, PreparedCampaign, Reached, State};
+use crate::files::{self, FileError, Lines};
+use crate::node::run::time_limit;
+use crate::places::CampaignPlaces;
+use crate::stop::Stop;
+use crate::world::World;
+
+/// Path of the file with a job's alternating comparison, relative to the job's folder.
+pub const COMPARISON: &str = "comparison.json";
+
+/// Folder of the files with the starts of an alternating comparison, in the job's folder.
+pub const STARTS: &str = "starts";
+
+/// Returns the path of the file with a start of an alternating comparison, relative to the job's
+/// folder.
+pub fn start_path(number: usize) -> String {
+    format!("{STARTS}/{number:04}.json")
+}
+
+/// Reads the alternating comparison of a job in the folder `places`; `None` where the job has not
+/// finished one.
+///
+/// # Errors
+/// The step log is invalid, or the file is missing or differs from what the node wrote.
+pub fn comparison(places: &CampaignPlaces) -> Result<Option<AlternatingComparison>, Stop> {
+    let progress = Progress::of(&read_steps(places)?);
+    let file = progress.files.iter().find(|file| file.path == COMPARISON);
+    file.map(|file| verified(&places.dir, file)).transpose()
+}
+
+/// Returns the extent of the alternating comparison that a job makes: its share of the budget that
+/// the stage has left, which faster comparisons before it increase, within `gpu_hours_max`. Earlier
+/// attempts at the job spend its own share, since their starts count. `None` for a job of another
+/// stage.
+pub fn extent(
+    ready: &PreparedCampaign,
+    state: &State,
+    entry: &Entry,
+    gpu_hours_max: Option<f64>,
+) -> Option<PlannedAlternation> {
+    let of_stage = |other: &&Entry| other.stage == Some(Stage::Alternate);
+    let planned = ready.alternation.filter(|_| of_stage(&entry))?;
+    let others = state.jobs.iter().filter(of_stage).filter(|job| !is_retried(job, state));
+    let (ended, open): (Vec<&Entry>, Vec<&Entry>) =
+        others.partition(|job| job.reached >= Reached::Collected);
+    let spent_us: u64 = ended.iter().map(|job| job.wall_us).sum();
+    let left_us = planned.budget_us.saturating_sub(spent_us) / open.len().max(1) as u64;
+    let gpus = if ready.on_gpu { ready.cells[entry.planned.cell].cell.tp } else { 0 };
+    let allowed_us = gpu_hours_max.filter(|_| gpus > 0).map(|hours| us_of(hours, gpus));
+    let budget_us = left_us.min(allowed_us.unwrap_or(u64::MAX));
+    Some(PlannedAlternation { budget_us, ..planned })
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "GPU-hours of a campaign are positive and far below 2^53 microseconds"
+)]
+fn us_of(gpu_hours: f64, gpus: u32) -> u64 {
+    (gpu_hours / f64::from(gpus) * 3.6e9) as u64
+}
+
+/// True where a later attempt at the job's runs is planned.
+fn is_retried(job: &Entry, state: &State) -> bool {
+    let later = |other: &&Entry| other.planned.attempt > job.planned.attempt;
+    state.jobs.iter().filter(later).any(|other| is_same(other, job))
+}
+
+/// True for two attempts at the same runs.
+fn is_same(one: &Entry, other: &Entry) -> bool {
+    let first = |entry: &Entry| entry.planned.runs.first().map(|run| run.run.clone());
+    first(one) == first(other)
+}
+
+/// Copies the starts that the latest earlier attempt at a job has ended into the folder of this one,
+/// so that they are not repeated. Does nothing for a job of another stage, and for one that has begun.
+///
+/// # Errors
+/// A file cannot be read or written, or the earlier attempt's step log is invalid.
+pub fn take_over(
+    world: &World,
+    ready: &PreparedCampaign,
+    state: &State,
+    entry: &Entry,
+) -> Result<(), Stop> {
+    let to = places(world, ready, &entry.planned.key);
+    let earlier = state
+        .jobs
+        .iter()
+        .filter(|other| is_same(other, entry) && other.planned.attempt < entry.planned.attempt);
+    let Some(earlier) = earlier.max_by_key(|other| other.planned.attempt) else { return Ok(()) };
+    if entry.stage != Some(Stage::Alternate) || to.steps().exists() {
+        return Ok(());
+    }
+    let from = places(world, ready, &earlier.planned.key);
+    let starts = Progress::of(&read_steps(&from)?).starts;
+    let (mut lines, _) = Lines::open::<Step>(&to.steps())?;
+    for file in starts {
+        let path = to.dir.join(&file.path);
+        files::make_dir(path.parent().unwrap_or(Path::new(".")))?;
+        fs::copy(from.dir.join(&file.path), &path).map_err(FileError::at("write", &path))?;
+        // The earlier attempt has counted the time.
+        lines.append(&Step::StartEnded { file, said: Vec::new(), wall_us: 0 })?;
+    }
+    Ok(())
+}
+
+/// Returns the time within which the comparison of a job ends: its budget, and a last start that
+/// begins at the end of it, in which each server may take as long to start as it is given, and a pair
+/// of slices as long as two runs.
+pub fn wall_max(job: &Job, planned: &PlannedAlternation) -> Duration {
+    let starting = job.variants.iter().map(|spec| spec.engine.file.launch.timeout_s).sum();
+    let budget = Duration::from_micros(planned.budget_us);
+    budget + Duration::from_secs(starting) + 2 * time_limit(job.cell.scenario.scenario.tier)
+}
