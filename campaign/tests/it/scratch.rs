@@ -189,7 +189,7 @@ impl Scratch {
         let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../suite/policies/release.toml");
         let policy = fs::read_to_string(policy).unwrap();
         // A comparison in turns of the stand-ins takes seconds, not minutes.
-        let policy = policy.replace("alternate_s = 300", "alternate_s = 5");
+        let policy = policy.replace("alternate_s = 300", "alternate_s = 10");
         self.write("suite/policies/release.toml", &policy);
         self.write(
             "suite/targets/cpu.toml",
