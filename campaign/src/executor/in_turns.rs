@@ -3,15 +3,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
 use schema::alternation::AlternatingComparison;
 use schema::verdict::Stage;
 
-use crate::executor::job::{Job, Progress, Step, places, read_steps, verified};
+use crate::executor::job::{Progress, Step, places, read_steps, verified};
 use crate::executor::journal::{Entry, PlannedAlternation, PreparedCampaign, Reached, State};
 use crate::files::{self, FileError, Lines};
-use crate::node::run::time_limit;
 use crate::places::CampaignPlaces;
 use crate::stop::Stop;
 use crate::world::World;
@@ -114,13 +112,4 @@ pub fn take_over(
         lines.append(&Step::StartEnded { file, said: Vec::new(), wall_us: 0 })?;
     }
     Ok(())
-}
-
-/// Returns the time within which the comparison of a job ends: its budget, and a last start that
-/// begins at the end of it, in which each server may take as long to start as it is given, and a pair
-/// of slices as long as two runs.
-pub fn wall_max(job: &Job, planned: &PlannedAlternation) -> Duration {
-    let starting = job.variants.iter().map(|spec| spec.engine.file.launch.timeout_s).sum();
-    let budget = Duration::from_micros(planned.budget_us);
-    budget + Duration::from_secs(starting) + 2 * time_limit(job.cell.scenario.scenario.tier)
 }

@@ -16,7 +16,7 @@ use schema::run::RunRecord;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::executor::in_turns::{self, COMPARISON};
+use crate::executor::in_turns::COMPARISON;
 use crate::executor::journal::{
     Entry, PlannedAlternation, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
 };
@@ -494,9 +494,6 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
 /// its expected time if that is known and shorter, with time for the server's start and for the
 /// node's checks.
 fn wall_max(job: &Job) -> Duration {
-    if let Some(planned) = &job.alternation {
-        return AROUND + in_turns::wall_max(job, planned);
-    }
     let runs = job.runs.iter().map(|run| {
         let start = Duration::from_secs(job.variants[run.variant].engine.file.launch.timeout_s);
         let limit = time_limit(job.cell.scenario.scenario.tier);
@@ -505,7 +502,10 @@ fn wall_max(job: &Job) -> Duration {
             us => start + limit.min(Duration::from_micros(us) * PATIENCE),
         }
     });
-    AROUND + runs.sum::<Duration>()
+    // The last start of a comparison in turns may begin at the end of its budget, and has at least a
+    // slice of each variant, which may be as long as a run.
+    let budget = job.alternation.map_or(Duration::ZERO, |of| Duration::from_micros(of.budget_us));
+    AROUND + budget + runs.sum::<Duration>()
 }
 
 /// Returns the GPU-hours that a job may use; `None` if the campaign has no limit. Where jobs run

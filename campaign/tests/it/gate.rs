@@ -8,7 +8,9 @@ use schema::campaign::CampaignRecord;
 use schema::comparison::{DecisionKind, Diff, OutputsChange};
 use schema::verdict::VerdictKind;
 
-use crate::scratch::{Scratch, is_alive, wait_for};
+use tests::slurm::Cluster;
+
+use crate::scratch::{Ended, Scratch, files_below, is_alive, wait_for};
 
 /// Two releases, within a budget of which the first look is after three seconds.
 const RELEASES: [&str; 6] = ["gate", "v0.9.1", "--candidate", "v0.9.2", "--budget", "15s"];
@@ -158,4 +160,24 @@ fn a_model_that_fits_only_once_is_refused_before_the_first_start() {
     let ended = scratch.run(&RELEASES).expect(4, &["MiB of memory, and", "MiB are free"]);
     assert!(ended.stderr.contains("--baseline VERSION` compares in pairs"), "{}", ended.stderr);
     assert!(scratch.pids("server.pids").is_empty());
+}
+
+#[test]
+fn extra_a_gate_goes_through_a_cluster_and_its_job_has_time_for_the_budget() {
+    let Some(cluster) = Cluster::without_accounting() else { return };
+    let scratch = Scratch::new();
+    scratch.write_slices("0.9.1-0.9.2", 125, SAME);
+    let mut command = scratch.command(&[&RELEASES[..], &["--executor", "slurm"]].concat());
+    let output = command.env("SLURM_CONF", cluster.conf()).output().unwrap();
+    let ended = Ended::of(output).expect(1, &["Compare in turns: tiny, rung-lite"]);
+    assert!(ended.stdout.starts_with("Hold: "), "{}", ended.stdout);
+    let jobs = files_below(&scratch.campaign().join("jobs"));
+    let job = jobs.iter().find(|path| path.ends_with("job.json")).unwrap();
+    let job: serde_json::Value = serde_json::from_str(&fs::read_to_string(job).unwrap()).unwrap();
+    assert_eq!((&job["executor"], &job["gate"]), (&"slurm".into(), &true.into()));
+    assert_eq!(job["alternation"]["budget_us"], 15_000_000);
+    let shown = cluster.run_tool("scontrol", &["--oneliner", "show", "job"]).stdout;
+    // Ten minutes around, a budget of 15 s, and two runs of 20 min with 3 s to start.
+    assert!(shown.contains("TimeLimit=00:51:00"), "{shown}");
+    scratch.commits_nothing();
 }

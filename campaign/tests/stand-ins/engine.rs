@@ -14,7 +14,11 @@ fn main() {
         let at = args.iter().position(|arg| arg == flag).expect("flag");
         args[at + 1].clone()
     };
-    let fixtures = std::env::var("FIXTURES").expect("FIXTURES");
+    // A job on a cluster does not see the tests' own variables.
+    let fixtures = std::env::var("FIXTURES").unwrap_or_else(|_| {
+        let cache = std::env::var("REDLINE_CACHE").expect("REDLINE_CACHE");
+        format!("{}/fixtures", cache.strip_suffix("/cache").expect("a scratch clone's cache"))
+    });
     let mut pids = std::fs::OpenOptions::new()
         .create(true)
         .append(true)

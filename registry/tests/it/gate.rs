@@ -14,21 +14,10 @@ struct Tree {
     dir: TempDir,
 }
 
-/// Stand-in for `cargo`: `release-bench` creates a campaign and exits with `$BENCH`; `diff` exits
-/// with `$DIFF`.
+/// Stand-in for `cargo`, which exits with `$ENDS`.
 const CARGO: &str = r##"#!/bin/sh
 echo "cargo $*" >>calls
-case $2 in
-release-bench)
-    mkdir -p target/campaigns/01B/results/runs/redline/v0.9.2
-    mkdir -p target/campaigns/01B/results/runs/redline/v0.9.3-dev
-    exit "$BENCH"
-    ;;
-diff)
-    echo "<!-- redline diff -->"
-    exit "$DIFF"
-    ;;
-esac
+exit "$ENDS"
 "##;
 
 /// Stand-in for `gh`, which lists the comment `$FOUND` if it is set.
@@ -44,8 +33,6 @@ impl Tree {
         for script in [".ci/gate", ".ci/comment"] {
             tree.write(script, &fs::read_to_string(root.join(script)).unwrap());
         }
-        tree.write("CHANGELOG.md", "# Changelog\n\n## Unreleased\n\n## 0.9.2\n\n## 0.9.1\n");
-        tree.write("target/campaigns/01A/results/runs/redline/v0.9.1/x", "");
         tree.write("bin/cargo", CARGO);
         tree.write("bin/gh", GH);
         for program in ["bin/cargo", "bin/gh"] {
@@ -83,38 +70,16 @@ impl Tree {
 }
 
 #[test]
-fn the_gate_compares_the_tree_with_the_newest_release_and_ends_as_the_comparison_does() {
-    for code in ["0", "1", "3"] {
+fn the_gate_has_its_folder_baseline_and_flags_and_ends_as_the_comparison_does() {
+    for code in ["0", "1", "3", "4"] {
         let tree = Tree::new();
-        let env = [("BENCH", code), ("DIFF", code)];
-        let ended = tree.run(&[".ci/gate", "out", "--repeats", "3"], &env);
-        assert_eq!(ended.to_string(), code);
-        let calls = tree.calls();
-        let calls: Vec<&str> = calls.lines().collect();
-        assert_eq!(
-            calls[0],
-            "cargo xtask release-bench --worktree --baseline v0.9.2 --yes --repeats 3"
-        );
-        assert_eq!(
-            calls[1],
-            "cargo xtask diff v0.9.2 v0.9.3-dev --engine redline \
-             --overlay target/campaigns/01B/results --format md"
-        );
-        assert!(calls[2].ends_with("--format junit") && calls.len() == 3, "{calls:?}");
-        let comment = fs::read_to_string(tree.path("out/diff.md")).unwrap();
-        assert_eq!(comment.trim_end(), MARKER);
-        assert!(tree.path("out/results/runs/redline/v0.9.3-dev").is_dir());
+        let words = [".ci/gate", "out", "v0.9.2", "--budget", "5m"];
+        assert_eq!(tree.run(&words, &[("ENDS", code)]).to_string(), code);
+        assert_eq!(tree.calls(), "cargo xtask gate --out out v0.9.2 --budget 5m\n");
     }
-}
-
-#[test]
-fn a_gate_that_could_not_measure_compares_nothing() {
     let tree = Tree::new();
-    assert_eq!(tree.run(&[".ci/gate", "out"], &[("BENCH", "4"), ("DIFF", "0")]), 4);
-    assert!(!tree.path("out/diff.md").exists() && !tree.calls().contains("diff"));
-    let tree = Tree::new();
-    assert_eq!(tree.run(&[".ci/gate", "out"], &[("BENCH", "0"), ("DIFF", "2")]), 2);
-    assert_ne!(Tree::new().run(&[".ci/gate"], &[]), 0);
+    assert_ne!(tree.run(&[".ci/gate"], &[("ENDS", "0")]), 0);
+    assert_eq!(tree.calls(), "", "without a folder nothing is measured");
 }
 
 #[test]

@@ -168,8 +168,8 @@ const SHORT: [&str; 10] = [
     "rows.json",
 ];
 
-/// Number of arguments of [`SHORT`] that a plan leaves in place.
-const BESIDE_PLAN: usize = 6;
+/// Number of arguments of [`SHORT`] before those that a plan replaces.
+const KEPT_BY_PLAN: usize = 6;
 
 /// Has two servers answer two pairs of slices, and returns the slices.
 fn slices(workspace: &Workspace, servers: [&Exchange; 2], extra: &[&str]) -> Alternation {
@@ -206,7 +206,7 @@ fn a_saved_plan_gives_the_requests_of_its_scenario_and_replaces_it() {
     let from_scenario = slices(&workspace, [&drawn[0], &drawn[1]], &SHORT);
     assert!(workspace.bench().args(PLAN).status().expect("runs").success());
     let planned = [server(Vec::new()), server(Vec::new())];
-    let plan = [&SHORT[..BESIDE_PLAN], &["--plan", "plan.json"]].concat();
+    let plan = [&SHORT[..KEPT_BY_PLAN], &["--plan", "plan.json"]].concat();
     let from_plan = slices(&workspace, [&planned[0], &planned[1]], &plan);
     assert!(from_scenario.scenario.manifest_sha256.is_some());
     assert_eq!(from_plan.scenario, from_scenario.scenario);
