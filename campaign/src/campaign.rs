@@ -21,7 +21,6 @@ use crate::console::about;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
 use crate::executor::{self, Executor, LOCAL, SLURM, job};
-use crate::gate;
 use crate::lab::explore::{self, Explore};
 use crate::lock::Lock;
 use crate::node::run::save_workload;
@@ -31,6 +30,7 @@ use crate::plan::{Plan, PlannedRun, Round, interleave};
 use crate::process::Interrupt;
 use crate::publish::Registry;
 use crate::publish::finish::finish;
+use crate::publish::gate;
 use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 

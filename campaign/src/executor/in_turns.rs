@@ -7,24 +7,14 @@ use std::path::Path;
 use schema::alternation::AlternatingComparison;
 use schema::verdict::Stage;
 
-use crate::executor::job::{Progress, Step, places, read_steps, verified};
-use crate::executor::journal::{Entry, PlannedAlternation, PreparedCampaign, Reached, State};
+use crate::executor::job::{COMPARISON, Progress, Step, places, read_steps, verified};
+use crate::executor::journal::{
+    Entry, Journal, PlannedAlternation, PreparedCampaign, Reached, State,
+};
 use crate::files::{self, FileError, Lines};
 use crate::places::CampaignPlaces;
 use crate::stop::Stop;
 use crate::world::World;
-
-/// Path of the file with a job's alternating comparison, relative to the job's folder.
-pub const COMPARISON: &str = "comparison.json";
-
-/// Folder of the files with the starts of an alternating comparison, in the job's folder.
-pub const STARTS: &str = "starts";
-
-/// Returns the path of the file with a start of an alternating comparison, relative to the job's
-/// folder.
-pub fn start_path(number: usize) -> String {
-    format!("{STARTS}/{number:04}.json")
-}
 
 /// Reads the alternating comparison of a job in the folder `places`; `None` where the job has not
 /// finished one.
@@ -112,4 +102,19 @@ pub fn take_over(
         lines.append(&Step::StartEnded { file, said: Vec::new(), wall_us: 0 })?;
     }
     Ok(())
+}
+
+/// Reads the alternating comparisons that the jobs of a campaign have made, in the order of the
+/// cells.
+///
+/// # Errors
+/// A job's files are missing, damaged or invalid.
+pub fn comparisons(
+    world: &World,
+    ready: &PreparedCampaign,
+    journal: &Journal,
+) -> Result<Vec<AlternatingComparison>, Stop> {
+    let jobs = journal.state.jobs.iter().filter(|job| job.reached >= Reached::Collected);
+    let found = jobs.map(|job| comparison(&places(world, ready, &job.planned.key)));
+    Ok(found.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
 }

@@ -16,7 +16,6 @@ use schema::run::RunRecord;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::executor::in_turns::COMPARISON;
 use crate::executor::journal::{
     Entry, PlannedAlternation, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
 };
@@ -24,7 +23,7 @@ use crate::executor::{Executor, JobSpec};
 use crate::files::{self, FileError, files_below, read_lines, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
 use crate::node::run::time_limit;
-use crate::places::CampaignPlaces;
+use crate::places::{CampaignPlaces, STARTS};
 use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
 use crate::publish::write_run;
@@ -222,6 +221,15 @@ impl Done {
     }
 }
 
+/// Path of the file with a job's alternating comparison, relative to the job's folder.
+pub const COMPARISON: &str = "comparison.json";
+
+/// Returns the path of the file with a start of an alternating comparison, relative to the job's
+/// folder.
+pub fn start_path(number: usize) -> String {
+    format!("{STARTS}/{number:04}.json")
+}
+
 /// Returns the path of a run's record relative to the job's folder.
 pub fn record_path(run: &str) -> String {
     format!("runs/{run}.json")
@@ -319,7 +327,7 @@ fn unsound(what: String) -> Stop {
 
 /// Copies the records of a job's finished blocks into the staged results; returns the job's
 /// progress and the ids of the copied runs. An alternating comparison has no records of runs: its
-/// file is checked, and [`comparison`](super::in_turns::comparison) reads it.
+/// file is checked, and `in_turns` reads it.
 ///
 /// # Errors
 /// The step log or the final report is invalid; a record file is missing, is not in the step log,

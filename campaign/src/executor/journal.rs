@@ -14,10 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::ReleaseBench;
 use crate::executor::Handle;
-use crate::executor::in_turns::STARTS;
 use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole};
-use crate::gate::PreparedGate;
-use crate::places::CampaignPlaces;
+use crate::places::{CampaignPlaces, STARTS};
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
 use crate::plan::{Cell, Plan, PlannedRun, Variant};
@@ -476,6 +474,13 @@ impl Journal {
 
 fn path(places: &CampaignPlaces) -> PathBuf {
     places.dir.join("journal.jsonl")
+}
+
+/// Facts about a gate that its campaign's journal keeps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PreparedGate {
+    /// Folder for the comparison.
+    pub out: PathBuf,
 }
 
 /// Facts about a lab that its campaign's journal keeps from the plan to the end.

@@ -26,9 +26,9 @@ use schema::exit::Exit;
 use schema::run::{Gpu, HardwareFacts, RunRecord, Status, ValidityVerdict};
 
 use crate::cli::NodeFlags;
-use crate::executor::in_turns::{COMPARISON, start_path};
 use crate::executor::job::{
-    Done, FileFact, Job, NodeEnd, Progress, Step, record_path, verified, write_json,
+    COMPARISON, Done, FileFact, Job, NodeEnd, Progress, Step, record_path, start_path, verified,
+    write_json,
 };
 use crate::executor::journal::PlannedAlternation;
 use crate::executor::local::GO;

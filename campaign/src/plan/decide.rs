@@ -8,12 +8,12 @@ use judge::alternation;
 use schema::run::HardwareFacts;
 use schema::target::Target;
 
+use crate::build::contenders;
 use crate::build::variants::{self, Wanted};
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::ReleaseBench;
 use crate::executor::LOCAL;
 use crate::executor::journal::{PlannedAlternation, PreparedCampaign};
-use crate::gate;
 use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
@@ -164,7 +164,7 @@ fn stages(
     let compares = flags.baseline.is_some();
     let policy = world.catalog.policy(POLICY)?;
     let budget_us = match &flags.gate {
-        Some(asked) => asked.budget_us,
+        Some(request) => request.budget_us,
         None => u64::from(policy.alternate_s) * 1_000_000 * scenarios.len() as u64,
     };
     let second = (compares && !flags.no_confirm) || flags.gate.is_some();
@@ -192,7 +192,7 @@ fn variants_of(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<V
             let probe = ask_running(world, url, engine)?;
             Ok(vec![variants::running(engine, probe, flags.release.as_deref())?])
         }
-        (None, Some(asked)) => gate::variants(world, asked, flags.container),
+        (None, Some(request)) => contenders::variants(world, request, flags.container),
         (None, None) => variants::wanted(world, flags, engine),
     }
 }

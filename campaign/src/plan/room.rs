@@ -10,7 +10,7 @@ use crate::inputs::Obtained;
 use crate::node::hardware::Machine;
 
 /// Memory of a server on a processor beside its weights, in bytes: KV cache, activations and code.
-const BESIDE_WEIGHTS: u64 = 1 << 30;
+const NOT_WEIGHTS: u64 = 1 << 30;
 /// Memory of a server on a processor, as a multiple of the size of its weights: weights may be
 /// repacked for the kernels while the file is mapped.
 const PER_WEIGHTS: u64 = 2;
@@ -57,7 +57,7 @@ fn on_one_gpu(weights: Option<u64>, tp: u32, memory: u64) -> Room {
 }
 
 fn in_memory(weights: u64, available: Option<u64>) -> Room {
-    let needed = 2 * (PER_WEIGHTS * weights + BESIDE_WEIGHTS);
+    let needed = 2 * (PER_WEIGHTS * weights + NOT_WEIGHTS);
     match available {
         Some(available) if needed > available => {
             let (needed, available) = (needed >> 20, available >> 20);

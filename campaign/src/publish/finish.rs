@@ -20,11 +20,11 @@ use schema::run::{RunRecord, ValidityVerdict};
 use schema::verdict::Verdict;
 use serde_json::Value;
 
+use crate::executor::in_turns::comparisons;
 use crate::executor::journal::{Journal, Line, PreparedCampaign};
-use crate::gate;
 use crate::node::record::is_bad;
 use crate::plan::Plan;
-use crate::publish::{Registry, write_campaign};
+use crate::publish::{Registry, in_turns, write_campaign};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -98,7 +98,7 @@ fn finish_in_turns(
     record: &CampaignRecord,
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let found = gate::diff(record);
+    let found = in_turns(record);
     let commit = publish(world, ready, &[], None, journal)?;
     world.console.answer(report::text(&found).trim_end());
     match commit {
@@ -262,7 +262,7 @@ pub fn campaign_record(
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
         },
-        alternations: gate::comparisons(world, ready, journal)?,
+        alternations: comparisons(world, ready, journal)?,
         absent: BTreeMap::new(),
     })
 }

@@ -11,12 +11,12 @@ use schema::run::HardwareFacts;
 
 use crate::campaign::conclude;
 use crate::cli::Ingest;
+use crate::executor::in_turns::comparisons;
 use crate::executor::job::{self, Job, check, collect};
 use crate::executor::journal::{
     Journal, Line, PlannedJob, PreparedCampaign, Reached, RecordedHardware,
 };
 use crate::files::{self, FileError, files_below};
-use crate::gate;
 use crate::lock::Lock;
 use crate::places::CampaignPlaces;
 use crate::plan::release::is_development;
@@ -70,7 +70,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
         take(&mut journal, dir, job)?;
     }
     let records = job::records(&places.staged())?;
-    let compared = gate::comparisons(world, &ready, &journal)?;
+    let compared = comparisons(world, &ready, &journal)?;
     if records.is_empty() && compared.is_empty() {
         return Err(wrong_use!("no block of campaign {campaign} was finished")
             .with_hint("`release-bench --resume` continues it where it was started"));
