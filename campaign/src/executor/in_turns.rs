@@ -8,11 +8,10 @@ use schema::alternation::AlternatingComparison;
 use schema::verdict::Stage;
 
 use crate::executor::job::{COMPARISON, Progress, Step, places, read_steps, verified};
-use crate::executor::journal::{
-    Entry, Journal, PlannedAlternation, PreparedCampaign, Reached, State,
-};
+use crate::executor::journal::{Entry, Journal, PreparedCampaign, Reached, State};
 use crate::files::{self, FileError, Lines};
 use crate::places::CampaignPlaces;
+use crate::plan::PlannedAlternation;
 use crate::stop::Stop;
 use crate::world::World;
 

@@ -17,15 +17,15 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::journal::{
-    Entry, PlannedAlternation, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
+    Entry, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
 };
 use crate::executor::{Executor, JobSpec};
 use crate::files::{self, FileError, files_below, read_lines, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
 use crate::node::run::time_limit;
 use crate::places::{CampaignPlaces, STARTS};
-use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
+use crate::plan::{PlannedAlternation, PlannedRun};
 use crate::publish::write_run;
 use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::{Stop, wrong_use};

@@ -18,7 +18,7 @@ use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole}
 use crate::places::{CampaignPlaces, STARTS};
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
-use crate::plan::{Cell, Plan, PlannedRun, Variant};
+use crate::plan::{Cell, Plan, PlannedAlternation, PlannedRun, Variant};
 use crate::publish::Named;
 use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::Stop;
@@ -184,18 +184,6 @@ fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
     files::make_dir(dir)?;
     write_whole(&to, read_text(file)?.as_bytes())?;
     Ok(to)
-}
-
-/// Extent of alternating comparisons.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlannedAlternation {
-    /// Time that they may take, in microseconds.
-    pub budget_us: u64,
-    /// Number of release-blocking metrics that they judge in all cells of the campaign.
-    pub family: u32,
-    /// Share of a GPU's memory, in percent, that each of the two servers may use; `None` on a
-    /// processor.
-    pub memory_percent: Option<u32>,
 }
 
 /// Hardware facts of a machine, in the form in which journals and the `job.json` of jobs store

@@ -30,7 +30,6 @@ use crate::executor::job::{
     COMPARISON, Done, FileFact, Job, NodeEnd, Progress, Step, record_path, start_path, verified,
     write_json,
 };
-use crate::executor::journal::PlannedAlternation;
 use crate::executor::local::GO;
 use crate::files::{self, FileError, Lines, size};
 use crate::lock::Lock;
@@ -39,8 +38,8 @@ use crate::node::calibration::{Calibration, History};
 use crate::node::hardware::Machine;
 use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
-use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
+use crate::plan::{PlannedAlternation, PlannedRun};
 use crate::process::{self, ProcessError, attempted, micros};
 use crate::server_spec::container_name;
 use crate::stop::{Stop, wrong_use};

@@ -13,7 +13,6 @@ use crate::build::variants::{self, Wanted};
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::ReleaseBench;
 use crate::executor::LOCAL;
-use crate::executor::journal::{PlannedAlternation, PreparedCampaign};
 use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
@@ -21,14 +20,14 @@ use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
 use crate::plan::room::{self, Room};
 use crate::plan::target;
-use crate::plan::{self, Cell, Plan, Round};
+use crate::plan::{self, Cell, Plan, PlannedAlternation, Round};
 use crate::server_spec::ReadyCell;
-use crate::stop::{Stop, environment, wrong_use};
+use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
 /// Id of the comparison policy that says how many pairs of runs the screening and confirmation
 /// stages of a comparison of releases plan in a cell.
-const POLICY: &str = "release";
+pub const POLICY: &str = "release";
 /// Hardware id of a server that does not run on this machine (`--url`).
 const ELSEWHERE: &str = "remote";
 
@@ -173,7 +172,7 @@ fn stages(
             Some(PlannedAlternation { budget_us, family: family(scenarios), memory_percent }),
             None,
         ),
-        Some(Room::One { said }) if flags.gate.is_some() => return Err(no_room(&said)),
+        Some(Room::One { said }) if flags.gate.is_some() => return Err(room::none(&said)),
         Some(Room::One { said }) => (None, Some(said)),
         None => (None, None),
     };
@@ -225,40 +224,6 @@ fn room_in_cache(
         }
     }
     Ok(found)
-}
-
-/// Changes the plan of the second stage where the fetched models turn out to leave no room for two
-/// servers: pairs of runs then confirm what the first stage suspects.
-///
-/// # Errors
-/// A gate has no room, or the policy's file is missing or invalid.
-pub fn fit(world: &World, ready: &mut PreparedCampaign) -> Result<(), Stop> {
-    let Some(planned) = &mut ready.alternation else { return Ok(()) };
-    // The nodes of a cluster have other memory than this machine.
-    if ready.executor != LOCAL {
-        return Ok(());
-    }
-    let machine = hardware::detect(world)?;
-    for cell in &ready.cells {
-        match room::of(&cell.model, cell.cell.tp, &machine, ready.on_gpu) {
-            Room::Both { memory_percent } => planned.memory_percent = memory_percent,
-            Room::One { said } if ready.gate.is_some() => return Err(no_room(&said)),
-            Room::One { said } => {
-                world.console.note(&format!("{said}: pairs of runs decide instead"));
-                ready.alternation = None;
-                ready.confirm_pairs = Some(world.catalog.policy(POLICY)?.confirm_pairs);
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
-}
-
-fn no_room(said: &str) -> Stop {
-    environment!("{said}").with_hint(
-        "`cargo xtask release-bench --worktree --baseline VERSION` compares in pairs of starts, one \
-         server at a time",
-    )
 }
 
 /// Summarizes each cell for the printed plan, once per engine, with an estimate from the registry's

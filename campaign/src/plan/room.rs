@@ -8,6 +8,7 @@ use procfs::{Current, Meminfo};
 use crate::files::{files_below, size};
 use crate::inputs::Obtained;
 use crate::node::hardware::Machine;
+use crate::stop::{Stop, environment};
 
 /// Memory of a server on a processor beside its weights, in bytes: KV cache, activations and code.
 const NOT_WEIGHTS: u64 = 1 << 30;
@@ -40,6 +41,14 @@ pub fn of(model: &Obtained, tp: u32, machine: &Machine, on_gpu: bool) -> Room {
         // Random weights have no file, and such models are made small for tests on a processor.
         (false, _) => in_memory(weights.unwrap_or(0), available_bytes()),
     }
+}
+
+/// Builds the error of a gate whose two servers do not fit, for the reason in `said`.
+pub fn none(said: &str) -> Stop {
+    environment!("{said}").with_hint(
+        "`cargo xtask release-bench --worktree --baseline VERSION` compares in pairs of starts, one \
+         server at a time",
+    )
 }
 
 fn on_one_gpu(weights: Option<u64>, tp: u32, memory: u64) -> Room {
