@@ -154,6 +154,23 @@ fn a_failed_request_is_counted_in_its_slice_and_a_server_that_cannot_be_frozen_i
     assert!(stderr(&output).contains("baseline"), "{}", stderr(&output));
 }
 
+/// The campaign reads from the message whose fault it was.
+#[test]
+fn a_warm_up_that_fails_names_its_side() {
+    let workspace = Workspace::new();
+    let events = Answer::events(vec![Scripted::text(0, "{}")]);
+    // Two requests find the route.
+    let when = When { index: Some(2), ..When::default() };
+    let failing = Answer { when, status: 500, framing: Framing::Length, ..events };
+    let (baseline, candidate) = (server(Vec::new()), server(vec![failing]));
+    let mut command = alternate(&workspace, &url(&baseline), &url(&candidate));
+    let output = command.args(["--pairs", "2", "--out", "slices.json"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.lines().any(|line| line.starts_with("error: candidate: ")), "{said}");
+    assert!(!workspace.path("slices.json").exists());
+}
+
 /// Arguments by which both servers get the requests of the short scenario as token ids.
 const SHORT: [&str; 10] = [
     "--baseline-engine",
