@@ -21,16 +21,17 @@ use crate::console::about;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
 use crate::executor::{self, Executor, LOCAL, SLURM, job};
-use crate::gate;
 use crate::lab::explore::{self, Explore};
 use crate::lock::Lock;
 use crate::node::run::save_workload;
 use crate::plan::brief::Brief;
-use crate::plan::decide::{Decided, decide, fit, ready_cells};
+use crate::plan::decide::{Decided, decide, ready_cells};
+use crate::plan::fit::fit;
 use crate::plan::{Plan, PlannedRun, Round, interleave};
 use crate::process::Interrupt;
 use crate::publish::Registry;
 use crate::publish::finish::finish;
+use crate::publish::gate;
 use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
@@ -490,6 +491,8 @@ mod release_bench_tests {
             on_gpu: true,
             cells: vec![cell],
             confirm_pairs: None,
+            alternation_us: None,
+            pairs_because: None,
             inputs: Vec::new(),
             quirks: Vec::new(),
             records: String::new(),

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::executor::LOCAL;
-use crate::gate::Asked;
 use crate::server_spec::Runtime;
 
 /// Build releases of an engine, measure them, and record the results.
@@ -196,7 +195,7 @@ pub struct ReleaseBench {
     pub uncommitted: bool,
     /// What a gate compares; `None` for every other campaign.
     #[arg(skip)]
-    pub gate: Option<Asked>,
+    pub gate: Option<GateRequest>,
     #[command(flatten)]
     pub inputs: Inputs,
 }
@@ -243,6 +242,20 @@ pub struct Gate {
     pub dry_run: bool,
     #[command(flatten)]
     pub inputs: Inputs,
+}
+
+/// What a gate compares, and for how long.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GateRequest {
+    /// Baseline as the user named it; `None` for the newest release.
+    pub baseline: Option<String>,
+    /// Candidate as the user named it; `None` for the working tree.
+    pub candidate: Option<String>,
+    /// Name and flags of the candidate's variant.
+    pub variant: Option<(String, Vec<String>)>,
+    pub budget_us: u64,
+    /// Folder for the comparison.
+    pub out: PathBuf,
 }
 
 #[derive(Debug, Args)]

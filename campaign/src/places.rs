@@ -62,6 +62,9 @@ impl Places {
     }
 }
 
+/// Folder of the files with the starts of an alternating comparison, in its job's folder.
+pub const STARTS: &str = "starts";
+
 /// Paths inside the folder of a campaign, or of one of its jobs. A campaign's `results/` is laid
 /// out like the registry, so that the same tools read records that are never committed.
 #[derive(Debug, Clone)]

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use campaign::node::alternation::Alternating;
+use campaign::node::alternation::{Alternating, Until};
 use campaign::places::CampaignPlaces;
 use campaign::plan::PlannedRun;
 use campaign::process::micros;
@@ -247,7 +247,16 @@ impl Bench<'_> {
         let places = CampaignPlaces::at(&world.places.target("gate-bench/trials").join(&id));
         let mut comparisons: Vec<AlternatingComparison> = Vec::new();
         let mut scenarios: Vec<(u64, Vec<Judged>)> = Vec::new();
+        // A planted change is found by its first call; what follows would not change the rate.
+        let until = match (self.whole, kind.worse.is_empty()) {
+            (true, _) => Until::Spent,
+            (false, true) => Until::Decided,
+            (false, false) => Until::Worse(&kind.worse),
+        };
         for (index, cell) in self.cells.iter().enumerate() {
+            if !self.whole && Outcome::of(&scenarios, &kind.worse).found_us.is_some() {
+                break;
+            }
             let spent_us: u64 = scenarios.iter().map(|(us, _)| us).sum();
             let open = (self.cells.len() - index) as u64;
             let left = self.budget_us.saturating_sub(spent_us) / open;
@@ -260,7 +269,7 @@ impl Bench<'_> {
                 planned: [&planned[0], &planned[1]],
                 family: self.family,
                 budget: Duration::from_micros(left),
-                whole: self.whole,
+                until,
             };
             let comparison = alternating.carry_out(Vec::new(), &mut |comparison| {
                 world.console.passing(&text::passing(comparison));

@@ -2,6 +2,7 @@
 //! own files, compiles its engine with the locked dependencies, and keeps the binary under its
 //! hash. The submodules build or find the programs of rival engines.
 
+pub mod contenders;
 pub mod source;
 pub mod variants;
 

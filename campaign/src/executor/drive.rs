@@ -11,6 +11,7 @@ use schema::exit::Exit;
 use schema::run::{Failure, FailureClass, Phase};
 use schema::verdict::Stage;
 
+use crate::executor::in_turns;
 use crate::executor::job::{self, Done, NodeEnd, check, collect, read_steps};
 use crate::executor::journal::{Entry, Journal, Line, PlannedJob, PreparedCampaign, Reached};
 use crate::executor::stage_log::StageLog;
@@ -196,9 +197,10 @@ impl<'a> Drive<'a> {
             job::budget(self.world, self.ready, &self.journal.state, (planned, self.executor))?;
         // Only a user at a terminal reads progress lines; in a log file they would be noise.
         let watched = self.world.console.is_live();
-        let alternation = job::alternation(self.ready, &self.journal.state, job, budget);
+        let alternation = in_turns::extent(self.ready, &self.journal.state, job, budget);
         let description =
             job::describe_job(self.ready, planned, self.executor, (budget, watched), alternation);
+        in_turns::take_over(self.world, self.ready, &self.journal.state, job)?;
         description.write(places)?;
         log.skip(key, &read_steps(places)?);
         let submitted = self.executor.submit(&job::spec(self.world, &description, planned, places));
@@ -273,6 +275,12 @@ impl<'a> Drive<'a> {
                 Next::Again { said } => {
                     self.world.console.note(&format!("{said}; the rest of the job is retried"));
                     self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
+                }
+                // A comparison has no records of runs that could say so; its starts are kept.
+                Next::Failed { said, .. } if job.stage == Some(Stage::Alternate) => {
+                    self.plan_again(job, left, None)?;
+                    stopped =
+                        Some(environment!("the comparison in turns was not finished: {said}"));
                 }
                 Next::Failed { class, said } => {
                     for run in &left {

@@ -13,20 +13,19 @@ use schema::alternation::AlternatingComparison;
 use schema::canonical::{record_sha256, sha256_hex};
 use schema::exit::Exit;
 use schema::run::RunRecord;
-use schema::verdict::Stage;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::executor::journal::{
-    Entry, PlannedAlternation, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
+    Entry, PlannedJob, PreparedCampaign, Reached, RecordedHardware, State,
 };
 use crate::executor::{Executor, JobSpec};
 use crate::files::{self, FileError, files_below, read_lines, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
 use crate::node::run::time_limit;
-use crate::places::CampaignPlaces;
-use crate::plan::PlannedRun;
+use crate::places::{CampaignPlaces, STARTS};
 use crate::plan::brief::gpu_hours;
+use crate::plan::{PlannedAlternation, PlannedRun};
 use crate::publish::write_run;
 use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::{Stop, wrong_use};
@@ -75,6 +74,9 @@ pub struct Job {
     /// `None` for a job that carries out its runs one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternation: Option<PlannedAlternation>,
+    /// True for a job of a gate, whose results are never recorded.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gate: bool,
 }
 
 impl Job {
@@ -225,7 +227,7 @@ pub const COMPARISON: &str = "comparison.json";
 /// Returns the path of the file with a start of an alternating comparison, relative to the job's
 /// folder.
 pub fn start_path(number: usize) -> String {
-    format!("starts/{number:04}.json")
+    format!("{STARTS}/{number:04}.json")
 }
 
 /// Returns the path of a run's record relative to the job's folder.
@@ -325,7 +327,7 @@ fn unsound(what: String) -> Stop {
 
 /// Copies the records of a job's finished blocks into the staged results; returns the job's
 /// progress and the ids of the copied runs. An alternating comparison has no records of runs: its
-/// file is checked, and [`comparison`] reads it.
+/// file is checked, and `in_turns` reads it.
 ///
 /// # Errors
 /// The step log or the final report is invalid; a record file is missing, is not in the step log,
@@ -355,17 +357,6 @@ pub fn collect(places: &CampaignPlaces, staged: &Path) -> Result<(Progress, Vec<
 
 fn other_file(path: &Path, what: &str) -> Stop {
     unsound(format!("`{}` is not the file that its node wrote: {what}", path.display()))
-}
-
-/// Reads the alternating comparison of a job in the folder `places`; `None` where the job has not
-/// finished one.
-///
-/// # Errors
-/// The step log is invalid, or the file is missing or differs from what the node wrote.
-pub fn comparison(places: &CampaignPlaces) -> Result<Option<AlternatingComparison>, Stop> {
-    let progress = Progress::of(&read_steps(places)?);
-    let file = progress.files.iter().find(|file| file.path == COMPARISON);
-    file.map(|file| verified(&places.dir, file)).transpose()
 }
 
 /// Reads a file that a node has written below `dir`, after checking its size and SHA-256 against
@@ -477,37 +468,8 @@ pub fn describe_job(
         gpu_hours_max,
         expected_us: ready.each_us[planned.cell].clone(),
         alternation,
+        gate: ready.gate.is_some(),
     }
-}
-
-/// Returns the extent of the alternating comparison that a job makes: its share of the budget that
-/// the stage has left, which faster comparisons before it increase, within `gpu_hours_max`. `None`
-/// for a job of another stage.
-pub fn alternation(
-    ready: &PreparedCampaign,
-    state: &State,
-    entry: &Entry,
-    gpu_hours_max: Option<f64>,
-) -> Option<PlannedAlternation> {
-    let of_stage = |other: &&Entry| other.stage == Some(Stage::Alternate);
-    let planned = ready.alternation.filter(|_| of_stage(&entry))?;
-    let (ended, open): (Vec<&Entry>, Vec<&Entry>) =
-        state.jobs.iter().filter(of_stage).partition(|job| job.reached >= Reached::Collected);
-    let spent_us: u64 = ended.iter().map(|job| job.wall_us).sum();
-    let left_us = planned.budget_us.saturating_sub(spent_us) / open.len().max(1) as u64;
-    let gpus = if ready.on_gpu { ready.cells[entry.planned.cell].cell.tp } else { 0 };
-    let allowed_us = gpu_hours_max.filter(|_| gpus > 0).map(|hours| us_of(hours, gpus));
-    let budget_us = left_us.min(allowed_us.unwrap_or(u64::MAX));
-    Some(PlannedAlternation { budget_us, ..planned })
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "GPU-hours of a campaign are positive and far below 2^53 microseconds"
-)]
-fn us_of(gpu_hours: f64, gpus: u32) -> u64 {
-    (gpu_hours / f64::from(gpus) * 3.6e9) as u64
 }
 
 /// Builds the specification of a job for its scheduler: command, environment variables and limits.
@@ -540,11 +502,6 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
 /// its expected time if that is known and shorter, with time for the server's start and for the
 /// node's checks.
 fn wall_max(job: &Job) -> Duration {
-    if let Some(planned) = &job.alternation {
-        let starting = job.variants.iter().map(|spec| spec.engine.file.launch.timeout_s).sum();
-        let budget = Duration::from_micros(planned.budget_us);
-        return AROUND + budget + Duration::from_secs(starting);
-    }
     let runs = job.runs.iter().map(|run| {
         let start = Duration::from_secs(job.variants[run.variant].engine.file.launch.timeout_s);
         let limit = time_limit(job.cell.scenario.scenario.tier);
@@ -553,7 +510,10 @@ fn wall_max(job: &Job) -> Duration {
             us => start + limit.min(Duration::from_micros(us) * PATIENCE),
         }
     });
-    AROUND + runs.sum::<Duration>()
+    // The last start of a comparison in turns may begin at the end of its budget, and has at least a
+    // slice of each variant, which may be as long as a run.
+    let budget = job.alternation.map_or(Duration::ZERO, |of| Duration::from_micros(of.budget_us));
+    AROUND + budget + runs.sum::<Duration>()
 }
 
 /// Returns the GPU-hours that a job may use; `None` if the campaign has no limit. Where jobs run

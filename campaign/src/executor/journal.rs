@@ -15,11 +15,10 @@ use serde::{Deserialize, Serialize};
 use crate::cli::ReleaseBench;
 use crate::executor::Handle;
 use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole};
-use crate::gate::PreparedGate;
-use crate::places::CampaignPlaces;
+use crate::places::{CampaignPlaces, STARTS};
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
-use crate::plan::{Cell, Plan, PlannedRun, Variant};
+use crate::plan::{Cell, Plan, PlannedAlternation, PlannedRun, Variant};
 use crate::publish::Named;
 use crate::server_spec::{ReadyCell, ServerSpec};
 use crate::stop::Stop;
@@ -185,18 +184,6 @@ fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
     files::make_dir(dir)?;
     write_whole(&to, read_text(file)?.as_bytes())?;
     Ok(to)
-}
-
-/// Extent of alternating comparisons.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlannedAlternation {
-    /// Time that they may take, in microseconds.
-    pub budget_us: u64,
-    /// Number of release-blocking metrics that they judge in all cells of the campaign.
-    pub family: u32,
-    /// Share of a GPU's memory, in percent, that each of the two servers may use; `None` on a
-    /// processor.
-    pub memory_percent: Option<u32>,
 }
 
 /// Hardware facts of a machine, in the form in which journals and the `job.json` of jobs store
@@ -445,7 +432,11 @@ impl Journal {
             (Some(_), _) => {
                 "the records are committed; the steps after that are not done".to_owned()
             }
-            (None, 0) => "nothing was recorded".to_owned(),
+            (None, 0) => match self.starts() {
+                0 => "nothing was recorded".to_owned(),
+                1 => "1 finished start of both servers is kept".to_owned(),
+                count => format!("{count} finished starts of both servers are kept"),
+            },
             (None, count) => {
                 let records = if count == 1 { "record lies" } else { "records lie" };
                 format!("nothing was committed; {count} finished {records} in `{staged}`")
@@ -460,10 +451,24 @@ impl Journal {
             stop.also(&left)
         }
     }
+
+    /// Returns the number of finished starts of alternating comparisons.
+    fn starts(&self) -> usize {
+        let files = files_below(&self.places.jobs());
+        let is_start = |path: &&PathBuf| path.parent().is_some_and(|dir| dir.ends_with(STARTS));
+        files.iter().filter(is_start).count()
+    }
 }
 
 fn path(places: &CampaignPlaces) -> PathBuf {
     places.dir.join("journal.jsonl")
+}
+
+/// Facts about a gate that its campaign's journal keeps.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PreparedGate {
+    /// Folder for the comparison.
+    pub out: PathBuf,
 }
 
 /// Facts about a lab that its campaign's journal keeps from the plan to the end.

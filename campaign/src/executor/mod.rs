@@ -2,6 +2,7 @@
 //! scheduler is given and what it answers; nothing here knows what a job does.
 
 pub(crate) mod drive;
+pub(crate) mod in_turns;
 pub(crate) mod job;
 pub(crate) mod journal;
 pub(crate) mod local;

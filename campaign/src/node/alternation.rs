@@ -2,17 +2,18 @@
 //! generator send slices of the scenario's requests to one of them at a time, until `judge` has
 //! decided every release-blocking metric or the budget is spent.
 
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use judge::alternation::is_over;
+use judge::alternation::{Call, is_over, judge};
 use schema::alternation::{
     AlternatingComparison, Alternation, Contender, FrozenBy, Side, Start, StartedServer,
 };
 use schema::canonical::sha256_hex;
 
-use crate::files::{self, read_text};
+use crate::files::{self, FileError, read_text};
 use crate::node::freeze::freezer;
 use crate::node::record::{Happening, classify};
 use crate::node::run::{Bench, Run, save_workload, time_limit, workload_arguments};
@@ -20,7 +21,7 @@ use crate::node::server::Server;
 use crate::plan::PlannedRun;
 use crate::process::{Group, micros};
 use crate::server_spec::{ReadyCell, ServerSpec, container_name};
-use crate::stop::Stop;
+use crate::stop::{Stop, environment};
 use crate::tools::{self, BENCH};
 
 /// Number of starts into which a budget is divided, where the servers start fast: so many that the
@@ -32,6 +33,14 @@ const PER_STARTUP: u32 = 2;
 const SLICES_MIN: Duration = Duration::from_secs(2);
 /// Number of starts in a row in which a server fails, after which the comparison ends.
 const FAILED_MAX: usize = 2;
+/// Time after which the load generator gives a silent server up, unless a flag says otherwise.
+const SILENCE: Duration = Duration::from_secs(120);
+/// Factor by which a slice may take longer than the longest one so far.
+const SLOWER: u32 = 4;
+/// Time within which a server ends whose requests failed because it is ending.
+const ENDING: Duration = Duration::from_secs(1);
+/// Interval at which servers are polled meanwhile.
+const POLL: Duration = Duration::from_millis(50);
 
 /// Two variants that are compared in one model and scenario.
 #[derive(Debug)]
@@ -46,8 +55,37 @@ pub struct Alternating<'a> {
     pub family: u32,
     /// Time that the comparison may take.
     pub budget: Duration,
-    /// True to use the whole budget, also after every metric is decided.
-    pub whole: bool,
+    /// End of the comparison within its time.
+    pub until: Until<'a>,
+}
+
+/// End of an alternating comparison, unless its time is spent or a server fails again and again
+/// before.
+#[derive(Debug, Clone, Copy)]
+pub enum Until<'a> {
+    /// Every release-blocking metric is decided.
+    Decided,
+    /// Every release-blocking metric is decided, or one of those with these names is worse.
+    Worse(&'a [String]),
+    /// The time is spent, whatever is decided.
+    Spent,
+}
+
+impl Until<'_> {
+    fn is_reached(self, comparison: &AlternatingComparison) -> bool {
+        let is_worse = |names: &[String]| {
+            let judged = judge(comparison);
+            let mut worse = judged.iter().filter(|judged| judged.call == Call::Worse);
+            worse.any(|judged| names.iter().any(|name| name == judged.metric.name))
+        };
+        match self {
+            Self::Decided => is_over(comparison),
+            Self::Worse(names) => is_over(comparison) || is_worse(names),
+            Self::Spent => {
+                comparison.starts.last().is_some_and(|start| start.end_us >= comparison.budget_us)
+            }
+        }
+    }
 }
 
 impl Alternating<'_> {
@@ -67,7 +105,7 @@ impl Alternating<'_> {
         let mut comparison = self.comparison(earlier);
         let spent_us = comparison.starts.last().map_or(0, |start| start.end_us);
         let began = world.clock.elapsed();
-        while !self.is_over(&comparison) && !self.fails_again(&comparison) {
+        while !self.until.is_reached(&comparison) && !fails_again(&comparison) {
             let mut start = self.start(&mut comparison, &requests)?;
             start.end_us = spent_us + micros(world.clock.elapsed().saturating_sub(began));
             comparison.starts.push(start);
@@ -93,21 +131,6 @@ impl Alternating<'_> {
             budget_us: micros(self.budget),
             starts,
         }
-    }
-
-    /// True where the budget is spent, or every metric is decided.
-    fn is_over(&self, comparison: &AlternatingComparison) -> bool {
-        match self.whole {
-            true => comparison.starts.last().is_some_and(|s| s.end_us >= comparison.budget_us),
-            false => is_over(comparison),
-        }
-    }
-
-    /// True where a server failed in each of the last starts.
-    fn fails_again(&self, comparison: &AlternatingComparison) -> bool {
-        let last = comparison.starts.iter().rev().take(FAILED_MAX);
-        let failed = last.filter(|start| start.alternation.is_none()).count();
-        failed == FAILED_MAX
     }
 
     /// Returns the arguments by which the load generator gets the requests: a plan that is drawn
@@ -189,14 +212,14 @@ impl Alternating<'_> {
                 Ok(Some(server))
             }
             Err(happening) => {
-                started.failure = Some(self.failure(&happening, &server));
+                started.failure = Some(self.failure(&happening, server.log_tail()));
                 Ok(None)
             }
         }
     }
 
     /// Has the load generator send slices to both servers; `None` where a server failed before any
-    /// was answered, with the reason in `started`.
+    /// was answered. What kept a server from answering is put into `started`.
     fn slices(
         &self,
         mut servers: [&mut Server; 2],
@@ -208,8 +231,52 @@ impl Alternating<'_> {
         let world = self.bench.world;
         let out = self.bench.places.measurement(&self.run_id(Side::Baseline, number));
         files::make_dir(out.parent().unwrap_or(Path::new(".")))?;
-        let mut command = world.tools.bench("alternate");
-        for (side, server) in Side::BOTH.iter().zip(&servers) {
+        // An interrupted start of the same number may have left its file.
+        let _ = fs::remove_file(&out);
+        let seconds = (self.budget / STARTS).max(starting * PER_STARTUP).max(SLICES_MIN);
+        let mut command = self.command(&servers, number, comparison);
+        command.args(["--seconds", &format!("{:.3}", seconds.as_secs_f64())]);
+        command.args(requests).arg("--out").arg(&out).stdout(Stdio::null());
+        let said =
+            self.bench.places.log(&format!("{}-slices", self.run_id(Side::Baseline, number)));
+        command.stderr(File::create(&said).map_err(FileError::at("write", &said))?);
+        let limit = self.limit(seconds, comparison);
+        let mut client = Group::start(&mut command)?;
+        let status = client.wait(Some(limit), &world.interrupt)?;
+        self.ended(&mut servers, status, started)?;
+        if status.is_some_and(|status| matches!(status.code(), Some(0 | 1))) && out.exists() {
+            let found = read(&out)?;
+            self.silent(&found, started);
+            return Ok(Some(found));
+        }
+        let said = fs::read_to_string(said).unwrap_or_default();
+        let said = said.lines().map(str::trim).rfind(|line| line.starts_with("error: "));
+        self.refused(said.unwrap_or_default(), started);
+        match status {
+            _ if started.iter().any(|server| server.failure.is_some()) => Ok(None),
+            Some(status) => Err(match said {
+                Some(said) => tools::ended(BENCH, "alternate", status).also(said),
+                None => tools::ended(BENCH, "alternate", status),
+            }),
+            None => Err(environment!(
+                "`{BENCH} alternate` did not end within {} s, with slices of {} s to send",
+                limit.as_secs(),
+                seconds.as_secs()
+            )
+            .with_hint("look whether this machine is overloaded, then continue with `--resume`")),
+        }
+    }
+
+    /// Returns the load generator's command for a start, without requests, time and output file, and
+    /// notes in `comparison` how each server is frozen.
+    fn command(
+        &self,
+        servers: &[&mut Server; 2],
+        number: usize,
+        comparison: &mut AlternatingComparison,
+    ) -> Command {
+        let mut command = self.bench.world.tools.bench("alternate");
+        for (side, server) in Side::BOTH.iter().zip(servers) {
             let name = side.name();
             let spec = self.specs[*side as usize];
             command.args([format!("--{name}-url"), server.url()]);
@@ -226,9 +293,7 @@ impl Alternating<'_> {
                 Side::Candidate => comparison.candidate.frozen_by = frozen_by,
             }
         }
-        let seconds = (self.budget / STARTS).max(starting * PER_STARTUP).max(SLICES_MIN);
-        command.args(["--seconds", &format!("{:.3}", seconds.as_secs_f64())]);
-        command.args(requests).args(["--seed", &self.seed(number).to_string()]);
+        command.args(["--seed", &self.seed(number).to_string()]);
         // The size of a slice is chosen once, so that all slices are alike.
         if let Some(found) = comparison.starts.iter().find_map(|start| start.alternation.as_ref()) {
             command.args(["--slice-requests", &found.slice_requests.to_string()]);
@@ -236,25 +301,74 @@ impl Alternating<'_> {
         if let Some(seconds) = self.bench.timeout_s {
             command.args(["--timeout-s", &seconds.to_string()]);
         }
-        command.arg("--out").arg(&out).stdout(Stdio::null());
-        let limit = time_limit(self.cell.scenario.scenario.tier);
-        let status = Group::start(&mut command)?.wait(Some(limit), &world.interrupt)?;
-        let mut died = false;
-        for (server, started) in servers.iter_mut().zip(started) {
-            if let Some(status) = server.poll()? {
-                died = true;
-                started.failure = Some(self.failure(&Happening::Died(status), server));
+        command
+    }
+
+    /// Returns the time limit of the load generator in a start, a backstop: its slices of `seconds`,
+    /// a last pair that begins at their end, and a server that falls silent in the warm-up or in that
+    /// pair. How long a slice takes is known from earlier starts; before, it may take as long as a
+    /// run of the scenario.
+    fn limit(&self, seconds: Duration, comparison: &AlternatingComparison) -> Duration {
+        let found = comparison.starts.iter().filter_map(|start| start.alternation.as_ref());
+        let slices = found.flat_map(|found| &found.slices);
+        let longest = slices.map(|slice| Duration::from_micros(slice.elapsed_us)).max();
+        let run = time_limit(self.cell.scenario.scenario.tier);
+        let pair = longest.map_or(run, |longest| (2 * SLOWER * longest).min(run));
+        let silence = self.bench.timeout_s.map_or(SILENCE, |s| Duration::from_secs(s.into()));
+        seconds + pair + 2 * silence
+    }
+
+    /// Puts into `started` which servers have ended. Where the load generator failed, a server may
+    /// still be about to end.
+    fn ended(
+        &self,
+        servers: &mut [&mut Server; 2],
+        status: Option<ExitStatus>,
+        started: &mut [StartedServer; 2],
+    ) -> Result<(), Stop> {
+        let interrupt = &self.bench.world.interrupt;
+        let until = interrupt.elapsed() + ENDING;
+        let answered = status.is_some_and(|status| status.success());
+        loop {
+            let mut ended = false;
+            for (server, started) in servers.iter_mut().zip(&mut *started) {
+                if let Some(status) = server.poll()? {
+                    ended = true;
+                    started.failure =
+                        Some(self.failure(&Happening::Died(status), server.log_tail()));
+                }
+            }
+            if ended || answered || interrupt.elapsed() >= until {
+                return Ok(interrupt.check()?);
+            }
+            interrupt.sleep(POLL);
+        }
+    }
+
+    /// Puts into `started` which servers answered no request of their last slice, after which the
+    /// load generator gave up.
+    fn silent(&self, found: &Alternation, started: &mut [StartedServer; 2]) {
+        for side in Side::BOTH {
+            let last = found.slices.iter().rfind(|slice| slice.variant == side);
+            let failed = last.filter(|last| last.output_tokens == 0 && last.requests_failed > 0);
+            let started = &mut started[side as usize];
+            if let Some(last) = failed.filter(|_| started.failure.is_none()) {
+                let said = format!("{} requests of a slice failed", last.requests_failed);
+                started.failure = Some(self.failure(&Happening::Silent(said), String::new()));
             }
         }
-        match status {
-            // Exit code 1 says that requests failed, which the slices count.
-            Some(status) if matches!(status.code(), Some(0 | 1)) => read(&out).map(Some),
-            _ if died => Ok(None),
-            Some(status) => Err(tools::ended(BENCH, "alternate", status)),
-            None => Err(Stop::environment(format!(
-                "the load generator did not end within {} s",
-                limit.as_secs()
-            ))),
+    }
+
+    /// Puts the error of a load generator that wrote no slices into `started`, if it names the server
+    /// whose warm-up failed.
+    fn refused(&self, said: &str, started: &mut [StartedServer; 2]) {
+        for side in Side::BOTH {
+            let Some(said) = said.strip_prefix(&format!("error: {}: ", side.name())) else {
+                continue;
+            };
+            let happening = Happening::Silent(format!("in its warm-up, {said}"));
+            let started = &mut started[side as usize];
+            started.failure.get_or_insert_with(|| self.failure(&happening, String::new()));
         }
     }
 
@@ -263,8 +377,8 @@ impl Alternating<'_> {
         format!("{}-{number}", self.planned[side as usize].run)
     }
 
-    fn failure(&self, happening: &Happening, server: &Server) -> String {
-        classify(happening, None, &server.log_tail(), &self.bench.world.identity).message
+    fn failure(&self, happening: &Happening, log_tail: String) -> String {
+        classify(happening, None, &log_tail, &self.bench.world.identity).message
     }
 
     /// Returns the seed of the order within the pairs of a start, from the planned runs' ids.
@@ -272,6 +386,15 @@ impl Alternating<'_> {
         let digest = sha256_hex(format!("{} {number}", self.planned[0].run).as_bytes());
         u32::from_str_radix(&digest[..8], 16).unwrap_or_default()
     }
+}
+
+/// True where a server failed in each of the last starts.
+fn fails_again(comparison: &AlternatingComparison) -> bool {
+    let failed = |start: &&Start| {
+        let servers = [&start.baseline, &start.candidate];
+        start.alternation.is_none() || servers.iter().any(|server| server.failure.is_some())
+    };
+    comparison.starts.iter().rev().take(FAILED_MAX).filter(failed).count() == FAILED_MAX
 }
 
 /// Reads the slices that the load generator wrote.

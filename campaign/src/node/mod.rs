@@ -30,17 +30,16 @@ use crate::executor::job::{
     COMPARISON, Done, FileFact, Job, NodeEnd, Progress, Step, record_path, start_path, verified,
     write_json,
 };
-use crate::executor::journal::PlannedAlternation;
 use crate::executor::local::GO;
 use crate::files::{self, FileError, Lines, size};
 use crate::lock::Lock;
-use crate::node::alternation::Alternating;
+use crate::node::alternation::{Alternating, Until};
 use crate::node::calibration::{Calibration, History};
 use crate::node::hardware::Machine;
 use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
-use crate::plan::PlannedRun;
 use crate::plan::brief::gpu_hours;
+use crate::plan::{PlannedAlternation, PlannedRun};
 use crate::process::{self, ProcessError, attempted, micros};
 use crate::server_spec::container_name;
 use crate::stop::{Stop, wrong_use};
@@ -174,7 +173,7 @@ impl Node<'_> {
             planned: [baseline, candidate],
             family: planned.family,
             budget: Duration::from_micros(planned.budget_us),
-            whole: false,
+            until: Until::Decided,
         };
         let mut since_us = earlier.last().map_or(0, |start| start.end_us);
         let lines = &mut self.lines;

@@ -266,6 +266,8 @@ mod tests {
                          sharegpt-head, to be downloaded
               runs       20, about 7 min beside builds and downloads, and 10 of them of unknown length
                          then 8 pairs of each cell that differs, at most about 11 min
+                         in pairs of runs, because two servers need 9 MiB;
+                         they show changes of 10 to 20 % on a shared machine
               records    results/, committed on the branch that is checked out
         "#]]
         .assert_eq(&brief.render());

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use judge::alternation;
 use schema::run::HardwareFacts;
+use schema::target::Target;
 
+use crate::build::contenders;
 use crate::build::variants::{self, Wanted};
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::ReleaseBench;
 use crate::executor::LOCAL;
-use crate::executor::journal::{PlannedAlternation, PreparedCampaign};
-use crate::gate;
 use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
@@ -20,14 +20,14 @@ use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
 use crate::plan::room::{self, Room};
 use crate::plan::target;
-use crate::plan::{self, Cell, Plan, Round};
+use crate::plan::{self, Cell, Plan, PlannedAlternation, Round};
 use crate::server_spec::ReadyCell;
-use crate::stop::{Stop, environment, wrong_use};
+use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
 /// Id of the comparison policy that says how many pairs of runs the screening and confirmation
 /// stages of a comparison of releases plan in a cell.
-const POLICY: &str = "release";
+pub const POLICY: &str = "release";
 /// Hardware id of a server that does not run on this machine (`--url`).
 const ELSEWHERE: &str = "remote";
 
@@ -60,16 +60,7 @@ pub struct Decided {
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;
-    let wanted = match &flags.url {
-        Some(url) => {
-            let probe = ask_running(world, url, &engine)?;
-            vec![variants::running(&engine, probe, flags.release.as_deref())?]
-        }
-        None => match &flags.gate {
-            Some(asked) => gate::variants(world, asked, flags.container)?,
-            None => variants::wanted(world, flags, &engine)?,
-        },
-    };
+    let wanted = variants_of(world, flags, &engine)?;
     let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
     let named = flags.target.as_deref();
@@ -82,21 +73,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
         false => HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() },
     };
-    let compares = flags.baseline.is_some();
-    let policy = world.catalog.policy(POLICY)?;
-    let is_gate = flags.gate.is_some();
-    let scenario_ids = match flags.scenarios.is_empty() {
-        true if is_gate => target.gate_scenarios.clone(),
-        true => plan::scenarios(target, compares),
-        false => flags.scenarios.clone(),
-    };
-    let first = target.models.first().filter(|_| is_gate && flags.models.is_empty());
-    let models = first.map_or_else(|| flags.models.clone(), |model| vec![model.id.clone()]);
-    let cells = plan::cells(target, &models, &scenario_ids)?;
-    if cells.is_empty() {
-        return Err(wrong_use!("target `{target_id}` names no scenario for this")
-            .with_hint("name one with `--scenario`"));
-    }
+    let cells = cells(flags, (target_id, target))?;
     let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
     // A server that is already running has its weights; only one that is started needs the check.
@@ -106,33 +83,9 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         }
     }
 
-    let second = (compares && !flags.no_confirm) || is_gate;
-    let room = match second {
-        true => room_in_cache(world, &cells, &machine, on_gpu)?,
-        false => Room::One { said: String::new() },
-    };
-    let budget_us = match &flags.gate {
-        Some(asked) => asked.budget_us,
-        None => u64::from(policy.alternate_s) * 1_000_000 * cells.len() as u64,
-    };
-    let alternation = match (&room, second) {
-        (Room::Both { memory_percent }, true) => Some(PlannedAlternation {
-            budget_us,
-            family: family(&scenarios),
-            memory_percent: *memory_percent,
-        }),
-        (Room::One { said }, true) if is_gate => return Err(no_room(said)),
-        _ => None,
-    };
-    // Where pairs of runs decide, their number is part of the statistics, so the policy sets it.
-    let pairs = compares && alternation.is_none();
-    let usual = if pairs { policy.screen_pairs } else { target.repeats };
-    let repeats = if is_gate { 0 } else { flags.repeats.unwrap_or(usual) };
-    let confirm_pairs = (pairs && second).then_some(policy.confirm_pairs);
-    let pairs_because = match room {
-        Room::One { said } if pairs && second => Some(said),
-        _ => None,
-    };
+    let room = || room_in_cache(world, &cells, &machine, on_gpu);
+    let stages = stages(world, flags, (target.repeats, &scenarios), room)?;
+    let Stages { alternation, repeats, confirm_pairs, .. } = stages;
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
     let round = Round::first(cells.len(), wanted.len(), repeats);
@@ -157,12 +110,90 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.id)),
         confirm_pairs,
         alternation_us: alternation.map(|planned| planned.budget_us),
-        pairs_because,
+        pairs_because: stages.pairs_because,
         inputs,
         quirks: quirks(&wanted),
         records: records_line(world, &plan, commits, &registry),
     };
     Ok(Decided { wanted, plan, scenarios, hardware, brief, ids, alternation, commits, registry })
+}
+
+/// Returns the cells that the flags ask for: of a gate, by default, the target's first model under
+/// its scenarios for gates.
+fn cells(flags: &ReleaseBench, (id, target): (&str, &Target)) -> Result<Vec<Cell>, Stop> {
+    let is_gate = flags.gate.is_some();
+    let scenario_ids = match flags.scenarios.is_empty() {
+        true if is_gate => target.gate_scenarios.clone(),
+        true => plan::scenarios(target, flags.baseline.is_some()),
+        false => flags.scenarios.clone(),
+    };
+    let first = target.models.first().filter(|_| is_gate && flags.models.is_empty());
+    let models = first.map_or_else(|| flags.models.clone(), |model| vec![model.id.clone()]);
+    let cells = plan::cells(target, &models, &scenario_ids)?;
+    if cells.is_empty() {
+        return Err(wrong_use!("target `{id}` names no scenario for this")
+            .with_hint("name one with `--scenario`"));
+    }
+    Ok(cells)
+}
+
+/// What a campaign does after it has measured each cell, and how often it measures before.
+struct Stages {
+    /// Extent of the alternating comparisons; `None` where there are none.
+    alternation: Option<PlannedAlternation>,
+    /// Number of runs of each variant in a cell.
+    repeats: u32,
+    /// Number of pairs of confirmation runs; `None` without a confirmation stage.
+    confirm_pairs: Option<u32>,
+    /// Why pairs of runs decide and no alternating comparison; `None` where they do not.
+    pairs_because: Option<String>,
+}
+
+/// Plans the stages of a campaign on a target that measures `usual` runs of each release; `room` says
+/// whether two servers fit side by side.
+///
+/// # Errors
+/// The policy is missing or invalid, `room` fails, or a gate has no room.
+fn stages(
+    world: &World,
+    flags: &ReleaseBench,
+    (usual, scenarios): (u32, &[ScenarioEntry]),
+    room: impl FnOnce() -> Result<Room, Stop>,
+) -> Result<Stages, Stop> {
+    let compares = flags.baseline.is_some();
+    let policy = world.catalog.policy(POLICY)?;
+    let budget_us = match &flags.gate {
+        Some(request) => request.budget_us,
+        None => u64::from(policy.alternate_s) * 1_000_000 * scenarios.len() as u64,
+    };
+    let second = (compares && !flags.no_confirm) || flags.gate.is_some();
+    let (alternation, pairs_because) = match second.then(room).transpose()? {
+        Some(Room::Both { memory_percent }) => (
+            Some(PlannedAlternation { budget_us, family: family(scenarios), memory_percent }),
+            None,
+        ),
+        Some(Room::One { said }) if flags.gate.is_some() => return Err(room::none(&said)),
+        Some(Room::One { said }) => (None, Some(said)),
+        None => (None, None),
+    };
+    // Where pairs of runs decide, their number is part of the statistics, so the policy sets it.
+    let pairs = compares && alternation.is_none();
+    let usual = if pairs { policy.screen_pairs } else { usual };
+    let repeats = if flags.gate.is_some() { 0 } else { flags.repeats.unwrap_or(usual) };
+    let confirm_pairs = (pairs && second).then_some(policy.confirm_pairs);
+    Ok(Stages { alternation, repeats, confirm_pairs, pairs_because })
+}
+
+/// Resolves the variants that the flags ask for.
+fn variants_of(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
+    match (&flags.url, &flags.gate) {
+        (Some(url), _) => {
+            let probe = ask_running(world, url, engine)?;
+            Ok(vec![variants::running(engine, probe, flags.release.as_deref())?])
+        }
+        (None, Some(request)) => contenders::variants(world, request, flags.container),
+        (None, None) => variants::wanted(world, flags, engine),
+    }
 }
 
 /// Returns the number of release-blocking metrics that alternating comparisons judge in cells with
@@ -193,40 +224,6 @@ fn room_in_cache(
         }
     }
     Ok(found)
-}
-
-/// Changes the plan of the second stage where the fetched models turn out to leave no room for two
-/// servers: pairs of runs then confirm what the first stage suspects.
-///
-/// # Errors
-/// A gate has no room, or the policy's file is missing or invalid.
-pub fn fit(world: &World, ready: &mut PreparedCampaign) -> Result<(), Stop> {
-    let Some(planned) = &mut ready.alternation else { return Ok(()) };
-    // The nodes of a cluster have other memory than this machine.
-    if ready.executor != LOCAL {
-        return Ok(());
-    }
-    let machine = hardware::detect(world)?;
-    for cell in &ready.cells {
-        match room::of(&cell.model, cell.cell.tp, &machine, ready.on_gpu) {
-            Room::Both { memory_percent } => planned.memory_percent = memory_percent,
-            Room::One { said } if ready.gate.is_some() => return Err(no_room(&said)),
-            Room::One { said } => {
-                world.console.note(&format!("{said}: pairs of runs decide instead"));
-                ready.alternation = None;
-                ready.confirm_pairs = Some(world.catalog.policy(POLICY)?.confirm_pairs);
-                return Ok(());
-            }
-        }
-    }
-    Ok(())
-}
-
-fn no_room(said: &str) -> Stop {
-    environment!("{said}").with_hint(
-        "`cargo xtask release-bench --worktree --baseline VERSION` compares in pairs of starts, one \
-         server at a time",
-    )
 }
 
 /// Summarizes each cell for the printed plan, once per engine, with an estimate from the registry's

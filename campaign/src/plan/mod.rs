@@ -4,6 +4,7 @@
 pub(crate) mod brief;
 pub mod decide;
 pub(crate) mod estimate;
+pub(crate) mod fit;
 pub mod release;
 pub mod room;
 pub mod target;
@@ -141,6 +142,18 @@ impl Round {
     pub fn first(cells: usize, variants: usize, repeats: u32) -> Self {
         Self { cells: (0..cells).collect(), variants, repeats, block: 0, stage: None }
     }
+}
+
+/// Extent of alternating comparisons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedAlternation {
+    /// Time that they may take, in microseconds.
+    pub budget_us: u64,
+    /// Number of release-blocking metrics that they judge in all cells of the campaign.
+    pub family: u32,
+    /// Share of a GPU's memory, in percent, that each of the two servers may use; `None` on a
+    /// processor.
+    pub memory_percent: Option<u32>,
 }
 
 impl Plan {

@@ -8,9 +8,10 @@ use procfs::{Current, Meminfo};
 use crate::files::{files_below, size};
 use crate::inputs::Obtained;
 use crate::node::hardware::Machine;
+use crate::stop::{Stop, environment};
 
 /// Memory of a server on a processor beside its weights, in bytes: KV cache, activations and code.
-const BESIDE_WEIGHTS: u64 = 1 << 30;
+const NOT_WEIGHTS: u64 = 1 << 30;
 /// Memory of a server on a processor, as a multiple of the size of its weights: weights may be
 /// repacked for the kernels while the file is mapped.
 const PER_WEIGHTS: u64 = 2;
@@ -42,6 +43,14 @@ pub fn of(model: &Obtained, tp: u32, machine: &Machine, on_gpu: bool) -> Room {
     }
 }
 
+/// Builds the error of a gate whose two servers do not fit, for the reason in `said`.
+pub fn none(said: &str) -> Stop {
+    environment!("{said}").with_hint(
+        "`cargo xtask release-bench --worktree --baseline VERSION` compares in pairs of starts, one \
+         server at a time",
+    )
+}
+
 fn on_one_gpu(weights: Option<u64>, tp: u32, memory: u64) -> Room {
     let Some(weights) = weights else {
         return Room::One { said: "the size of the weights is not known".to_owned() };
@@ -57,7 +66,7 @@ fn on_one_gpu(weights: Option<u64>, tp: u32, memory: u64) -> Room {
 }
 
 fn in_memory(weights: u64, available: Option<u64>) -> Room {
-    let needed = 2 * (PER_WEIGHTS * weights + BESIDE_WEIGHTS);
+    let needed = 2 * (PER_WEIGHTS * weights + NOT_WEIGHTS);
     match available {
         Some(available) if needed > available => {
             let (needed, available) = (needed >> 20, available >> 20);

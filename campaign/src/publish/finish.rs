@@ -6,6 +6,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use judge::diff::policy::standard;
+use judge::diff::report;
 use judge::diff::words::plural;
 use judge::side_by_side::InTurns;
 use judge::summary;
@@ -19,11 +20,11 @@ use schema::run::{RunRecord, ValidityVerdict};
 use schema::verdict::Verdict;
 use serde_json::Value;
 
+use crate::executor::in_turns::comparisons;
 use crate::executor::journal::{Journal, Line, PreparedCampaign};
-use crate::gate;
 use crate::node::record::is_bad;
 use crate::plan::Plan;
-use crate::publish::{Registry, write_campaign};
+use crate::publish::{Registry, in_turns, write_campaign};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -50,7 +51,11 @@ pub fn finish(
     let registry = Registry::new(world, &ready.registry);
     let staged = journal.places.staged();
     // The comparison reads the alternating comparisons from the campaign's record.
-    write_campaign(&staged, &mut campaign_record(world, ready, records, journal, None)?)?;
+    let mut record = campaign_record(world, ready, records, journal, None)?;
+    write_campaign(&staged, &mut record)?;
+    if records.is_empty() {
+        return finish_in_turns(world, ready, &record, journal);
+    }
     let compared = match ready.compared() {
         Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
         None => None,
@@ -80,6 +85,30 @@ pub fn finish(
         return Ok(Exit::Worse);
     }
     Ok(ended)
+}
+
+/// Records and prints the results of a campaign that has comparisons in turns and no runs, as where
+/// only the jobs of its second stage were ingested.
+///
+/// # Errors
+/// A record is refused, a file cannot be written, a tool fails, or the command is interrupted.
+fn finish_in_turns(
+    world: &World,
+    ready: &PreparedCampaign,
+    record: &CampaignRecord,
+    journal: &mut Journal,
+) -> Result<Exit, Stop> {
+    let found = in_turns(record);
+    let commit = publish(world, ready, &[], None, journal)?;
+    world.console.answer(report::text(&found).trim_end());
+    match commit {
+        Some(commit) => world.console.answer(&format!("commit   {commit}")),
+        None => {
+            let staged = world.places.shown(&journal.places.staged());
+            world.console.answer(&format!("records  {staged} (not committed)"));
+        }
+    }
+    Ok(found.exit())
 }
 
 /// Prints the last lines of a campaign of releases: verdict, pages and site, or the folder of
@@ -233,7 +262,7 @@ pub fn campaign_record(
             true => CampaignStatus::Partial,
             false => CampaignStatus::Complete,
         },
-        alternations: gate::comparisons(world, ready, journal)?,
+        alternations: comparisons(world, ready, journal)?,
         absent: BTreeMap::new(),
     })
 }

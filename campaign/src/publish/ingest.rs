@@ -7,11 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::exit::Exit;
+use schema::run::HardwareFacts;
 
 use crate::campaign::conclude;
 use crate::cli::Ingest;
+use crate::executor::in_turns::comparisons;
 use crate::executor::job::{self, Job, check, collect};
-use crate::executor::journal::{Journal, Line, PlannedJob, PreparedCampaign, Reached};
+use crate::executor::journal::{
+    Journal, Line, PlannedJob, PreparedCampaign, Reached, RecordedHardware,
+};
 use crate::files::{self, FileError, files_below};
 use crate::lock::Lock;
 use crate::places::CampaignPlaces;
@@ -25,7 +29,8 @@ use crate::world::World;
 /// Runs the command `ingest`.
 ///
 /// # Errors
-/// The folder does not exist, or contains no jobs, jobs of several campaigns, or no finished block;
+/// The folder does not exist, or contains no jobs, jobs of a gate or of several campaigns, or no
+/// finished block;
 /// the campaign is finished already; a file cannot be read or written, or differs from what its
 /// node wrote; a record fails a check or is refused; the clone is in use by another campaign; a
 /// tool is missing or fails; or the command is interrupted.
@@ -35,6 +40,12 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
     world.step("Read the jobs");
     let found = jobs_below(&flags.dir)?;
     let campaign = campaign_of(&found, &flags.dir)?;
+    if found.iter().any(|(_, job)| job.gate) {
+        return Err(wrong_use!(
+            "campaign {campaign} is a gate, whose comparison is never recorded"
+        )
+        .with_hint("`gate --resume` finishes it where it was started"));
+    }
     let places = world.places.campaign(&campaign);
     let (mut journal, _) = Journal::open(places.clone())?;
     if journal.state.finished {
@@ -59,7 +70,8 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
         take(&mut journal, dir, job)?;
     }
     let records = job::records(&places.staged())?;
-    if records.is_empty() {
+    let compared = comparisons(world, &ready, &journal)?;
+    if records.is_empty() && compared.is_empty() {
         return Err(wrong_use!("no block of campaign {campaign} was finished")
             .with_hint("`release-bench --resume` continues it where it was started"));
     }
@@ -118,9 +130,11 @@ fn ready_of(
     let mut cells = BTreeMap::new();
     let mut runs: Vec<PlannedRun> = Vec::new();
     for (_, job) in found {
+        // The two runs of a comparison in turns have no records.
+        let recorded = job.alternation.is_none();
         for run in &job.runs {
             cells.entry(run.cell).or_insert_with(|| (job.cell.clone(), job.expected_us.clone()));
-            if !runs.iter().any(|other| other.run == run.run) {
+            if recorded && !runs.iter().any(|other| other.run == run.run) {
                 runs.push(run.clone());
             }
         }
@@ -154,7 +168,7 @@ fn ready_of(
         // Input files are needed only to start runs, which does not happen any more.
         inputs: vec![Vec::new(); ready_cells.len()],
         cells: ready_cells,
-        hardware: job.hardware.clone().unwrap_or_default(),
+        hardware: hardware_of(job),
         on_gpu: job.on_gpu,
         commits: job.url.is_none() && job.variants.iter().all(released),
         registry: registry.to_owned(),
@@ -163,6 +177,16 @@ fn ready_of(
         timeout_s: job.timeout_s,
         ..PreparedCampaign::default()
     }
+}
+
+/// Returns what a job says about its hardware: at least the id that its node had to have, where it
+/// had to have one.
+fn hardware_of(job: &Job) -> RecordedHardware {
+    let required = |id: &String| HardwareFacts { id: id.clone(), ..HardwareFacts::default() };
+    let known = job.hardware.clone();
+    known
+        .or_else(|| job.hardware_id.as_ref().map(required).map(RecordedHardware))
+        .unwrap_or_default()
 }
 
 /// Collects and checks a job's records, and copies the job's folder into the campaign's folder.

@@ -2,12 +2,14 @@
 //! and `redline-site` to commit them, render pages and print tables.
 
 pub(crate) mod finish;
+pub(crate) mod gate;
 pub(crate) mod ingest;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use judge::alternation::compare::Gate;
 use judge::diff::{Filter, diff, waivers};
 use schema::campaign::CampaignRecord;
 use schema::canonical::{record_sha256, to_file_text};
@@ -222,4 +224,17 @@ pub struct Named<'a> {
     pub engine: &'a str,
     pub release: &'a str,
     pub hardware: &'a str,
+}
+
+/// Returns what the alternating comparisons in a campaign's record say.
+pub fn in_turns(record: &CampaignRecord) -> Diff {
+    let words = ["cargo", "xtask"].map(str::to_owned).into_iter();
+    let command: Vec<String> = words.chain(record.command.iter().cloned()).collect();
+    let comparison = Gate {
+        campaign: &record.id,
+        hardware: &record.hardware,
+        command: &command,
+        comparisons: &record.alternations,
+    };
+    comparison.diff()
 }

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use schema::campaign::CampaignRecord;
+
 use crate::scratch::{Scratch, files_below};
 
 /// Copies the job folders of a campaign whose records were never committed into a new folder.
@@ -11,14 +13,66 @@ fn collected(scratch: &Scratch) -> PathBuf {
     scratch
         .run_with(&["release-bench", "v0.9.2"], &[("RESULTS_FAKE", "unsound")])
         .expect(2, &["2 finished records lie in"]);
-    let to = scratch.fixtures().join("collected");
+    copied(scratch, "collected", |_| true)
+}
+
+/// Copies the folders of those jobs of a campaign whose `job.json` is `wanted` into a new folder.
+fn copied(scratch: &Scratch, name: &str, wanted: impl Fn(&str) -> bool) -> PathBuf {
+    let to = scratch.fixtures().join(name);
     let from = scratch.campaign().join("jobs");
-    for path in files_below(&from) {
-        let to = to.join(path.strip_prefix(&from).unwrap());
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(path, to).unwrap();
+    for job in fs::read_dir(&from).unwrap().map(|entry| entry.unwrap().path()) {
+        let text = fs::read_to_string(job.join("job.json")).unwrap();
+        for path in files_below(&job).into_iter().filter(|_| wanted(&text)) {
+            let to = to.join(path.strip_prefix(&from).unwrap());
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(path, to).unwrap();
+        }
     }
     to
+}
+
+fn campaign_record(dir: &Path) -> CampaignRecord {
+    let path = files_below(&dir.join("campaigns")).remove(0);
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_comparison_in_turns_comes_with_the_folder_of_its_job() {
+    let from = Scratch::new();
+    from.write_equal_slices();
+    // The memory of a server of two processes is not known, and so no part of the verdict.
+    let env = [("RESULTS_FAKE", "unsound"), ("REDLINE_FAKE", "family")];
+    let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "1"];
+    from.run_with(&flags, &env).expect(2, &["4 finished records lie in"]);
+    let measured = campaign_record(&from.campaign().join("results"));
+    assert_eq!(measured.alternations.len(), 2, "one in each scenario");
+
+    let to = Scratch::new();
+    ingest(&to, &copied(&from, "all", |_| true)).expect(3, &["commit   c0ffee"]);
+    let ingested = campaign_record(&to.root().join("results"));
+    assert_eq!(ingested.alternations, measured.alternations);
+    assert_eq!((ingested.plan, ingested.status), (measured.plan, measured.status));
+
+    let to = Scratch::new();
+    let only = copied(&from, "only", |job| job.contains("\"alternation\":"));
+    ingest(&to, &only).expect(0, &["Ship: ", "commit   c0ffee"]);
+    let ingested = campaign_record(&to.root().join("results"));
+    assert_eq!(ingested.alternations, measured.alternations);
+    assert_eq!(ingested.hardware, measured.hardware);
+}
+
+#[test]
+fn a_gate_is_not_ingested() {
+    let from = Scratch::new();
+    from.write_equal_slices();
+    let flags = ["gate", "v0.9.1", "--candidate", "v0.9.2", "--budget", "2s"];
+    let ended = from.run(&flags);
+    assert!(matches!(ended.code, Some(0 | 3)), "{}", ended.stderr);
+    let to = Scratch::new();
+    let dir = copied(&from, "gate", |_| true);
+    ingest(&to, &dir).expect(2, &["is a gate, whose comparison is never recorded"]);
+    assert!(!to.root().join("results").exists());
+    assert!(!to.root().join("target/campaigns").exists(), "no campaign was begun");
 }
 
 fn ingest(scratch: &Scratch, dir: &Path) -> crate::scratch::Ended {

@@ -1,8 +1,10 @@
 //! A release is measured from its name to its records.
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use schema::campaign::CampaignRecord;
+use schema::alternation::OutputsCompared;
+use schema::campaign::{CampaignRecord, CampaignStatus};
 use schema::canonical::record_sha256;
 use schema::correctness::ReferenceOutputs;
 use schema::measurement::Measurement;
@@ -117,11 +119,13 @@ const ONE_SCENARIO: [&str; 7] =
 #[test]
 fn a_baseline_runs_interleaved_and_is_compared() {
     let scratch = Scratch::new();
+    scratch.write_equal_slices();
     let ended = scratch.run(&[&ONE_SCENARIO[..], &["3"]].concat()).expect(
         3,
         &[
             "v0.9.1, commit",
-            "then 8 pairs of each cell that differs",
+            "both servers, in 1 scenario, at most 10 s together",
+            "Compare in turns: tiny, talk-lite",
             "the table of v0.9.1",
             "the table of v0.9.2",
             "nothing can be said yet",
@@ -129,7 +133,7 @@ fn a_baseline_runs_interleaved_and_is_compared() {
     );
     let order = launches(&ended.stderr, "Run").join(" ").replace(", talk-lite", "");
     assert_eq!(order, "v0.9.1 v0.9.2 v0.9.2 v0.9.1 v0.9.1 v0.9.2");
-    assert_eq!(launches(&ended.stderr, "Confirm"), [""; 0], "nothing differed");
+    assert_eq!(launches(&ended.stderr, "Confirm"), [""; 0], "nothing is confirmed in pairs");
     let calls = scratch.calls();
     assert!(calls.contains("results diff v0.9.1 v0.9.2 --registry "), "{calls}");
     assert!(ended.stdout.contains("verdict  Inconclusive: "), "{}", ended.stdout);
@@ -139,7 +143,7 @@ fn a_baseline_runs_interleaved_and_is_compared() {
     let lines = ended.stdout.lines().filter(|line| !line.starts_with("next "));
     let long = lines.filter(|line| line.chars().count() > 100);
     assert_eq!(long.collect::<Vec<_>>(), [""; 0], "{}", ended.stdout);
-    let hashes: std::collections::BTreeSet<_> = scratch
+    let hashes: BTreeSet<_> = scratch
         .records(&scratch.root().join("results"))
         .into_iter()
         .map(|(_, record)| (record.engine.release, record.engine.binary_sha256))
@@ -148,24 +152,89 @@ fn a_baseline_runs_interleaved_and_is_compared() {
 }
 
 #[test]
-fn a_comparison_runs_five_pairs_and_the_rungs_beside_the_rest() {
+fn a_comparison_runs_the_rungs_beside_the_rest_and_then_both_in_turns() {
     let scratch = Scratch::new();
-    let ended = scratch
-        .run(&["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--no-confirm", "--dry-run"])
-        .expect(0, &["talk-lite@1            10 runs", "rung-lite@1            10 runs"]);
+    let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--dry-run"];
+    let ended = scratch.run(&flags).expect(
+        0,
+        &[
+            "talk-lite@1            4 runs",
+            "rung-lite@1            4 runs",
+            "both servers, in 2 scenarios, at most 20 s together",
+        ],
+    );
     assert!(!ended.stdout.contains("then 8 pairs"), "{}", ended.stdout);
+    // Without a second stage, as many pairs as the statistics of pairs need.
+    let ended = scratch
+        .run(&[&flags[..], &["--no-confirm"]].concat())
+        .expect(0, &["talk-lite@1            10 runs", "rung-lite@1            10 runs"]);
+    assert!(!ended.stdout.contains("both servers"), "{}", ended.stdout);
     scratch
         .run(&["release-bench", "v0.9.2", "--dry-run"])
         .expect(0, &["runs       2, and how long"]);
 }
 
+/// Reads the record of the one campaign that was committed.
+fn committed(scratch: &Scratch) -> CampaignRecord {
+    let path = files_below(&scratch.root().join("results/campaigns")).remove(0);
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
 #[test]
-fn what_differs_is_launched_again_and_recorded_as_a_confirmation() {
+fn two_releases_are_compared_in_turns_and_their_record_says_so() {
     let scratch = Scratch::new();
+    // The runs differ much more, and do not decide.
+    scratch.write_speed("0.9.1", 100.0);
+    scratch.write_speed("0.9.2", 50.0);
+    scratch.write_slices("0.9.1-0.9.2", 125, OutputsCompared { compared: 6, differ: 0 });
+    let policy = scratch.root().join("suite/policies/release.toml");
+    let text = fs::read_to_string(&policy).unwrap();
+    fs::write(&policy, text.replace("alternate_s = 10", "alternate_s = 20")).unwrap();
+    let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "1"];
+    let ended = scratch.run_with(&flags, &[("REDLINE_FAKE", "family")]).expect(3, &[]);
+    let said = "verdict  Hold: Output tokens of ";
+    assert!(ended.stdout.contains(said), "{}", ended.stdout);
+    assert_eq!(launches(&ended.stderr, "Run").len(), 4);
+    assert_eq!(launches(&ended.stderr, "Confirm"), [""; 0]);
+
+    let campaign = committed(&scratch);
+    assert_eq!(campaign.plan.len(), 4, "comparisons in turns plan no records of runs");
+    assert_eq!(campaign.status, CampaignStatus::Complete);
+    assert_eq!(campaign.policy.map(|policy| policy.rev), Some(2));
+    let cells = campaign.alternations.iter().map(|one| one.scenario.as_str());
+    assert_eq!(cells.collect::<Vec<_>>(), ["talk-lite@1", "rung-lite@1"]);
+    for one in &campaign.alternations {
+        assert_eq!(one.baseline.engine.release, "v0.9.1");
+        assert_eq!(
+            (one.candidate.engine.release.as_str(), one.starts.len() >= 4),
+            ("v0.9.2", true)
+        );
+    }
+    let found = |verdict: &Verdict| (verdict.metric.clone(), verdict.verdict, verdict.stage);
+    let in_turns = campaign.verdicts.iter().filter(|verdict| verdict.alternation.is_some());
+    let in_turns: Vec<_> = in_turns.map(found).collect();
+    let regressed = ("output_tokens_per_s".to_owned(), VerdictKind::Regressed, Stage::Alternate);
+    assert!(in_turns.contains(&regressed), "{in_turns:?}");
+    let of_runs = campaign.verdicts.iter().filter(|verdict| verdict.alternation.is_none());
+    assert!(of_runs.map(found).all(|of| of.0 != "output_tokens_per_s"), "in turns alone");
+}
+
+#[test]
+fn where_two_servers_do_not_fit_what_differs_is_launched_again_and_confirmed() {
+    let scratch = Scratch::new();
+    scratch.write_large_model();
     scratch.write_speed("0.9.1", 100.0);
     scratch.write_speed("0.9.2", 50.0);
     let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "3"];
-    let ended = scratch.run(&flags).expect(3, &["Select cells to confirm", "Confirm 16 of 16"]);
+    let ended = scratch.run(&flags).expect(
+        3,
+        &[
+            "in pairs of runs, because two servers need",
+            "Select cells to confirm",
+            "Confirm 16 of 16",
+        ],
+    );
+    assert!(!ended.stderr.contains("Compare in turns"), "{}", ended.stderr);
     let said = "verdict  Hold: Output tokens of talk-lite@1 regressed, down 50 %";
     assert!(ended.stdout.contains(said), "{}", ended.stdout);
     assert!(ended.stdout.contains("next     cargo xtask diff v0.9.1 v0.9.2"), "{}", ended.stdout);
@@ -175,21 +244,20 @@ fn what_differs_is_launched_again_and_recorded_as_a_confirmation() {
     assert!(confirmed[0].starts_with("v0.9.1") && confirmed[2].starts_with("v0.9.2"));
 
     let results = scratch.root().join("results");
-    let path = files_below(&results.join("campaigns")).remove(0);
-    let campaign: CampaignRecord =
-        serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let campaign = committed(&scratch);
+    assert!(campaign.alternations.is_empty());
     let (screen, confirm): (Vec<_>, Vec<_>) =
         campaign.plan.iter().partition(|planned| planned.stage.is_none());
     assert_eq!((screen.len(), confirm.len()), (12, 16));
     assert!(confirm.iter().all(|planned| planned.stage == Some(Stage::Confirm)));
     assert_eq!(screen.iter().map(|planned| planned.block).max(), Some(5));
     assert_eq!(confirm.iter().map(|planned| planned.block).min(), Some(6));
-    let ids: std::collections::BTreeSet<_> = campaign.plan.iter().map(|p| &p.run).collect();
+    let ids: BTreeSet<_> = campaign.plan.iter().map(|p| &p.run).collect();
     assert_eq!(ids.len(), 28, "each launch has an id of its own");
     let stages = scratch.records(&results).into_iter().filter_map(|(_, run)| run.campaign?.stage);
     assert_eq!(stages.count(), 16);
 
-    assert_eq!(campaign.policy.map(|policy| (policy.id, policy.rev)), Some(("release".into(), 1)));
+    assert_eq!(campaign.policy.map(|policy| (policy.id, policy.rev)), Some(("release".into(), 2)));
     assert_eq!(campaign.noise_floor.unwrap()["output_tokens_per_s"], 0.0);
     let found = |verdict: &Verdict| (verdict.metric.clone(), verdict.verdict, verdict.stage);
     let found: Vec<_> = campaign.verdicts.iter().map(found).collect();

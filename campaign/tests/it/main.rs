@@ -6,6 +6,9 @@
 mod command_lines;
 mod early_ends;
 mod failures;
+mod gate;
+mod gate_ends;
+mod in_turns;
 mod ingest;
 mod journey;
 mod kernels;

@@ -14,7 +14,11 @@ fn main() {
         let at = args.iter().position(|arg| arg == flag).expect("flag");
         args[at + 1].clone()
     };
-    let fixtures = std::env::var("FIXTURES").expect("FIXTURES");
+    // A job on a cluster does not see the tests' own variables.
+    let fixtures = std::env::var("FIXTURES").unwrap_or_else(|_| {
+        let cache = std::env::var("REDLINE_CACHE").expect("REDLINE_CACHE");
+        format!("{}/fixtures", cache.strip_suffix("/cache").expect("a scratch clone's cache"))
+    });
     let mut pids = std::fs::OpenOptions::new()
         .create(true)
         .append(true)
@@ -43,6 +47,16 @@ fn main() {
         "deaf" => loop {
             std::thread::sleep(Duration::from_secs(1));
         },
+        "torn" if args.iter().any(|arg| arg == "--fast") => {
+            let asked = format!("{fixtures}/asked");
+            std::thread::spawn(move || loop {
+                if std::fs::remove_file(&asked).is_ok() {
+                    eprintln!("fatal: page table is torn");
+                    exit(7);
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            });
+        }
         "family" => {
             // A child that outlives SIGTERM, as a worker process might.
             let script = "trap '' TERM; echo $$ >> \"$FIXTURES/server.pids\"; while :; do sleep 0.1; done";
@@ -64,6 +78,7 @@ fn main() {
     let speed = if args.iter().any(|arg| arg == "--fast") { "fast" } else { env!("CARGO_PKG_VERSION") };
     std::fs::write(format!("{fixtures}/speed"), speed).expect("speed");
     let port: u16 = after("--port").parse().expect("port");
+    std::fs::write(format!("{fixtures}/speed-{port}"), speed).expect("speed");
     let listener = TcpListener::bind(("127.0.0.1", port)).expect("bind");
     eprintln!("ready http://127.0.0.1:{port}");
     for stream in listener.incoming() {

@@ -14,10 +14,16 @@ struct Tree {
     dir: TempDir,
 }
 
-/// Stand-in for `cargo`, which exits with `$ENDS`.
+/// Stand-in for `cargo`: `xtask gate --out FOLDER` writes a comparison where `$GATE` is the exit
+/// code of one, and exits with it.
 const CARGO: &str = r##"#!/bin/sh
 echo "cargo $*" >>calls
-exit "$ENDS"
+case $GATE in 0 | 1 | 3)
+    mkdir -p "$4"
+    echo "<!-- redline diff -->" >"$4/diff.md"
+    ;;
+esac
+exit "$GATE"
 "##;
 
 /// Stand-in for `gh`, which lists the comment `$FOUND` if it is set.
@@ -70,16 +76,27 @@ impl Tree {
 }
 
 #[test]
-fn the_gate_has_its_folder_baseline_and_flags_and_ends_as_the_comparison_does() {
-    for code in ["0", "1", "3", "4"] {
+fn the_gate_passes_its_arguments_on_and_ends_as_the_comparison_does() {
+    for code in ["0", "1", "3"] {
         let tree = Tree::new();
-        let words = [".ci/gate", "out", "v0.9.2", "--budget", "5m"];
-        assert_eq!(tree.run(&words, &[("ENDS", code)]).to_string(), code);
-        assert_eq!(tree.calls(), "cargo xtask gate --out out v0.9.2 --budget 5m\n");
+        let words = [".ci/gate", "out", "v0.9.2", "--budget", "8m"];
+        assert_eq!(tree.run(&words, &[("GATE", code)]).to_string(), code);
+        assert_eq!(tree.calls(), "cargo xtask gate --out out v0.9.2 --budget 8m\n");
+        let comment = fs::read_to_string(tree.path("out/diff.md")).unwrap();
+        assert_eq!(comment.trim_end(), MARKER);
+    }
+}
+
+#[test]
+fn a_gate_that_could_not_measure_compares_nothing() {
+    for code in ["2", "4"] {
+        let tree = Tree::new();
+        assert_eq!(tree.run(&[".ci/gate", "out"], &[("GATE", code)]).to_string(), code);
+        assert!(!tree.path("out/diff.md").exists());
     }
     let tree = Tree::new();
-    assert_ne!(tree.run(&[".ci/gate"], &[("ENDS", "0")]), 0);
-    assert_eq!(tree.calls(), "", "without a folder nothing is measured");
+    assert_ne!(tree.run(&[".ci/gate"], &[("GATE", "0")]), 0);
+    assert_eq!(tree.calls(), "", "without a folder nothing is started");
 }
 
 #[test]

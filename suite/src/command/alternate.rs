@@ -31,7 +31,8 @@ use crate::workload::tokenizer::Tokenizer;
 /// that their ratio shows differences of a few percent within minutes. A closed loop is cut between
 /// requests; any other scenario is one slice. Both variants get the same requests in each pair, in
 /// an order that is drawn for each pair. Where the scenario asks for a cold or primed prefix cache,
-/// both caches are emptied and primed before each round of its requests.
+/// both caches are emptied and primed before each round of its requests. It ends early after a slice
+/// of which a server answers no request.
 ///
 /// With `--baseline-freeze` and `--candidate-freeze` the idle server is frozen, and its CPU time in
 /// each slice is recorded.

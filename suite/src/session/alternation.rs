@@ -120,8 +120,8 @@ impl Drop for ThawAtEnd<'_> {
 }
 
 impl Alternating<'_> {
-    /// Warms up both servers and asks them in turns until the end. A failed request is data: its
-    /// slice counts it.
+    /// Warms up both servers and asks them in turns until the end, or until one of them answers no
+    /// request of a slice. A failed request is data: its slice counts it.
     ///
     /// # Errors
     /// The client's own system fails, the alternation is interrupted, a server cannot be frozen, or
@@ -144,12 +144,12 @@ impl Alternating<'_> {
         let mut random = SplitMix64(self.seed);
         let (started_at, start_ns) = (utc_now(), monotonic_ns());
         let mut emptied = true;
-        while !self.is_over(slices.pairs, start_ns) {
+        while !self.is_over(&slices, start_ns) {
             for side in Side::BOTH {
                 emptied &= self.begin_round(side)?;
             }
             for range in ranges(self.round(), slice_requests) {
-                if self.is_over(slices.pairs, start_ns) {
+                if self.is_over(&slices, start_ns) {
                     break;
                 }
                 self.pair(&range, random.draw(), (start_ns, &probe), &mut slices)?;
@@ -179,11 +179,13 @@ impl Alternating<'_> {
         self.contenders[0].plan.manifest.requests.len() as u64
     }
 
-    fn is_over(&self, pairs: u32, start_ns: u64) -> bool {
-        match self.until {
-            Until::Pairs(most) => pairs >= most,
+    fn is_over(&self, slices: &Slices, start_ns: u64) -> bool {
+        let ended = match self.until {
+            Until::Pairs(most) => slices.pairs >= most,
             Until::Elapsed(most_ns) => monotonic_ns() - start_ns >= most_ns,
-        }
+        };
+        // A server that is gone would fail every request to come.
+        ended || slices.silent
     }
 
     /// Chooses the number of requests in a slice. Only a closed loop without conversations is cut,
@@ -350,6 +352,8 @@ impl Alternating<'_> {
 #[derive(Default)]
 struct Slices {
     pairs: u32,
+    /// True once a variant answered no request of a slice.
+    silent: bool,
     done: Vec<Slice>,
     /// Latencies of all answered requests: of the baseline, and of the candidate.
     latencies: [Latencies; 2],
@@ -378,6 +382,7 @@ impl Slices {
         let p50 = |samples: &[u64]| summarize(samples.to_vec()).and_then(|summary| summary.p50);
         let gaps = all.itl_token_ns.and_then(summarize);
         let tokens: u64 = answers.iter().map(|request| request.credit.tokens).sum();
+        self.silent |= answers.is_empty();
         self.done.push(Slice {
             elapsed_us: Wall::of(&answers).map_or(0, |wall| to_us(wall.length_ns())),
             requests_failed: (driven.samples.len() - answers.len()) as u64,

@@ -9,10 +9,13 @@ use std::process::{Child, Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use schema::alternation::{Alternation, Side};
-use suite::mock_server::script::{Answer, Framing, Scripted, When};
+use schema::run::CacheState;
+use serde_json::Value;
+use suite::mock_server::script::{Answer, Framing, Route, Script, Scripted, Steady, When};
+use suite::mock_server::server::Logged;
 
-use crate::harness::{ready_url, wait_until};
-use crate::workspace::{Workspace, server, stderr, url};
+use crate::harness::{Exchange, ready_url, wait_until};
+use crate::workspace::{PLAN, Workspace, server, stderr, url};
 
 /// Mock server in a process group of its own.
 struct Frozen {
@@ -149,4 +152,155 @@ fn a_failed_request_is_counted_in_its_slice_and_a_server_that_cannot_be_frozen_i
     let output = command.args(["--baseline-freeze", "group:2147483647"]).output().expect("runs");
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     assert!(stderr(&output).contains("baseline"), "{}", stderr(&output));
+}
+
+/// The campaign reads from the message whose fault it was.
+#[test]
+fn a_warm_up_that_fails_names_its_side() {
+    let workspace = Workspace::new();
+    let events = Answer::events(vec![Scripted::text(0, "{}")]);
+    // Two requests find the route.
+    let when = When { index: Some(2), ..When::default() };
+    let failing = Answer { when, status: 500, framing: Framing::Length, ..events };
+    let (baseline, candidate) = (server(Vec::new()), server(vec![failing]));
+    let mut command = alternate(&workspace, &url(&baseline), &url(&candidate));
+    let output = command.args(["--pairs", "2", "--out", "slices.json"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.lines().any(|line| line.starts_with("error: candidate: ")), "{said}");
+    assert!(!workspace.path("slices.json").exists());
+}
+
+/// Arguments by which both servers get the requests of the short scenario as token ids.
+const SHORT: [&str; 10] = [
+    "--baseline-engine",
+    "redline.toml",
+    "--candidate-engine",
+    "redline.toml",
+    "--tokenizer",
+    "tiny.json",
+    "--scenario",
+    "short.toml",
+    "--dataset",
+    "rows.json",
+];
+
+/// Number of arguments of [`SHORT`] before those that a plan replaces.
+const KEPT_BY_PLAN: usize = 6;
+
+/// Has two servers answer two pairs of slices, and returns the slices.
+fn slices(workspace: &Workspace, servers: [&Exchange; 2], extra: &[&str]) -> Alternation {
+    let mut command = workspace.bench();
+    let [baseline, candidate] = servers.map(url);
+    command.args(["alternate", "--baseline-url", &baseline, "--candidate-url", &candidate]);
+    command.args(["--pairs", "2", "--out", "slices.json"]).args(extra);
+    let output = command.output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    read(&workspace.path("slices.json"))
+}
+
+fn requests(exchange: &Exchange) -> usize {
+    exchange.log().iter().filter(|line| line.event == Logged::Received).count()
+}
+
+/// Both prefix caches must have seen the same prompts.
+#[test]
+fn the_size_of_a_slice_is_chosen_with_requests_to_both_servers() {
+    let workspace = Workspace::new();
+    let servers = [server(Vec::new()), server(Vec::new())];
+    let found = slices(&workspace, [&servers[0], &servers[1]], &[]);
+    assert!(found.slice_requests >= 4, "a request for each user: {}", found.slice_requests);
+    let [baseline, candidate] = [requests(&servers[0]), requests(&servers[1])];
+    assert_eq!(baseline, candidate);
+    let of_slices = 2 * usize::try_from(found.slice_requests).expect("few");
+    assert!(baseline > of_slices + 4, "{baseline} requests, of which {of_slices} in slices");
+}
+
+#[test]
+fn a_saved_plan_gives_the_requests_of_its_scenario_and_replaces_it() {
+    let workspace = Workspace::new();
+    let drawn = [server(Vec::new()), server(Vec::new())];
+    let from_scenario = slices(&workspace, [&drawn[0], &drawn[1]], &SHORT);
+    assert!(workspace.bench().args(PLAN).status().expect("runs").success());
+    let planned = [server(Vec::new()), server(Vec::new())];
+    let plan = [&SHORT[..KEPT_BY_PLAN], &["--plan", "plan.json"]].concat();
+    let from_plan = slices(&workspace, [&planned[0], &planned[1]], &plan);
+    assert!(from_scenario.scenario.manifest_sha256.is_some());
+    assert_eq!(from_plan.scenario, from_scenario.scenario);
+    let tokens = |found: &Alternation| -> Vec<u64> {
+        found.slices.iter().map(|slice| slice.output_tokens).collect()
+    };
+    assert_eq!(tokens(&from_plan), tokens(&from_scenario));
+    assert_eq!(planned.each_ref().map(requests), drawn.each_ref().map(requests));
+
+    let mut command = alternate(&workspace, &url(&planned[0]), &url(&planned[1]));
+    let output = command.args(SHORT).args(["--plan", "plan.json"]).output().expect("runs");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(stderr(&output).contains("cannot be used with"), "{}", stderr(&output));
+}
+
+#[test]
+fn greedy_outputs_are_compared_request_by_request_and_sampled_ones_are_not() {
+    let workspace = Workspace::new();
+    let shorter = || {
+        let steady = Steady { tokens: Some(3), ..Steady::default() };
+        server(vec![Answer { times: 0, ..Answer::steady(steady) }])
+    };
+    let of = |servers: [&Exchange; 2]| {
+        let outputs = slices(&workspace, servers, &SHORT).outputs;
+        (outputs.compared, outputs.differ)
+    };
+    assert_eq!(of([&server(Vec::new()), &server(Vec::new())]), (8, 0), "two pairs of four");
+    assert_eq!(of([&server(Vec::new()), &shorter()]), (8, 8));
+    let greedy = fs::read_to_string(workspace.path("short.toml")).expect("readable");
+    workspace.write("short.toml", &greedy.replace(", temperature = 0.0", ""));
+    assert_eq!(of([&server(Vec::new()), &shorter()]), (0, 0));
+}
+
+#[test]
+fn the_state_of_both_prefix_caches_is_as_asked_where_both_could_be_emptied() {
+    let workspace = Workspace::new();
+    let plain = fs::read_to_string(workspace.path("short.toml")).expect("readable");
+    let with_cache = |cache: &str| workspace.write("short.toml", &format!("{plain}{cache}"));
+    let both = || [server(Vec::new()), server(Vec::new())];
+    let state = |servers: &[Exchange; 2]| {
+        slices(&workspace, [&servers[0], &servers[1]], &SHORT).prefix_cache
+    };
+    let cold = both();
+    assert_eq!(state(&cold), CacheState::Cold);
+    with_cache("cache = { state = \"primed\", share = 0.5 }\n");
+    let primed = both();
+    assert_eq!(state(&primed), CacheState::Primed);
+    // Two slices of the whole scenario: each is a round, before which each of its prompts is primed.
+    assert_eq!(requests(&primed[1]), requests(&cold[1]) + 2 * 4);
+    with_cache("cache = { state = \"unknown\" }\n");
+    assert_eq!(state(&both()), CacheState::Unknown);
+    with_cache("");
+    let mut keeps = Script::steady();
+    keeps.routes.insert("/reset_prefix_cache".into(), Route::of(404, Value::Null));
+    let keeps = Exchange::playing(keeps);
+    assert_eq!(state(&[server(Vec::new()), keeps]), CacheState::Unknown, "one keeps its cache");
+}
+
+/// A server that is gone would answer nothing in all slices to come, in which the other one is asked
+/// in vain.
+#[test]
+fn an_alternation_ends_with_a_server_that_no_longer_answers() {
+    let workspace = Workspace::new();
+    let candidate = Frozen::start(500);
+    let baseline = server(Vec::new());
+    let mut command = alternate(&workspace, &url(&baseline), &candidate.url);
+    command.args(["--seconds", "600", "--out", "slices.json"]);
+    let client = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+    wait_until(|| requests(&baseline) > 30);
+    candidate.end();
+    let output = client.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let found = read(&workspace.path("slices.json"));
+    let (before, last) = found.slices.split_at(found.slices.len() - 2);
+    let failed = |slices: &[schema::alternation::Slice]| -> u64 {
+        slices.iter().map(|slice| slice.requests_failed).sum()
+    };
+    assert_eq!(failed(last), failed(&found.slices), "{} slices before the last", before.len());
+    assert!(failed(last) > 0 && before.len() >= 2);
 }

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
+use schema::alternation::Start;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::run::{EngineFacts, FailureClass, HardwareFacts, RunRecord, Status};
@@ -13,13 +14,13 @@ use crate::catalog::Catalog;
 use crate::clock::Clock;
 use crate::console::Console;
 use crate::executor::JobSpec;
-use crate::executor::job::{FileFact, Job, Step, record_path};
+use crate::executor::job::{FileFact, Job, Progress, Step, record_path, start_path, write_json};
 use crate::executor::journal::RecordedHardware;
 use crate::files::{Lines, write_whole};
 use crate::inputs::Obtained;
 use crate::inputs::cache::Cache;
 use crate::places::Places;
-use crate::plan::{Cell, Plan, Round, Variant, interleave};
+use crate::plan::{Cell, Plan, PlannedAlternation, Round, Variant, interleave};
 use crate::process::Interrupt;
 use crate::redact::Identity;
 use crate::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
@@ -111,7 +112,14 @@ impl Scripted<'_> {
     fn carry_out(&self, spec: &JobSpec, blocks: usize, end: Option<NodeEnd>) {
         let places = CampaignPlaces::at(&spec.dir);
         let job = Job::read(&places).unwrap();
-        let (mut lines, _) = Lines::open::<Step>(&places.steps()).unwrap();
+        let (mut lines, held) = Lines::open::<Step>(&places.steps()).unwrap();
+        if job.alternation.is_some() {
+            let path = start_path(Progress::of(&held.lines).starts.len());
+            write_json(&spec.dir.join(&path), &Start::default()).unwrap();
+            let file = FileFact::of(&spec.dir, &path).unwrap();
+            let wall_us = START_US;
+            lines.append(&Step::StartEnded { file, said: Vec::new(), wall_us }).unwrap();
+        }
         for block in job.blocks().into_iter().take(blocks) {
             lines.append(&Step::BlockBegun { block }).unwrap();
             let mut files = Vec::new();
@@ -219,6 +227,9 @@ fn lost() -> Attempt {
     (0, None, JobEnd::LostNode { said: "it does not answer".to_owned() })
 }
 
+/// Time of a start of an alternating comparison, in microseconds.
+const START_US: u64 = 30_000_000;
+
 fn well(blocks: usize) -> Attempt {
     (blocks, Some(NodeEnd::Well), JobEnd::Well)
 }
@@ -294,6 +305,46 @@ fn what_no_node_can_do_stops_the_campaign_with_what_is_done() {
 }
 
 #[test]
+fn a_comparison_in_turns_has_time_for_its_budget_and_its_starts_outlive_lost_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, mut ready) = (world(dir.path()), ready());
+    let planned =
+        PlannedAlternation { budget_us: 600_000_000, family: 4, memory_percent: Some(45) };
+    ready.alternation = Some(planned);
+    let mut ids = Ids::new(1_700_000_000_000, 2);
+    let stage = Some(Stage::Alternate);
+    let round = Round { cells: vec![0], variants: 2, repeats: 1, block: 2, stage };
+    let jobs = jobs_of(&ready.plan.campaign, &interleave(&round, || ids.next_id()));
+    let places = world.places.campaign(&ready.plan.campaign);
+    let mut journal = Journal::new(places.clone());
+    journal.note(Line::Planned { stage, jobs }).unwrap();
+    let executor = Scripted {
+        world: &world,
+        ready: &ready,
+        attempts: RefCell::new([lost(), lost(), lost()].into()),
+        submitted: RefCell::default(),
+    };
+    let stop = Drive::new(&world, &executor, &ready, &mut journal).carry_out(stage).unwrap_err();
+    let said = "the comparison in turns was not finished: the node was lost";
+    assert!(stop.to_string().contains(said), "{stop}");
+    assert!(job::records(&places.staged()).unwrap().is_empty(), "it has no records of runs");
+    let submitted = executor.submitted.into_inner();
+    for (attempt, (spec, _)) in submitted.iter().enumerate() {
+        let job = Job::read(&CampaignPlaces::at(&spec.dir)).unwrap();
+        assert_eq!(job.alternation, Some(planned), "its own earlier starts count to its budget");
+        assert_eq!(job.cell.cell.settings.memory_percent, Some(45));
+        let starting = job.variants.iter().map(|of| of.engine.file.launch.timeout_s).sum();
+        let least = Duration::from_micros(planned.budget_us) + Duration::from_secs(starting);
+        assert!(spec.wall_max > least, "{:?}", spec.wall_max);
+        let progress = Progress::of(&read_steps(&CampaignPlaces::at(&spec.dir)).unwrap());
+        assert_eq!(progress.starts.len(), attempt + 1, "those of earlier attempts are taken over");
+        assert_eq!(progress.wall_us, START_US, "and their time counts once");
+        assert!(progress.starts.iter().all(|start| spec.dir.join(&start.path).is_file()));
+    }
+    assert_eq!(submitted.len(), 3);
+}
+
+#[test]
 fn jobs_that_run_at_once_share_the_hours_that_are_left() {
     let dir = tempfile::tempdir().unwrap();
     let (world, mut ready) = (world(dir.path()), ready());
@@ -319,7 +370,7 @@ fn jobs_that_run_at_once_share_the_hours_that_are_left() {
     };
     assert_eq!(share(&journal, &jobs[0]), Some(5.0), "2 of 8 expected hours");
     assert_eq!(share(&journal, &jobs[1]), Some(15.0));
-    let first = job::describe_job(&ready, &jobs[0], &executor, (Some(5.0), false));
+    let first = job::describe_job(&ready, &jobs[0], &executor, (Some(5.0), false), None);
     first.write(&job::places(&world, &ready, &first.key)).unwrap();
     let submitted = Line::Submitted { job: first.key.clone(), handle: Handle("0".to_owned()) };
     journal.note(submitted).unwrap();
