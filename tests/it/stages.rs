@@ -1,5 +1,5 @@
-//! A release comparison from the command line to its exit code: metrics that the first runs make
-//! suspect are measured again, and only confirmed regressions fail the release. Every program is
+//! A release comparison from the command line to its exit code: whole runs give the figures, and
+//! servers that answer slices in turns decide what changed and fail the release. Every program is
 //! real except the server, which is a mock of two releases, one of them slower.
 
 use std::collections::BTreeSet;
@@ -20,10 +20,10 @@ use tests::scripted;
 const SLOWER: &str = "ladder-lite-c1";
 /// Scenario with answers of 750 tokens, in which both releases are equally fast.
 const AS_FAST: &str = "thinking-lite";
-/// Pairs of runs before the confirmation; few are enough for a large effect.
-const SCREEN_PAIRS: usize = 3;
-/// Pairs of runs in the confirmation.
-const CONFIRM_PAIRS: usize = 8;
+/// Runs of each release in each scenario.
+const REPEATS: usize = 2;
+/// Seconds in which the releases answer each scenario in turns; few are enough for a large effect.
+const ALTERNATE_S: u32 = 25;
 
 /// Writes a mock of one release, with its own time between the tokens of short answers.
 fn stand_in(folder: &Path, version: &str, gap_us: u64) {
@@ -38,7 +38,7 @@ fn stand_in(folder: &Path, version: &str, gap_us: u64) {
 
 /// Runs `release-bench v0.9.2 --baseline v0.9.1` with the mocks, into a registry of its own.
 fn gate(clone: &Clone, folder: &Path, registry: &Path) -> Ended {
-    let words = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "3", "--yes"];
+    let words = ["release-bench", "v0.9.2", "--baseline", "v0.9.1", "--repeats", "2", "--yes"];
     let cells = ["--scenario", SLOWER, "--scenario", AS_FAST];
     let into = ["--registry", registry.to_str().expect("UTF-8")];
     let words = [&words[..], &cells, &into].concat();
@@ -55,18 +55,20 @@ fn read<T: serde::de::DeserializeOwned>(folder: &Path) -> Vec<T> {
     files.map(|path| serde_json::from_str(&read(path)).expect("a record")).collect()
 }
 
-fn scenario(run: &RunRecord) -> String {
-    format!("{}@{}", run.scenario.id, run.scenario.rev)
-}
-
-fn stage(run: &RunRecord) -> Option<Stage> {
-    run.campaign.as_ref().and_then(|slot| slot.stage)
+/// Shortens the comparisons in turns, whose time is that of the policy.
+fn shorten(clone: &Clone) {
+    let path = clone.root().join("suite/policies/release.toml");
+    let text = std::fs::read_to_string(&path).expect("a policy");
+    let shorter = text.replace("alternate_s = 300", &format!("alternate_s = {ALTERNATE_S}"));
+    assert_ne!(shorter, text);
+    std::fs::write(&path, shorter).expect("writable");
 }
 
 #[test]
-fn what_a_screen_suspects_is_launched_again_and_fails_the_release_when_it_is_borne_out() {
+fn what_became_slower_is_found_in_turns_and_fails_the_release() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::of_this_repository(&[]);
+    shorten(&clone);
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (version, gap_us) in [("0.9.1", 1_000), ("0.9.2", 2_000)] {
         stand_in(folder.path(), version, gap_us);
@@ -87,24 +89,22 @@ fn what_a_screen_suspects_is_launched_again_and_fails_the_release_when_it_is_bor
         campaign.verdicts.iter().find(of).unwrap_or_else(|| panic!("no verdict on `{metric}`"))
     };
     let slower = of("tpot_us_p50");
-    assert_eq!((slower.verdict, slower.stage), (VerdictKind::Regressed, Stage::Confirm));
-    assert_eq!((slower.pairs as usize, slower.suspected), (CONFIRM_PAIRS, true));
+    assert_eq!((slower.verdict, slower.stage), (VerdictKind::Regressed, Stage::Alternate));
+    let extent = slower.alternation.expect("its extent");
+    assert!(extent.starts >= 4 && extent.slices == 2 * slower.pairs, "{extent:?}");
+    assert_eq!(extent.budget_us, u64::from(ALTERNATE_S) * 1_000_000);
     let regressed = campaign.verdicts.iter().filter(|verdict| verdict.fails());
     let cells: BTreeSet<&str> = regressed.map(|verdict| &*verdict.cell.scenario).collect();
     assert_eq!(cells.into_iter().collect::<Vec<_>>(), [slower.cell.scenario.as_str()]);
 
-    // Only the suspected scenario was measured again, both releases once in every pair.
+    // Figures come from whole runs, and the idle server was frozen in every slice.
     let runs: Vec<RunRecord> = read(&registry.join("results/runs"));
-    let launched = |of: Option<Stage>, id: &str| {
-        runs.iter().filter(|run| stage(run) == of && run.scenario.id == id).count()
-    };
-    assert_eq!(launched(None, SLOWER), 2 * SCREEN_PAIRS);
-    assert_eq!(launched(None, AS_FAST), 2 * SCREEN_PAIRS);
-    assert_eq!(launched(Some(Stage::Confirm), SLOWER), 2 * CONFIRM_PAIRS);
-    let again = runs.iter().filter(|run| stage(run) == Some(Stage::Confirm)).map(scenario);
-    let suspected = campaign.verdicts.iter().filter(|verdict| verdict.suspected);
-    let suspected = suspected.map(|verdict| verdict.cell.scenario.clone());
-    assert_eq!(again.collect::<BTreeSet<_>>(), suspected.collect::<BTreeSet<_>>());
+    for id in [SLOWER, AS_FAST] {
+        assert_eq!(runs.iter().filter(|run| run.scenario.id == id).count(), 2 * REPEATS);
+    }
+    let starts = campaign.alternations.iter().flat_map(|found| &found.starts);
+    let mut slices = starts.flat_map(|start| &start.alternation.as_ref().expect("slices").slices);
+    assert!(slices.all(|slice| slice.idle_cpu_us == Some(0)));
 
     // A later query of the registry gives the same verdict.
     let at = ["--registry", registry.to_str().expect("UTF-8")];

@@ -70,7 +70,8 @@ impl<'a> Builder<'a> {
             return Err(Stop::wrong_use("HEAD is no commit of this clone"));
         };
         let git = Git::open(&world.places.root, &world.interrupt)?;
-        let sources = git.text(&["rev-parse", "HEAD:engine", "HEAD:Cargo.toml", "HEAD:Cargo.lock"])?;
+        let sources =
+            git.text(&["rev-parse", "HEAD:engine", "HEAD:Cargo.toml", "HEAD:Cargo.lock"])?;
         Ok(Self { world, dir: world.places.target("gate-bench"), wanted, release, sources })
     }
 
