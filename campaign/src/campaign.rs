@@ -380,7 +380,11 @@ pub fn measure(
     begin(world, flags, (decided, None), &*executor).map(Some)
 }
 
-fn executor_of(
+/// Returns the executor that the flags name, for the jobs of `campaign`.
+///
+/// # Errors
+/// The executor is unknown, or an option of it is malformed or reserved.
+pub fn executor_of(
     world: &World,
     flags: &ReleaseBench,
     campaign: &str,

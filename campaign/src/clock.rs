@@ -34,6 +34,11 @@ impl Clock {
         u64::try_from(now.unix_timestamp_nanos() / 1_000_000).unwrap_or(0)
     }
 
+    /// Returns the wall-clock time in seconds since 1970.
+    pub fn unix_s(self) -> i64 {
+        i64::try_from(self.unix_ms() / 1_000).unwrap_or(i64::MAX)
+    }
+
     /// Returns the current date and time, in UTC, in the form of RFC 3339, to the millisecond.
     pub fn rfc3339(self) -> String {
         let now = OffsetDateTime::now_utc();

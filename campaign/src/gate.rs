@@ -4,9 +4,8 @@
 use schema::exit::Exit;
 
 use crate::build::variants::REDLINE;
-use crate::campaign::{begin, check_executor, latest_unfinished, resume};
+use crate::campaign::{begin, check_executor, executor_of, latest_unfinished, resume};
 use crate::cli::{Gate, GateRequest, ReleaseBench};
-use crate::executor;
 use crate::lock::Lock;
 use crate::plan::decide::decide;
 use crate::stop::Stop;
@@ -39,9 +38,7 @@ pub fn run(world: &World, flags: &Gate) -> Result<Exit, Stop> {
     }
     // Standard output begins with the verdict.
     plan.lines().for_each(|line| world.console.note(line));
-    let execution = &asked.execution;
-    let named = (execution.executor.as_str(), execution.slurm_options.as_slice());
-    let executor = executor::named(world, named, &decided.plan.campaign)?;
+    let executor = executor_of(world, &asked, &decided.plan.campaign)?;
     executor.preflight()?;
     begin(world, &asked, (decided, None), &*executor)
 }

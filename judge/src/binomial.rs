@@ -1,21 +1,33 @@
-//! Exact interval of a proportion.
+//! Exact bounds of a proportion: Clopper and Pearson, "The use of confidence or fiducial limits
+//! illustrated in the case of the binomial" (Biometrika 26, 1934).
 
 use statrs::distribution::{Beta, ContinuousCDF};
 
-/// Returns the exact two-sided interval of a proportion of which `hits` of `trials` are observed
-/// (Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of the
-/// binomial", 1934); `None` without trials, or with more hits than trials.
-#[expect(clippy::cast_precision_loss, reason = "trials are few")]
+/// Returns the exact two-sided interval of a proportion, from `hits` among `trials` observations;
+/// `None` without trials, or with more hits than trials.
 pub fn exact_interval(hits: u64, trials: u64, confidence: f64) -> Option<(f64, f64)> {
-    let misses = trials.checked_sub(hits).filter(|_| trials > 0)? as f64;
-    let (hits, tail) = (hits as f64, (1.0 - confidence) / 2.0);
-    // The beta distribution has no density where one of its shapes is zero: the bound is exact then.
-    let low = if hits > 0.0 { Beta::new(hits, misses + 1.0).ok()?.inverse_cdf(tail) } else { 0.0 };
-    let high = match misses > 0.0 {
-        true => Beta::new(hits + 1.0, misses).ok()?.inverse_cdf(1.0 - tail),
-        false => 1.0,
-    };
-    Some((low, high))
+    let misses = trials.checked_sub(hits).filter(|_| trials > 0)?;
+    let one_sided = f64::midpoint(1.0, confidence);
+    Some((lower_bound(hits, misses, one_sided), upper_bound(hits, misses, one_sided)))
+}
+
+/// Returns the exact lower bound of a proportion at a one-sided `confidence`, from the numbers of
+/// hits and misses; 0 without hits.
+pub fn lower_bound(hits: u64, misses: u64, confidence: f64) -> f64 {
+    beta(hits, misses + 1, 1.0 - confidence).unwrap_or(0.0)
+}
+
+/// Returns the exact upper bound of a proportion at a one-sided `confidence`, from the numbers of
+/// hits and misses; 1 without misses.
+pub fn upper_bound(hits: u64, misses: u64, confidence: f64) -> f64 {
+    beta(hits + 1, misses, confidence).unwrap_or(1.0)
+}
+
+/// Returns the quantile at `share` of a beta distribution with parameters `first` and `second`;
+/// `None` if one of them is zero.
+#[expect(clippy::cast_precision_loss, reason = "observations are far fewer than 2^53")]
+fn beta(first: u64, second: u64, share: f64) -> Option<f64> {
+    Beta::new(first as f64, second as f64).ok().map(|beta| beta.inverse_cdf(share))
 }
 
 #[cfg(test)]

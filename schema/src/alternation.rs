@@ -74,6 +74,21 @@ pub struct Alternation {
     pub outputs: OutputsCompared,
 }
 
+impl Alternation {
+    /// Returns the percentiles over all requests of one side.
+    pub const fn tail(&self, side: Side) -> &Tail {
+        match side {
+            Side::Baseline => &self.baseline,
+            Side::Candidate => &self.candidate,
+        }
+    }
+
+    /// Returns the slices in which one side answered.
+    pub fn slices_of(&self, side: Side) -> impl DoubleEndedIterator<Item = &Slice> {
+        self.slices.iter().filter(move |slice| slice.variant == side)
+    }
+}
+
 /// Percentiles over all requests that one variant answered in one start; a slice has too few.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Tail {
@@ -167,6 +182,39 @@ pub struct AlternatingComparison {
     pub budget_us: u64,
     /// Fresh starts of both servers, in the order of time.
     pub starts: Vec<Start>,
+}
+
+impl AlternatingComparison {
+    /// Returns the baseline or the candidate.
+    pub const fn contender(&self, side: Side) -> &Contender {
+        match side {
+            Side::Baseline => &self.baseline,
+            Side::Candidate => &self.candidate,
+        }
+    }
+
+    /// Returns the baseline or the candidate, to be changed.
+    pub const fn contender_mut(&mut self, side: Side) -> &mut Contender {
+        match side {
+            Side::Baseline => &mut self.baseline,
+            Side::Candidate => &mut self.candidate,
+        }
+    }
+
+    /// True where the time that the comparison may take is spent.
+    pub fn is_spent(&self) -> bool {
+        self.starts.last().is_some_and(|start| start.end_us >= self.budget_us)
+    }
+}
+
+impl Start {
+    /// Returns the server of one side.
+    pub const fn server(&self, side: Side) -> &StartedServer {
+        match side {
+            Side::Baseline => &self.baseline,
+            Side::Candidate => &self.candidate,
+        }
+    }
 }
 
 /// Variant of an alternating comparison.

@@ -55,7 +55,7 @@ fn read<T: serde::de::DeserializeOwned>(folder: &Path) -> Vec<T> {
     files.map(|path| serde_json::from_str(&read(path)).expect("a record")).collect()
 }
 
-/// Shortens the comparisons in turns, whose time is that of the policy.
+/// Shortens the time that the clone's policy gives to the alternating comparison of a scenario.
 fn shorten(clone: &Clone) {
     let path = clone.root().join("suite/policies/release.toml");
     let text = std::fs::read_to_string(&path).expect("a policy");

@@ -13,7 +13,6 @@ use campaign::server_spec::{BuiltVariant, ServerSpec};
 use campaign::{Stop, World};
 use schema::canonical::{sha256_hex, to_file_text};
 use schema::run::{BuildFacts, EngineFacts, Patch};
-use serde::{Deserialize, Serialize};
 
 use super::planted::Kind;
 
@@ -23,14 +22,6 @@ const TREE: &str = "tree";
 const OTHER_TREE: &str = "same";
 /// File with the builds that exist, in the command's folder.
 const KEPT: &str = "builds.json";
-
-/// Build that exists, by the hash of sources, worktree and patch.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct KeptBuild {
-    binary: PathBuf,
-    sha256: String,
-    toolchain: Option<String>,
-}
 
 /// Patch of a planted change.
 #[derive(Debug)]
@@ -104,15 +95,15 @@ impl<'a> Builder<'a> {
         let text = change.as_ref().map(|change| &change.text);
         let key = sha256_hex(format!("{} {tree} {text:?}", self.sources).as_bytes());
         let path = self.dir.join(KEPT);
-        let mut kept: BTreeMap<String, KeptBuild> = match path.is_file() {
+        // Builds that exist, by the hash of sources, worktree and patch.
+        let mut kept: BTreeMap<String, Built> = match path.is_file() {
             true => serde_json::from_str(&read_text(&path)?).unwrap_or_default(),
             false => BTreeMap::new(),
         };
         let build = match kept.get(&key).filter(|build| build.binary.is_file()) {
             Some(build) => build.clone(),
             None => {
-                let Built { binary, sha256, toolchain } = self.build_now(tree, change.as_ref())?;
-                let build = KeptBuild { binary, sha256, toolchain };
+                let build = self.build_now(tree, change.as_ref())?;
                 kept.insert(key, build.clone());
                 write_whole(&path, to_file_text(&kept)?.as_bytes())?;
                 build
@@ -139,7 +130,7 @@ impl<'a> Builder<'a> {
         build::build(world, &path, &title, commit)
     }
 
-    fn spec(&self, build: KeptBuild, change: Option<Change>) -> ServerSpec {
+    fn spec(&self, build: Built, change: Option<Change>) -> ServerSpec {
         let Wanted { variant, engine, .. } = &self.wanted;
         let facts = EngineFacts {
             name: variant.engine.clone(),

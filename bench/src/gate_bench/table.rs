@@ -266,8 +266,9 @@ fn bracket(hits: usize, trials: usize, digits: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gate_bench::trial::{JudgedMetric, RecordedCall};
+    use crate::gate_bench::trial::JudgedMetric;
     use expect_test::expect;
+    use judge::alternation::Call;
     use schema::comparison::DecisionKind;
 
     fn planted() -> Planted {
@@ -285,7 +286,7 @@ mod tests {
     /// Trial of one scenario with thirty starts of ten seconds, in which throughput changed by this
     /// log ratio, more or less.
     fn trial(kind: &str, log: f64, found_us: Option<u64>, whole: bool) -> Trial {
-        let call = if found_us.is_some() { RecordedCall::Worse } else { RecordedCall::Unchanged };
+        let call = if found_us.is_some() { Call::Worse } else { Call::Unchanged };
         let logs = (0..30).map(|index| Some(log + 0.001 * f64::from(index % 5 - 2))).collect();
         let judged = JudgedMetric {
             metric: "output_tokens_per_s".to_owned(),

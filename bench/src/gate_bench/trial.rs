@@ -13,7 +13,7 @@ use campaign::world::Ids;
 use campaign::{Stop, World};
 use judge::alternation::compare::Gate;
 use judge::alternation::replay::{Noise, Outcome, RecordedStart};
-use judge::alternation::{Call, Course, Judged, at_the_end, by_start, judge, text};
+use judge::alternation::{Call, Course, Judged, at_the_end, by_start, judge, share_us, text};
 use schema::alternation::AlternatingComparison;
 use schema::comparison::DecisionKind;
 use schema::run::HardwareFacts;
@@ -85,7 +85,7 @@ pub struct JudgedMetric {
     /// Name of the metric.
     pub metric: String,
     /// Call about the metric.
-    pub call: RecordedCall,
+    pub call: Call,
     /// Effect in percent, candidate over baseline.
     pub effect_pct: f64,
     /// Interval of the effect in percent.
@@ -98,30 +98,16 @@ pub struct JudgedMetric {
     pub slices: u32,
 }
 
-/// Call about a metric, as a trial records it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RecordedCall {
-    /// The metric became worse.
-    Worse,
-    /// The metric became better.
-    Better,
-    /// The metric is unchanged.
-    Unchanged,
-    /// Nothing was decided.
-    Open,
-}
-
 impl Trial {
     /// True where any release-blocking metric was called worse.
     pub fn any_worse(&self) -> bool {
-        self.judged().any(|one| one.call == RecordedCall::Worse)
+        self.judged().any(|one| one.call == Call::Worse)
     }
 
     /// True where every release-blocking metric was called unchanged.
     pub fn all_unchanged(&self) -> bool {
         !self.scenarios.iter().any(|scenario| scenario.judged.is_empty())
-            && self.judged().all(|one| one.call == RecordedCall::Unchanged)
+            && self.judged().all(|one| one.call == Call::Unchanged)
     }
 
     fn judged(&self) -> impl Iterator<Item = &JudgedMetric> {
@@ -200,12 +186,7 @@ impl JudgedMetric {
         let (low, high) = judged.interval_pct;
         Self {
             metric: judged.metric.name.to_owned(),
-            call: match judged.call {
-                Call::Worse => RecordedCall::Worse,
-                Call::Better => RecordedCall::Better,
-                Call::Unchanged => RecordedCall::Unchanged,
-                Call::Open => RecordedCall::Open,
-            },
+            call: judged.call,
             effect_pct: rounded(judged.effect_pct, PCT_STEPS),
             interval_pct: (rounded(low, PCT_STEPS), rounded(high, PCT_STEPS)),
             spent_us: judged.extent.spent_us,
@@ -257,9 +238,8 @@ impl Bench<'_> {
             if !self.whole && Outcome::of(&scenarios, &kind.worse).found_us.is_some() {
                 break;
             }
-            let spent_us: u64 = scenarios.iter().map(|(us, _)| us).sum();
-            let open = (self.cells.len() - index) as u64;
-            let left = self.budget_us.saturating_sub(spent_us) / open;
+            let spent_us = scenarios.iter().map(|(us, _)| us).sum();
+            let left = share_us(self.budget_us, spent_us, self.cells.len() - index);
             let planned = [0, 1].map(|variant| planned(ids.next_id(), variant, index));
             let bench = local_bench(world, &id, &places, self.hardware);
             let alternating = Alternating {

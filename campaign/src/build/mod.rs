@@ -11,6 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::{Deserialize, Serialize};
+
 use crate::files::{self, FileError, make_dir};
 use crate::git::{Git, same_folder};
 use crate::inputs::cache::sha256_file;
@@ -27,7 +29,7 @@ const FLAG_VARIABLES: &[&str] =
 
 /// Built binary of Redline's engine: a copy at a path named by the binary's SHA-256, with that hash
 /// and the compiler's version.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Built {
     pub binary: PathBuf,
     pub sha256: String,

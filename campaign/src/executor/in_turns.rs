@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 
+use judge::alternation::share_us;
 use schema::alternation::AlternatingComparison;
 use schema::verdict::Stage;
 
@@ -42,7 +43,7 @@ pub fn extent(
     let (ended, open): (Vec<&Entry>, Vec<&Entry>) =
         others.partition(|job| job.reached >= Reached::Collected);
     let spent_us: u64 = ended.iter().map(|job| job.wall_us).sum();
-    let left_us = planned.budget_us.saturating_sub(spent_us) / open.len().max(1) as u64;
+    let left_us = share_us(planned.budget_us, spent_us, open.len());
     let gpus = if ready.on_gpu { ready.cells[entry.planned.cell].cell.tp } else { 0 };
     let allowed_us = gpu_hours_max.filter(|_| gpus > 0).map(|hours| us_of(hours, gpus));
     let budget_us = left_us.min(allowed_us.unwrap_or(u64::MAX));

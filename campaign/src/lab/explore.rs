@@ -24,7 +24,7 @@ use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
 use crate::files::write_whole;
 use crate::plan::{PlannedRun, Variant};
 use crate::publish::Registry;
-use crate::publish::finish::{print_paths, publish};
+use crate::publish::finish::{campaign_record, print_paths, publish};
 use crate::server_spec::{Filling, command_line};
 use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
@@ -251,7 +251,8 @@ pub fn finish(
     records: &[RunRecord],
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let commit = publish(world, ready, records, None, journal)?;
+    let record = campaign_record(world, ready, records, journal)?;
+    let commit = publish(world, ready, records, record, journal)?;
     let exit = report(world, ready, journal)?;
     print_paths(world, ready, commit.as_deref());
     Ok(exit)

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use judge::alternation::{Call, is_over, judge};
+use judge::alternation::{Call, Judged, is_decided, judge};
 use schema::alternation::{
-    AlternatingComparison, Alternation, Contender, FrozenBy, Side, Start, StartedServer,
+    AlternatingComparison, Alternation, Contender, Side, Start, StartedServer,
 };
 use schema::canonical::sha256_hex;
 
@@ -73,18 +73,18 @@ pub enum Until<'a> {
 
 impl Until<'_> {
     fn is_reached(self, comparison: &AlternatingComparison) -> bool {
-        let is_worse = |names: &[String]| {
-            let judged = judge(comparison);
-            let mut worse = judged.iter().filter(|judged| judged.call == Call::Worse);
-            worse.any(|judged| names.iter().any(|name| name == judged.metric.name))
+        let is_worse = |judged: &Judged, names: &[String]| {
+            judged.call == Call::Worse && names.iter().any(|name| name == judged.metric.name)
         };
-        match self {
-            Self::Decided => is_over(comparison),
-            Self::Worse(names) => is_over(comparison) || is_worse(names),
-            Self::Spent => {
-                comparison.starts.last().is_some_and(|start| start.end_us >= comparison.budget_us)
+        comparison.is_spent()
+            || match self {
+                Self::Spent => false,
+                Self::Decided => is_decided(&judge(comparison)),
+                Self::Worse(names) => {
+                    let judged = judge(comparison);
+                    is_decided(&judged) || judged.iter().any(|one| is_worse(one, names))
+                }
             }
-        }
     }
 }
 
@@ -201,11 +201,7 @@ impl Alternating<'_> {
         let (spec, cell) = (self.specs[side as usize], self.cell);
         let run = Run { bench: self.bench, planned: &planned, spec, cell };
         let (server, facts, ready) = run.serve()?;
-        let contender = match side {
-            Side::Baseline => &mut comparison.baseline,
-            Side::Candidate => &mut comparison.candidate,
-        };
-        contender.argv = facts.argv;
+        comparison.contender_mut(side).argv = facts.argv;
         match ready {
             Ok(startup_us) => {
                 started.startup_us = Some(startup_us);
@@ -287,11 +283,7 @@ impl Alternating<'_> {
             if let Some((_, argument)) = &freezer {
                 command.args([format!("--{name}-freeze"), argument.clone()]);
             }
-            let frozen_by: Option<FrozenBy> = freezer.map(|(by, _)| by);
-            match side {
-                Side::Baseline => comparison.baseline.frozen_by = frozen_by,
-                Side::Candidate => comparison.candidate.frozen_by = frozen_by,
-            }
+            comparison.contender_mut(*side).frozen_by = freezer.map(|(by, _)| by);
         }
         command.args(["--seed", &self.seed(number).to_string()]);
         // The size of a slice is chosen once, so that all slices are alike.
@@ -349,7 +341,7 @@ impl Alternating<'_> {
     /// load generator gave up.
     fn silent(&self, found: &Alternation, started: &mut [StartedServer; 2]) {
         for side in Side::BOTH {
-            let last = found.slices.iter().rfind(|slice| slice.variant == side);
+            let last = found.slices_of(side).next_back();
             let failed = last.filter(|last| last.output_tokens == 0 && last.requests_failed > 0);
             let started = &mut started[side as usize];
             if let Some(last) = failed.filter(|_| started.failure.is_none()) {
@@ -391,8 +383,8 @@ impl Alternating<'_> {
 /// True where a server failed in each of the last starts.
 fn fails_again(comparison: &AlternatingComparison) -> bool {
     let failed = |start: &&Start| {
-        let servers = [&start.baseline, &start.candidate];
-        start.alternation.is_none() || servers.iter().any(|server| server.failure.is_some())
+        let is_failed = |side: Side| start.server(side).failure.is_some();
+        start.alternation.is_none() || Side::BOTH.into_iter().any(is_failed)
     };
     comparison.starts.iter().rev().take(FAILED_MAX).filter(failed).count() == FAILED_MAX
 }

@@ -13,11 +13,10 @@ use judge::summary;
 use judge::table::wrapped;
 use judge::validity::headline;
 use schema::campaign::{self, CampaignRecord, CampaignStatus, SCHEMA};
-use schema::comparison::{Decision, DecisionKind, Diff};
+use schema::comparison::{CellDiff, Decision, DecisionKind, Diff};
 use schema::exit::Exit;
 use schema::metric::{Unit, by_name};
 use schema::run::{RunRecord, ValidityVerdict};
-use schema::verdict::Verdict;
 use serde_json::Value;
 
 use crate::executor::in_turns::comparisons;
@@ -51,16 +50,15 @@ pub fn finish(
     let registry = Registry::new(world, &ready.registry);
     let staged = journal.places.staged();
     // The comparison reads the alternating comparisons from the campaign's record.
-    let mut record = campaign_record(world, ready, records, journal, None)?;
+    let mut record = campaign_record(world, ready, records, journal)?;
     write_campaign(&staged, &mut record)?;
     if records.is_empty() {
-        return finish_in_turns(world, ready, &record, journal);
+        return finish_in_turns(world, ready, record, journal);
     }
-    let compared = match ready.compared() {
-        Some((baseline, candidate)) => Some(registry.compare(baseline, candidate, &staged)?),
-        None => None,
-    };
-    let commit = publish(world, ready, records, compared.as_ref(), journal)?;
+    if let Some((baseline, candidate)) = ready.compared() {
+        add_verdicts(&mut record, &registry.compare(baseline, candidate, &staged)?);
+    }
+    let commit = publish(world, ready, records, record, journal)?;
     let uncommitted = (!ready.commits).then_some(staged.as_path());
     for (engine, release) in ready.plan.releases() {
         world.console.answer("");
@@ -95,11 +93,11 @@ pub fn finish(
 fn finish_in_turns(
     world: &World,
     ready: &PreparedCampaign,
-    record: &CampaignRecord,
+    record: CampaignRecord,
     journal: &mut Journal,
 ) -> Result<Exit, Stop> {
-    let found = in_turns(record);
-    let commit = publish(world, ready, &[], None, journal)?;
+    let found = in_turns(&record);
+    let commit = publish(world, ready, &[], record, journal)?;
     world.console.answer(report::text(&found).trim_end());
     match commit {
         Some(commit) => world.console.answer(&format!("commit   {commit}")),
@@ -124,7 +122,7 @@ fn last_lines(
 ) -> Result<(), Stop> {
     let answer = |text: &str| world.console.answer(text);
     let registry = Registry::new(world, &ready.registry);
-    let unix_s = i64::try_from(world.clock.unix_ms() / 1_000).unwrap_or(i64::MAX);
+    let unix_s = world.clock.unix_s();
     let decision = ready
         .compared()
         .map(|(baseline, candidate)| registry.decide(baseline, candidate, uncommitted, unix_s));
@@ -178,10 +176,9 @@ pub fn publish(
     world: &World,
     ready: &PreparedCampaign,
     records: &[RunRecord],
-    compared: Option<&Diff>,
+    mut campaign: CampaignRecord,
     journal: &mut Journal,
 ) -> Result<Option<String>, Stop> {
-    let mut campaign = campaign_record(world, ready, records, journal, compared)?;
     write_campaign(&journal.places.staged(), &mut campaign)?;
     if ready.commits { commit(world, ready, records, journal) } else { Ok(None) }
 }
@@ -213,7 +210,7 @@ fn commit(
     Ok(commit)
 }
 
-/// Builds the campaign's record, without its hash.
+/// Builds the campaign's record, without its hash and without verdicts.
 ///
 /// # Errors
 /// The files of an alternating comparison are missing, damaged or invalid.
@@ -222,7 +219,6 @@ pub fn campaign_record(
     ready: &PreparedCampaign,
     records: &[RunRecord],
     journal: &Journal,
-    compared: Option<&Diff>,
 ) -> Result<CampaignRecord, Stop> {
     let (plan, state) = (&ready.plan, &journal.state);
     let planned = state.runs_planned().into_values().map(|run| campaign::PlannedRun {
@@ -241,10 +237,6 @@ pub fn campaign_record(
     // Sum over all runs; jobs on several machines may have run at the same time.
     let wall_us: u64 = state.jobs.iter().map(|job| job.wall_us).sum();
     let budget = [("wall_us_expected", ready.expected_us), ("wall_us", wall_us)];
-    let noise_floor = compared.and_then(|diff| diff.noise_pct.get(&plan.campaign)).cloned();
-    let noise_floor = noise_floor.filter(|noise| !noise.is_empty());
-    let of_lab = ready.lab.as_ref().map(|lab| lab.outline.policy.clone());
-    let policy = compared.map(|diff| diff.policy.clone()).or(of_lab);
     Ok(CampaignRecord {
         schema: SCHEMA.to_owned(),
         id: plan.campaign.clone(),
@@ -253,9 +245,9 @@ pub fn campaign_record(
         releases,
         hardware: ready.hardware.0.id.clone(),
         plan: planned.collect(),
-        policy,
-        noise_floor,
-        verdicts: compared.map(|diff| verdicts(diff, &plan.campaign)).unwrap_or_default(),
+        policy: ready.lab.as_ref().map(|lab| lab.outline.policy.clone()),
+        noise_floor: None,
+        verdicts: Vec::new(),
         budget: budget.map(|(key, us)| (key.to_owned(), Value::from(us))).into(),
         lab: ready.lab.as_ref().map(|lab| Box::new(lab.asked.clone())),
         status: match records.iter().any(is_bad) || records.len() < state.runs_planned().len() {
@@ -267,12 +259,16 @@ pub fn campaign_record(
     })
 }
 
-/// Returns the verdicts on release-blocking metrics in those cells that the comparison judges by
-/// the runs of `campaign`.
-fn verdicts(compared: &Diff, campaign: &str) -> Vec<Verdict> {
-    let cells = compared.cells.iter().filter(|cell| cell.judged.as_deref() == Some(campaign));
-    let rows = cells.flat_map(|cell| &cell.rows).filter(|row| row.gates);
-    rows.map(|row| row.verdict.clone()).collect()
+/// Adds to a campaign's record what a comparison says about it: policy, noise, and the verdicts on
+/// release-blocking metrics in those cells that the comparison judges by the campaign's runs.
+fn add_verdicts(record: &mut CampaignRecord, compared: &Diff) {
+    let noise = compared.noise_pct.get(&record.id).cloned();
+    let is_own = |cell: &&CellDiff| cell.judged.as_ref() == Some(&record.id);
+    let rows = compared.cells.iter().filter(is_own).flat_map(|cell| &cell.rows);
+    let verdicts = rows.filter(|row| row.gates).map(|row| row.verdict.clone()).collect();
+    record.policy = Some(compared.policy.clone());
+    record.noise_floor = noise.filter(|noise| !noise.is_empty());
+    record.verdicts = verdicts;
 }
 
 /// Formats the message of the commit: what was measured, on which hardware, and how many runs

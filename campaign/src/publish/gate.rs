@@ -21,7 +21,7 @@ pub fn finish(
     gate: &PreparedGate,
     journal: &Journal,
 ) -> Result<Exit, Stop> {
-    let mut record = campaign_record(world, ready, &[], journal, None)?;
+    let mut record = campaign_record(world, ready, &[], journal)?;
     write_campaign(&journal.places.staged(), &mut record)?;
     if record.alternations.is_empty() {
         return Err(wrong_use!("no comparison was made"));
@@ -30,8 +30,7 @@ pub fn finish(
     // A waiver of the registry accepts a regression or changed outputs here too.
     let is_event = |path: &str| path.split('/').next() == Some("events");
     let events = store::load_where(&[&Registry::new(world, &ready.registry).results()], &is_event)?;
-    let unix_s = i64::try_from(world.clock.unix_ms() / 1_000).unwrap_or(i64::MAX);
-    waivers::apply(&mut diff, &events, unix_s);
+    waivers::apply(&mut diff, &events, world.clock.unix_s());
     world.console.answer(report::text(&diff).trim_end());
     let report = junit::junit(&diff)
         .map_err(|error| wrong_use!("the comparison has no JUnit report: {error}"))?;

@@ -5,13 +5,13 @@ use schema::alternation::{AlternatingComparison, Contender, OutputsCompared, Sid
 use schema::comparison::{
     CellDiff, Decision, Diff, Outputs, OutputsChange, Row, RunShare, SCHEMA, SideCounts,
 };
-use schema::metric::by_name;
+use schema::metric::{Metric, by_name};
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
 use super::{Call, Judged, failures, figures_of, judge, outputs};
 use crate::diff::broad;
 use crate::diff::decision;
-use crate::diff::estimate::log_of;
+use crate::diff::estimate::Estimate;
 use crate::diff::policy::standard;
 use crate::diff::words::plural;
 use crate::summary;
@@ -160,14 +160,12 @@ pub fn remarks(one: &AlternatingComparison) -> Vec<String> {
         let share = 100 * awake / slices().count().max(1);
         remarks.push(format!("the idle server was awake in {share} % of the slices"));
     }
-    for (side, contender) in [(Side::Baseline, &one.baseline), (Side::Candidate, &one.candidate)] {
-        let of = |start: &schema::alternation::Start| match side {
-            Side::Baseline => start.baseline.failure.clone(),
-            Side::Candidate => start.candidate.failure.clone(),
-        };
-        if let Some(said) = one.starts.iter().find_map(of) {
+    for side in Side::BOTH {
+        let mut failures =
+            one.starts.iter().filter_map(|start| start.server(side).failure.as_ref());
+        if let Some(said) = failures.next() {
             let first = said.lines().next().unwrap_or_default();
-            remarks.push(format!("{} failed: {first}", title(contender, false)));
+            remarks.push(format!("{} failed: {first}", title(one.contender(side), false)));
         }
     }
     remarks
@@ -187,15 +185,14 @@ pub fn minutes(us: u64) -> String {
 pub fn row(cell: &Cell, one: &AlternatingComparison, judged: &Judged) -> Row {
     let [baseline, candidate] =
         Side::BOTH.map(|side| summary::of(&figures_of(one, side, judged.metric.name)));
-    let (low, high) = judged.interval_pct;
-    // Zero lies outside the interval, and the ratio is at least that of ten minimum effects.
-    let far = log_of(judged.effect_pct).abs() >= log_of(10.0 * judged.min_effect_pct);
+    let alone = Estimate::alone(judged.extent.slices / 2, judged.effect_pct);
+    let estimate = Estimate { interval_pct: Some(judged.interval_pct), ..alone };
     Row {
         title: judged.metric.title.to_owned(),
         unit: judged.metric.unit,
         better: judged.metric.better,
         gates: judged.gates,
-        large: !judged.gates && far && (low > 0.0 || high < 0.0),
+        large: !judged.gates && estimate.is_large(judged.min_effect_pct),
         baseline,
         candidate,
         verdict: verdict(cell, judged, [baseline, candidate].map(|side| Some(side?.mean))),
@@ -212,22 +209,41 @@ pub fn verdict(cell: &Cell, judged: &Judged, [baseline, candidate]: [Option<f64>
         Call::Open => VerdictKind::Inconclusive,
     };
     Verdict {
-        cell: cell.clone(),
-        metric: judged.metric.name.to_owned(),
-        baseline,
-        candidate,
         pairs: judged.extent.slices / 2,
         effect_pct: Some(judged.effect_pct),
         interval_pct: Some(judged.interval_pct),
+        floor_pct: judged.min_effect_pct,
+        mde_pct: Some(judged.detectable_pct),
+        stage: if judged.gates { Stage::Alternate } else { Stage::Estimate },
+        alternation: Some(judged.extent),
+        ..without_statistics(cell, judged.metric, kind, [baseline, candidate])
+    }
+}
+
+/// Returns a verdict that rests on no statistics.
+fn without_statistics(
+    cell: &Cell,
+    metric: &Metric,
+    verdict: VerdictKind,
+    [baseline, candidate]: [Option<f64>; 2],
+) -> Verdict {
+    Verdict {
+        cell: cell.clone(),
+        metric: metric.name.to_owned(),
+        baseline,
+        candidate,
+        pairs: 0,
+        effect_pct: None,
+        interval_pct: None,
         p: None,
         p_adjusted: None,
         cliffs_delta: None,
-        floor_pct: judged.min_effect_pct,
+        floor_pct: metric.floor_pct,
         noise_pct: None,
-        mde_pct: Some(judged.detectable_pct),
-        verdict: kind,
-        stage: if judged.gates { Stage::Alternate } else { Stage::Estimate },
-        alternation: Some(judged.extent),
+        mde_pct: None,
+        verdict,
+        stage: Stage::Estimate,
+        alternation: None,
         suspected: false,
         waiver: None,
     }
@@ -245,6 +261,7 @@ fn failed(cell: &Cell, one: &AlternatingComparison) -> Option<Row> {
     };
     #[expect(clippy::cast_precision_loss, reason = "a comparison has few requests")]
     let [baseline, candidate] = [before, after].map(|count| summary::of(&[count as f64]));
+    let figures = [baseline, candidate].map(|side| Some(side?.mean));
     Some(Row {
         title: metric.title.to_owned(),
         unit: metric.unit,
@@ -253,26 +270,7 @@ fn failed(cell: &Cell, one: &AlternatingComparison) -> Option<Row> {
         large: false,
         baseline,
         candidate,
-        verdict: Verdict {
-            cell: cell.clone(),
-            metric: metric.name.to_owned(),
-            baseline: baseline.map(|side| side.mean),
-            candidate: candidate.map(|side| side.mean),
-            pairs: 0,
-            effect_pct: None,
-            interval_pct: None,
-            p: None,
-            p_adjusted: None,
-            cliffs_delta: None,
-            floor_pct: metric.floor_pct,
-            noise_pct: None,
-            mde_pct: None,
-            verdict: kind,
-            stage: Stage::Estimate,
-            alternation: None,
-            suspected: false,
-            waiver: None,
-        },
+        verdict: without_statistics(cell, metric, kind, figures),
     })
 }
 

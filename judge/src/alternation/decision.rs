@@ -11,6 +11,7 @@ use schema::alternation::{AlternatingComparison, Start};
 use schema::metric::{Better, METRICS, Metric};
 use schema::scenario::Arrival;
 use schema::verdict::Extent;
+use serde::{Deserialize, Serialize};
 
 use super::of_starts;
 use crate::diff::estimate::{Fit, log_of, percent};
@@ -36,7 +37,8 @@ const TAIL_PCT: f64 = 20.0;
 const TAIL: &str = "tpot_us_p99";
 
 /// Call about one metric.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Call {
     /// Worse: an effect of zero is excluded, and the estimate is at least half of the minimum effect.
     Worse,
@@ -132,11 +134,19 @@ pub fn at_the_end(course: &Course<'_>) -> Vec<Judged> {
 /// True where no further start can change a call: every release-blocking metric is decided, or the
 /// budget is spent.
 pub fn is_over(comparison: &AlternatingComparison) -> bool {
-    let spent = |start: &Start| start.end_us >= comparison.budget_us;
-    let judged = judge(comparison);
+    comparison.is_spent() || is_decided(&judge(comparison))
+}
+
+/// True where every release-blocking metric is decided; false without any.
+pub fn is_decided(judged: &[Judged]) -> bool {
     let mut blocking = judged.iter().filter(|judged| judged.gates).peekable();
-    comparison.starts.last().is_some_and(spent)
-        || blocking.peek().is_some() && blocking.all(|judged| judged.call != Call::Open)
+    blocking.peek().is_some() && blocking.all(|judged| judged.call != Call::Open)
+}
+
+/// Returns the time in microseconds that the next of `open` comparisons gets of a budget of which
+/// `spent_us` are spent: an equal share of the rest, so that a fast one leaves time to the others.
+pub fn share_us(budget_us: u64, spent_us: u64, open: usize) -> u64 {
+    budget_us.saturating_sub(spent_us) / open.max(1) as u64
 }
 
 impl fmt::Debug for Course<'_> {

@@ -93,7 +93,7 @@ fn of_fast(
     figure: fn(&schema::alternation::Slice) -> Option<f64>,
 ) -> Option<f64> {
     let of = |side: Side| {
-        let own = start.slices.iter().filter(|slice| slice.variant == side);
+        let own = start.slices_of(side);
         let per_time: Vec<(u64, f64)> =
             own.filter_map(|slice| Some((slice.elapsed_us, figure(slice)?))).collect();
         let times: Vec<f64> = per_time.iter().map(|(us, _)| super::float(*us)).collect();

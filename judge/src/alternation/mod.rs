@@ -20,7 +20,9 @@ use schema::alternation::{
 };
 use schema::metric::{METRICS, Metric};
 
-pub use decision::{Call, Course, Judged, at_the_end, is_over, judge, judge_course, metrics};
+pub use decision::{
+    Call, Course, Judged, at_the_end, is_decided, is_over, judge, judge_course, metrics, share_us,
+};
 pub use location::{hodges_lehmann, interval};
 
 use covariate::{Paired, corrected};
@@ -69,7 +71,7 @@ pub fn of_starts(starts: &[Start], name: &str) -> Vec<f64> {
 /// does not have it.
 pub fn by_start(starts: &[Start], name: &str) -> Vec<Option<f64>> {
     if let Some((_, figure)) = OF_SERVER.iter().find(|(known, _)| *known == name) {
-        let servers = starts.iter().map(|start| [&start.baseline, &start.candidate]);
+        let servers = starts.iter().map(|start| Side::BOTH.map(|side| start.server(side)));
         return servers.map(|servers| log_ratio(servers.map(figure))).collect();
     }
     let found: Vec<&Alternation> =
@@ -89,7 +91,7 @@ pub fn of_slices(starts: &[&Alternation], name: &str) -> Vec<f64> {
 /// have the metric `name`.
 fn by_alternation(starts: &[&Alternation], name: &str) -> Vec<Option<f64>> {
     if let Some((_, figure)) = OF_START.iter().find(|(known, _)| *known == name) {
-        let tails = starts.iter().map(|found| [&found.baseline, &found.candidate]);
+        let tails = starts.iter().map(|found| Side::BOTH.map(|side| found.tail(side)));
         return tails.map(|tails| log_ratio(tails.map(figure))).collect();
     }
     of_pairs(starts, name).iter().map(|pairs| hodges_lehmann(pairs)).collect()
@@ -124,22 +126,15 @@ pub fn figures_of(comparison: &AlternatingComparison, side: Side, name: &str) ->
 
 /// Returns the figure of one side in one start.
 fn figure(start: &Start, side: Side, name: &str) -> Option<f64> {
-    let of_side = |baseline, candidate| if side == Side::Baseline { baseline } else { candidate };
     if let Some((_, figure)) = OF_SERVER.iter().find(|(known, _)| *known == name) {
-        return figure(of_side(&start.baseline, &start.candidate));
+        return figure(start.server(side));
     }
     let found = start.alternation.as_ref()?;
     if let Some((_, figure)) = OF_START.iter().find(|(known, _)| *known == name) {
-        return figure(if side == Side::Baseline { &found.baseline } else { &found.candidate });
+        return figure(found.tail(side));
     }
     let (_, figure) = OF_SLICE.iter().find(|(known, _)| *known == name)?;
-    let slices = found.slices.iter().filter(|slice| slice.variant == side);
-    median_of(slices.filter_map(figure).collect())
-}
-
-fn median_of(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    median(&values)
+    median(&found.slices_of(side).filter_map(figure).collect::<Vec<f64>>())
 }
 
 /// Counts what failed at the baseline and at the candidate: starts in which the server did not
@@ -147,10 +142,8 @@ fn median_of(mut values: Vec<f64>) -> Option<f64> {
 pub fn failures(comparison: &AlternatingComparison) -> [u64; 2] {
     Side::BOTH.map(|side| {
         let of_start = |start: &Start| {
-            let server = if side == Side::Baseline { &start.baseline } else { &start.candidate };
-            let slices = start.alternation.iter().flat_map(|found| &found.slices);
-            let own = slices.filter(|slice| slice.variant == side);
-            u64::from(server.failure.is_some())
+            let own = start.alternation.iter().flat_map(|found| found.slices_of(side));
+            u64::from(start.server(side).failure.is_some())
                 + own.map(|slice| slice.requests_failed).sum::<u64>()
         };
         comparison.starts.iter().map(of_start).sum()

@@ -11,7 +11,7 @@ use schema::metric::Better;
 use schema::random::SplitMix64;
 use schema::scenario::Arrival;
 
-use super::decision::{Call, Course, Judged, judge_course, metrics};
+use super::decision::{Call, Course, Judged, is_decided, judge_course, share_us};
 use crate::diff::estimate::log_of;
 
 /// Recorded starts of identical variants in one scenario.
@@ -97,8 +97,7 @@ pub fn replay(
     let mut spent_us = 0;
     let mut scenarios: Vec<(u64, Vec<Judged>)> = Vec::new();
     for (index, one) in noise.iter().enumerate() {
-        let open = (noise.len() - index) as u64;
-        let share_us = budget_us.saturating_sub(spent_us) / open;
+        let share_us = share_us(budget_us, spent_us, noise.len() - index);
         let judged = of_scenario(one, effects, share_us, random);
         spent_us += judged.0;
         scenarios.push(judged);
@@ -142,11 +141,8 @@ fn of_scenario(
         log_ratios: &log_ratios,
     });
     // Calls are final, so that judging all starts at once calls what judging one by one calls.
-    let blocking = || judged.iter().filter(|one| one.gates);
-    let expected = metrics(noise.arrival.as_ref()).filter(|(_, _, gates)| *gates).count();
-    let is_decided = blocking().count() == expected && blocking().all(|one| one.call != Call::Open);
-    let last_us = blocking().map(|one| one.extent.spent_us).max();
-    (last_us.filter(|_| is_decided).unwrap_or(end_us), judged)
+    let last_us = judged.iter().filter(|one| one.gates).map(|one| one.extent.spent_us).max();
+    (last_us.filter(|_| is_decided(&judged)).unwrap_or(end_us), judged)
 }
 
 #[cfg(test)]

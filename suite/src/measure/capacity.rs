@@ -6,9 +6,9 @@
 //! one-sided at the target's confidence. Requests of one run share its queue and are not
 //! independent, which is why a rate takes several runs, and no single run may fall short.
 
-use statrs::distribution::{Beta, ContinuousCDF};
+use judge::binomial::{lower_bound, upper_bound};
 
-use super::summary::{float, whole};
+use super::summary::whole;
 
 /// Target that a request rate must reach to pass: the share of requests that meet the latency
 /// limits, the confidence in that share, and the number of runs that test it.
@@ -71,22 +71,14 @@ impl Repeat {
     /// Returns the lower confidence bound (one-sided, Clopper-Pearson) of the share of requests
     /// that meet the latency limits, at `confidence` from 0 to 1.
     pub fn share_min(&self, confidence: f64) -> f64 {
-        let missed = self.planned.saturating_sub(self.met);
-        beta(self.met, missed + 1, 1.0 - confidence).unwrap_or(0.0)
+        lower_bound(self.met, self.planned.saturating_sub(self.met), confidence)
     }
 
     /// Returns the upper confidence bound (one-sided, Clopper-Pearson) of the share of requests
     /// that meet the latency limits, at `confidence` from 0 to 1.
     pub fn share_max(&self, confidence: f64) -> f64 {
-        let missed = self.planned.saturating_sub(self.met);
-        beta(self.met + 1, missed, confidence).unwrap_or(1.0)
+        upper_bound(self.met, self.planned.saturating_sub(self.met), confidence)
     }
-}
-
-/// Returns the quantile at `share` of a beta distribution with parameters `first` and `second`;
-/// `None` if one of them is zero.
-fn beta(first: u64, second: u64, share: f64) -> Option<f64> {
-    Beta::new(float(first), float(second)).ok().map(|beta| beta.inverse_cdf(share))
 }
 
 impl Target {

@@ -39,7 +39,7 @@ fn a_slower_candidate_is_held_and_the_first_line_says_by_how_much() {
     let verdict = &output.verdict;
     assert_eq!((verdict.verdict, verdict.stage), (VerdictKind::Regressed, Stage::Alternate));
     assert!((verdict.effect_pct.unwrap() + 5.0).abs() < 0.1, "{verdict:?}");
-    // The first look, after a fifth of the budget: six starts of four pairs.
+    // The comparison is judged first after a fifth of its budget: six starts of four pairs.
     let extent = verdict.alternation.unwrap();
     assert_eq!((extent.starts, extent.slices, verdict.pairs), (6, 48, 24));
     assert_eq!((extent.spent_us, extent.budget_us), (60_000_000, 300_000_000));
