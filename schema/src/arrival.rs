@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{InvalidFile, out_of_range, positive};
+use crate::scenario::{InvalidFile, REQUESTS, bounded, out_of_range};
 
 /// Arrival process of a scenario: when its requests are sent.
 ///
@@ -119,8 +119,8 @@ impl Arrival {
             Self::Closed { .. } => "arrival.concurrency",
             _ => "arrival.concurrency_max",
         };
-        // An absent limit passes as 1: only zero is refused.
-        positive(cap, self.concurrency_max().unwrap_or(1))?;
+        // An absent limit passes as 1.
+        bounded(cap, self.concurrency_max().unwrap_or(1), REQUESTS)?;
         match self {
             Self::AllAtOnce | Self::Closed { .. } => Ok(()),
             Self::Constant { requests_per_s, .. } | Self::Poisson { requests_per_s, .. } => {

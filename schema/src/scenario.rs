@@ -209,11 +209,14 @@ impl Scenario {
     /// contradict each other.
     pub fn check(&self) -> Result<(), InvalidFile> {
         self.workload.check()?;
-        positive("workload.requests", self.workload.requests)?;
+        bounded("workload.requests", self.workload.requests, REQUESTS)?;
+        // None is sent where the number is zero.
+        bounded("warmup.requests", self.warmup.requests.max(1), REQUESTS)?;
         positive("rev", u64::from(self.rev))?;
         // An absent limit passes as 1: only zero is refused.
         positive("warmup.output_tokens_max", self.warmup.output_tokens_max.unwrap_or(1))?;
         self.arrival.check()?;
+        self.check_size()?;
         self.output.check()?;
         self.cache.check()?;
         if matches!(self.arrival, Arrival::Trace { .. }) && !self.workload.pack.has_times() {
@@ -226,6 +229,27 @@ impl Scenario {
         Ok(())
     }
 
+    /// Checks that all prompts together fit the client's memory, and that the run ends in time.
+    fn check_size(&self) -> Result<(), InvalidFile> {
+        let requests = self.workload.requests + self.warmup.requests;
+        let tokens = self.workload.prompt_tokens_drawn().saturating_mul(requests);
+        if tokens > PROMPT_TOKENS_MAX {
+            return Err(InvalidFile(format!(
+                "`workload.requests` of `workload.input_tokens` have {tokens} tokens of prompts, and \
+                 the client holds {PROMPT_TOKENS_MAX} at most\nhint: send fewer requests, or shorter \
+                 ones"
+            )));
+        }
+        let days = self.arrival.span_us(self.workload.requests) / DAY_US;
+        if days > DAYS_MAX {
+            return Err(InvalidFile(format!(
+                "`workload.requests` are sent over {days} days by `arrival`, and a run has {DAYS_MAX} \
+                 at most"
+            )));
+        }
+        Ok(())
+    }
+
     /// Returns the scenario as the text of a scenario file (TOML).
     ///
     /// # Errors
@@ -233,6 +257,38 @@ impl Scenario {
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(self)
     }
+}
+
+/// Largest value of a number in a scenario, and the reason for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    most: u64,
+    why: &'static str,
+}
+
+/// Bound of numbers of requests.
+pub(crate) const REQUESTS: Bound =
+    Bound { most: 1_000_000, why: "all are drawn and held before the first is sent" };
+/// Bound of numbers of tokens.
+pub(crate) const TOKENS: Bound = Bound { most: 10_000_000, why: "no model has a longer context" };
+/// Bound of times in microseconds: a day.
+pub(crate) const TIME_US: Bound = Bound { most: DAY_US, why: "a day" };
+
+/// Largest number of tokens of all prompts of a scenario: 3 GB of token ids and of requests that are
+/// ready to be sent.
+const PROMPT_TOKENS_MAX: u64 = 1 << 28;
+/// Microseconds in a day.
+const DAY_US: u64 = 24 * 3600 * 1_000_000;
+/// Longest time over which the requests of a scenario are sent, in days.
+const DAYS_MAX: u64 = 30;
+
+/// Checks that `value` under `key` is from 1 to `bound`.
+pub(crate) fn bounded(key: &str, value: u64, bound: Bound) -> Result<(), InvalidFile> {
+    let Bound { most, why } = bound;
+    if (1..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(out_of_range(key, &format!("from 1 to {most} ({why})"), value))
 }
 
 pub(crate) fn positive(key: &str, value: u64) -> Result<(), InvalidFile> {

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{InvalidFile, out_of_range, positive};
+use crate::scenario::{InvalidFile, TIME_US, TOKENS, bounded, out_of_range, positive};
 
 /// Workload of a scenario: which requests are drawn, and how. Which of these keys a scenario may
 /// give depends on the sampler (`pack`).
@@ -183,8 +183,10 @@ impl Workload {
                 return Err(InvalidFile(problem));
             }
         }
-        // An absent number passes as 1: only zero is refused.
-        positive("workload.input_tokens", self.input_tokens.unwrap_or(1))?;
+        // An absent number passes as 1. Prefix and think time may be zero.
+        bounded("workload.input_tokens", self.input_tokens.unwrap_or(1), TOKENS)?;
+        bounded("workload.prefix_tokens", self.prefix_tokens.unwrap_or(1).max(1), TOKENS)?;
+        bounded("workload.think_us", self.think_us.unwrap_or(1).max(1), TIME_US)?;
         self.check_answers()?;
         positive("workload.turns_max", self.turns_max.unwrap_or(1))?;
         self.check_ratio()?;
@@ -225,7 +227,17 @@ impl Workload {
         if refused && tokens < 4 {
             return Err(out_of_range("workload.output_tokens", "at least 4", tokens));
         }
-        positive("workload.output_tokens", tokens)
+        bounded("workload.output_tokens", tokens, TOKENS)
+    }
+
+    /// Returns the number of tokens of a prompt, with a shared prefix, where the sampler makes prompts
+    /// of that length or about it; zero where those of a dataset decide.
+    pub(crate) fn prompt_tokens_drawn(&self) -> u64 {
+        // Conversations have no more tokens than the dataset, whatever their bound is.
+        match self.pack {
+            Pack::MultiTurn => 0,
+            _ => self.input_tokens.unwrap_or(0) + self.prefix_tokens.unwrap_or(0),
+        }
     }
 
     fn check_ratio(&self) -> Result<(), InvalidFile> {

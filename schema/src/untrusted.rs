@@ -1,0 +1,120 @@
+//! Text of others (records, servers, files) on its way to a terminal, into JSON that is printed, or
+//! into Markdown: escaped there, so that a reader sees it and it does nothing.
+
+use std::fmt::Write as _;
+
+/// True for a character that is not shown as itself: a control character, one that changes the
+/// order of the text around it (Unicode, UAX 9), or one without width, by which two different texts
+/// look equal.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{2069}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// Returns `text` as one line for a terminal: hidden characters, line feeds among them, are written
+/// as escapes such as `\n` and `\u{1b}`.
+pub fn one_line(text: &str) -> String {
+    escaped(text, |c, out| out.extend(c.escape_default()))
+}
+
+/// Returns `text` for a terminal like [`one_line`], but with its line feeds, for a message of which
+/// each foreign part is already one line.
+pub fn lines(text: &str) -> String {
+    escaped(text, |c, out| match c {
+        '\n' => out.push('\n'),
+        c => out.extend(c.escape_default()),
+    })
+}
+
+/// Returns the JSON document `text` with hidden characters within its strings as JSON's own
+/// escapes, such as `\u202e`: the same document, which does nothing to a terminal.
+pub fn json(text: &str) -> String {
+    escaped(text, |c, out| match c {
+        // JSON has these between its tokens only.
+        '\n' | '\r' | '\t' => out.push(c),
+        c => {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        }
+    })
+}
+
+/// Formats `text` as a Markdown code span that may stand in a table cell; empty for a blank text.
+pub fn code_span(text: &str) -> String {
+    let line = text.replace(['\n', '\r'], " ");
+    if line.trim().is_empty() {
+        return String::new();
+    }
+    let ticks = "`".repeat(longest_run(&line) + 1);
+    // A table row is split at each pipe before code spans are parsed (GFM, 4.10).
+    let line = line.replace('|', "\\|");
+    let pad = if line.starts_with('`') || line.ends_with('`') { " " } else { "" };
+    format!("{ticks}{pad}{line}{pad}{ticks}")
+}
+
+/// Formats `text` as a fenced Markdown code block.
+pub fn fence(text: &str) -> String {
+    let ticks = "`".repeat(longest_run(text).max(2) + 1);
+    format!("{ticks}\n{}\n{ticks}", text.trim_end())
+}
+
+/// Returns the length of the longest run of back-ticks in `text`.
+fn longest_run(text: &str) -> usize {
+    let mut longest = 0;
+    let mut run = 0;
+    for c in text.chars() {
+        run = if c == '`' { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    longest
+}
+
+/// Copies `text` and passes each hidden character to `escape` instead.
+fn escaped(text: &str, escape: impl Fn(char, &mut String)) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_hidden(c) {
+            escape(c, &mut out);
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_acts_on_is_left() {
+        let hostile = "a\u{1b}[31m\u{9b}31m\u{202e}b\r\u{7}\u{e0041}\nc\u{200b} é模";
+        assert_eq!(
+            one_line(hostile),
+            r"a\u{1b}[31m\u{9b}31m\u{202e}b\r\u{7}\u{e0041}\nc\u{200b} é模"
+        );
+        assert_eq!(lines("x\ny\u{1b}\u{2028}"), "x\ny\\u{1b}\\u{2028}");
+    }
+
+    #[test]
+    fn json_stays_the_same_document() {
+        let value = serde_json::json!({"\u{202e}a": "\u{9b}\u{e0041}é\n"});
+        let text = serde_json::to_string_pretty(&value).unwrap();
+        let safe = json(&text);
+        assert!(safe.contains(r"\u202ea") && safe.contains(r"\u009b\udb40\udc41é\n"), "{safe}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
+    }
+
+    #[test]
+    fn code_cannot_end_its_own_span_or_block() {
+        assert_eq!(code_span("a|b"), r"`a\|b`");
+        assert_eq!(code_span("a``b`"), "``` a``b` ```");
+        assert_eq!(code_span(" "), "");
+        assert_eq!(fence("x"), "```\nx\n```");
+        assert_eq!(fence("```\nx"), "````\n```\nx\n````");
+    }
+}
