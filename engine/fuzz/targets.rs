@@ -6,6 +6,7 @@ use std::path::Path;
 
 use std::sync::LazyLock;
 
+use engine::guide::{Grammars, Opening, Structure, TokenBytes};
 use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
 use engine::tokenize::Tokenizer;
 use engine_weights::gguf::Value;
@@ -51,6 +52,51 @@ pub fn chat_body(bytes: &[u8]) {
     for text in &*TEXTS {
         check_refusal(check_chat(bytes, text, VOCAB_SIZE));
     }
+}
+
+/// Builds the grammar of a structure and follows it for some tokens. The first byte decides between
+/// a JSON schema, a regular expression and a choice of the lines that follow.
+pub fn structure(bytes: &[u8]) {
+    const END: u32 = 256;
+    static GRAMMARS: LazyLock<Grammars> = LazyLock::new(|| {
+        let bytes = (0..=u8::MAX).map(|byte| TokenBytes { bytes: vec![byte], is_special: false });
+        let end = TokenBytes { bytes: b"<end>".to_vec(), is_special: true };
+        Grammars::new(bytes.chain([end]), &[END]).expect("a sound vocabulary")
+    });
+    let Some((kind, text)) = bytes.split_first() else { return };
+    let text = String::from_utf8_lossy(text);
+    let structure = match kind {
+        b'r' => Structure::Regex(text.into_owned()),
+        b'c' => Structure::Choice(text.lines().map(str::to_owned).collect()),
+        _ => match serde_json::from_str(&text) {
+            Ok(schema) => Structure::Json(schema),
+            Err(_) => return,
+        },
+    };
+    let mut guide = match GRAMMARS.guide(&structure, Opening::AtOnce) {
+        Ok(guide) => guide,
+        Err(error) => return check_message(&error.0),
+    };
+    for step in 0..20 {
+        let allowed = match guide.allowed() {
+            Ok(allowed) => allowed.expect("the structure begins at once"),
+            Err(error) => return check_message(&error.0),
+        };
+        // Another token in each step, so that both ends of the alphabet are tried.
+        let tokens: Vec<u32> = (0..=END).filter(|token| allowed.contains(*token)).collect();
+        let count = tokens.len();
+        match guide.accept(tokens[step % count]) {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(error) => return check_message(&error.0),
+        }
+    }
+}
+
+/// Panics if a message for clients shows the inside of the grammar engine.
+fn check_message(message: &str) {
+    let is_clean = !message.contains('\n') && !message.contains("panic");
+    assert!(is_clean && !message.is_empty(), "no message for a client: {message}");
 }
 
 fn text_of(file: &[u8]) -> Tokenizer {

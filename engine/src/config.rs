@@ -9,10 +9,14 @@ pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat};
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
+use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -34,6 +38,8 @@ const TP_MAX: usize = 64;
 /// Largest value that `--threads` accepts, more than any machine has cores. Far beyond it the
 /// system refuses to start threads, and the runtime then aborts the process.
 const THREADS_MAX: usize = 4096;
+/// Largest size in bytes of an API key file.
+const KEY_BYTES_MAX: u64 = 4096;
 
 /// Error message where `--device cuda` finds no supported GPU.
 pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capability 8.0 or later with its \
@@ -309,12 +315,24 @@ impl Config {
     /// space: editors end a file with a line break. `None` without the flag.
     ///
     /// # Errors
-    /// The file cannot be read or holds no key.
+    /// The file cannot be read, is a pipe, a device or the like, is longer than 4 KiB, or holds no
+    /// key.
     pub fn read_api_key(&self) -> Result<Option<String>> {
         let Some(path) = &self.api_key_file else { return Ok(None) };
         let shown = path.display();
-        let key =
-            std::fs::read_to_string(path).with_context(|| format!("failed to read `{shown}`"))?;
+        let failed = || format!("failed to read `{shown}`");
+        // Without this flag opening a pipe waits until somebody writes into it.
+        let without_waiting = OFlag::O_NONBLOCK.bits();
+        let file = File::options().read(true).custom_flags(without_waiting).open(path);
+        let file = file.with_context(failed)?;
+        if !file.metadata().with_context(failed)?.is_file() {
+            bail!("the key file `{shown}` is not a regular file");
+        }
+        let mut key = String::new();
+        file.take(KEY_BYTES_MAX + 1).read_to_string(&mut key).with_context(failed)?;
+        if key.len() as u64 > KEY_BYTES_MAX {
+            bail!("the key file `{shown}` is longer than {KEY_BYTES_MAX} bytes");
+        }
         match key.trim() {
             "" => bail!("the key file `{shown}` is empty"),
             key => Ok(Some(key.to_owned())),

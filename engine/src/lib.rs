@@ -19,6 +19,7 @@ pub mod guide;
 pub mod http;
 pub mod load;
 pub mod logprobs;
+mod memory;
 pub mod metrics;
 pub mod perplexity;
 pub mod serve;

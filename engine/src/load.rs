@@ -14,6 +14,7 @@ use engine_model::{Decoder, LoadError as ModelError, Model, Parallel, RopeChoice
 use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 
 use crate::config::{CPU, CUDA, DeviceChoice, DtypeChoice, KvDtypeChoice};
+use crate::memory;
 use crate::tokenize::TokenizerError;
 
 /// `Result` with [`LoadError`] as the error, unless another is named.
@@ -291,7 +292,7 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice> {
         let ways = InProcess::group(ranks);
         Box::new(Parallel::new(on_ranks(ways, |way| load(device(way)))?))
     };
-    Ok((model, info, engine_cpu::free_bytes()))
+    Ok((model, info, memory::free_bytes()))
 }
 
 #[cfg(test)]

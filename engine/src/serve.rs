@@ -7,23 +7,28 @@ use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 
 use crate::capacity::{self, FreeMemory};
 use crate::config::{Config, DeviceChoice, DtypeChoice, NO_GPU, Source, config_sha256};
-use crate::http::{KvFacts, ModelFacts, Ready, ServerInfo};
+use crate::http::{Access, ConnectionLimits, KvFacts, ModelFacts, Names, Ready, ServerInfo};
 use crate::load::{self, LoadError, LoadOptions};
-use crate::server::{Loaded, Server, listen};
+use crate::server::{Loaded, Rules, Server, allow_files, listen};
 use crate::tokenize::{NoTokenizer, Text, Tokenizer};
 use crate::worker::Handle;
-use crate::{COMMIT, EnvironmentError, log};
+use crate::{COMMIT, EnvironmentError, log, memory};
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
 use engine_model::{ModelInfo, RopeChoice};
 use engine_schedule::Limits;
 use engine_weights::{Checkpoint, ModelSource};
+
+/// Longest time that running requests have to end once the server is told to stop.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// Facts with which `redline serve` starts: configuration, model, cache folders and clock.
 #[derive(Debug, Clone)]
@@ -59,7 +64,11 @@ pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
         check_gpus(engine_cuda::usable().len(), start.config.tp)?;
     }
     let addresses = start.config.addresses()?;
-    let api_key = start.config.read_api_key()?;
+    let rules = Rules {
+        access: access(&start.config, &addresses)?,
+        connections: ConnectionLimits::of_files(allow_files()),
+        grace: GRACE,
+    };
     let listener = listen(&addresses)
         .with_context(|| EnvironmentError(format!("failed to listen on {addresses:?}")))?;
     let started = || EnvironmentError("failed to start".into());
@@ -67,19 +76,33 @@ pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
     start.config.port = listener.local_addr().with_context(started)?.port();
     let mut terminate = signal(SignalKind::terminate()).with_context(started)?;
     let mut interrupt = signal(SignalKind::interrupt()).with_context(started)?;
+    let (stop, stops) = mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        loop {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+            if stop.send(()).is_err() {
+                break;
+            }
+        }
+    });
     let clock = start.clock;
     let load = move |handle| {
         let loaded = prepare(&start, handle);
         engine_cpu::give_back_freed();
         loaded
     };
-    let server = Server::start(load, api_key.as_deref(), clock)?;
-    let shutdown = async move {
-        tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
-        log(format_args!("draining: running requests may finish, new ones are refused"));
-    };
+    let server = Server::start(load, rules, clock)?;
     let ready = |address: SocketAddr| log(format_args!("ready http://{address}"));
-    server.run(listener, shutdown, ready).await
+    server.run(listener, stops, ready).await
+}
+
+/// Returns the rule by which requests are accepted or refused on `addresses`, those of `--host`.
+fn access(config: &Config, addresses: &[SocketAddr]) -> Result<Access> {
+    if let Some(key) = config.read_api_key()? {
+        return Ok(Access::key(&key));
+    }
+    let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
+    Ok(Access::Keyless(Names { host: config.host.clone(), is_open }))
 }
 
 fn check_gpus(found: usize, wanted: usize) -> Result<()> {
@@ -107,6 +130,11 @@ pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     let start_us = start.clock.elapsed_us();
     let source =
         ModelSource::find(&start.model, start.hub_cache.as_deref()).map_err(LoadError::from)?;
+    if config.device == DeviceChoice::Cpu || engine_cuda::usable().is_empty() {
+        let is_random = config.load_format.random_seed().is_some();
+        let weights = if is_random { 0 } else { memory::weights_bytes(&source.files) };
+        memory::check(weights, config.threads)?;
+    }
     let (mut loaded, tokenizer) = load(&source, &options(&config, &start.cubins))?;
     let weights_load_us = start.clock.elapsed_us() - start_us;
     for gpu in &loaded.device.idle_gpus {

@@ -14,16 +14,13 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
-use crate::http::{self, App, Phase, Ready};
+use crate::http::{self, Access, App, ConnectionLimits, Phase, Ready};
 use crate::metrics::Metrics;
 use crate::worker::{Command, Handle, Output, Worker};
 use crate::{EnvironmentError, log};
 use engine_core::clock::Clock;
 use engine_model::Model;
 
-/// Longest time for which the server waits, after a shutdown signal, until no sequence is waiting
-/// or running. Sequences that are left then are cut off.
-const GRACE: Duration = Duration::from_secs(10);
 /// Time that the last answers get to reach their clients before the process ends, and during which
 /// a failed engine still answers `/health`.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -32,9 +29,11 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// connection that does not fit is dropped and the client retries a second later: a workload that
 /// sends all its requests at once would measure that second.
 const BACKLOG: u32 = 65_535;
-/// Number of open files to allow, one per connection. Shells allow 1,024, and a server that has
-/// reached its limit leaves clients waiting without an answer.
+/// Number of open files to allow, one per connection. Shells allow 1,024, and a server at its limit
+/// refuses clients.
 const FILES_MAX: u64 = 65_536;
+/// Number of open files that is assumed where the system does not say how many it allows.
+const FILES_USUAL: usize = 1024;
 
 /// Loaded model, and the state that the routes need once it is loaded. The KV cache is allocated as
 /// the state's limits say; the worker fills in `startup_us`.
@@ -45,10 +44,23 @@ pub type Loaded = (Box<dyn Model>, Ready);
 #[error("the engine broke an invariant: {0}")]
 pub struct EnginePanic(String);
 
+/// Rules by which a server treats its clients.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// Rule by which requests are accepted or refused.
+    pub access: Access,
+    /// Limits on the number of connections and on the patience with each.
+    pub connections: ConnectionLimits,
+    /// Longest time for which the server waits, once it is told to stop, until no sequence is
+    /// waiting or running. Sequences that are left then are cut off.
+    pub grace: Duration,
+}
+
 /// A server whose model is loading or loaded.
 #[derive(Debug)]
 pub struct Server {
     app: App,
+    rules: Rules,
     phase: watch::Receiver<Phase>,
     worker: JoinHandle<Result<()>>,
 }
@@ -61,7 +73,7 @@ impl Server {
     /// The thread cannot be started.
     pub fn start(
         load: impl FnOnce(Handle) -> Result<Loaded> + Send + 'static,
-        api_key: Option<&str>,
+        rules: Rules,
         clock: Clock,
     ) -> Result<Self> {
         let metrics = Arc::new(Metrics::default());
@@ -70,7 +82,7 @@ impl Server {
         let (output_sender, outputs) = async_mpsc::unbounded_channel();
         let (handle, dispatch) = Handle::new(command_sender, outputs);
         tokio::spawn(dispatch);
-        let app = App::new(phase.clone(), Arc::clone(&metrics), clock, api_key);
+        let app = App::new(phase.clone(), Arc::clone(&metrics), clock, rules.access.clone());
         let queues = Queues { commands, outputs: output_sender };
         let work = move || {
             let phase = phase_sender;
@@ -91,25 +103,27 @@ impl Server {
         };
         let worker = thread::Builder::new().name("worker".into()).spawn(work);
         let worker = worker.context(EnvironmentError("failed to start the worker".into()))?;
-        Ok(Self { app, phase, worker })
+        Ok(Self { app, rules, phase, worker })
     }
 
-    /// Answers requests on `listener` until the engine fails, or until the future `shutdown`
-    /// completes and the open sequences have ended or had ten seconds to do so. Calls `ready` with
-    /// the address of `listener` once the model is loaded.
+    /// Answers requests on `listener` until the engine fails, or until `stops` brings a first
+    /// message or is closed, and the open sequences have ended or their time for it is over. Calls
+    /// `ready` with the address of `listener` once the model is loaded.
     ///
     /// # Errors
-    /// The model could not be loaded, or the engine failed.
+    /// The model could not be loaded, the engine failed, or `stops` brought a second message before
+    /// the open sequences had ended.
     pub async fn run(
         mut self,
         listener: TcpListener,
-        shutdown: impl Future<Output = ()>,
+        mut stops: async_mpsc::UnboundedReceiver<()>,
         ready: impl FnOnce(SocketAddr) + Send + 'static,
     ) -> Result<()> {
         let address = listener.local_addr();
         let (close, closed) = oneshot::channel::<()>();
+        let (app, limits) = (self.app.clone(), self.rules.connections.clone());
         let mut server =
-            tokio::spawn(http::serve(listener, self.app.clone(), async move { _ = closed.await }));
+            tokio::spawn(http::serve(listener, app, limits, async move { _ = closed.await }));
         let mut phase = self.phase.clone();
         // A task waits for the model, because the socket answers while it loads.
         tokio::spawn(async move {
@@ -120,12 +134,7 @@ impl Server {
         });
         tokio::select! {
             () = failure(&mut self.phase) => {}
-            () = shutdown => {
-                self.app.drain();
-                if tokio::time::timeout(GRACE, ended(&self.app)).await.is_err() {
-                    log(format_args!("{} sequences did not end in time", self.app.open_sequences()));
-                }
-            }
+            _ = stops.recv() => drain(&self.app, self.rules.grace, &mut stops).await?,
         }
         let _ = close.send(());
         // A client that does not read its answer must not keep the process alive.
@@ -139,12 +148,39 @@ impl Server {
     }
 }
 
+/// Refuses new requests, and waits until the open sequences have ended. Those that have not after
+/// `grace` are cut off: their answers end with an error.
+///
+/// # Errors
+/// `stops` brought another message.
+async fn drain(
+    app: &App,
+    grace: Duration,
+    stops: &mut async_mpsc::UnboundedReceiver<()>,
+) -> Result<()> {
+    log(format_args!("draining: running requests may finish, new ones are refused"));
+    app.drain();
+    tokio::select! {
+        ended = tokio::time::timeout(grace, ended(app)) => {
+            if ended.is_err() {
+                log(format_args!("{} sequences did not end in time", app.open_sequences()));
+                app.cut_off();
+            }
+            Ok(())
+        }
+        Some(()) = stops.recv() => {
+            let open = app.open_sequences();
+            let message = format!("interrupted while draining, with {open} sequences open");
+            Err(EnvironmentError(message).into())
+        }
+    }
+}
+
 /// Listens on the first of `addresses` that is available. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// No address is available; the error is that of the last one.
 pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
-    allow_files();
     let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in addresses {
         result = listen_on(*address);
@@ -163,14 +199,13 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Raises the soft limit on open files. A failure is ignored: fewer clients are served then.
-fn allow_files() {
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let wanted = hard.min(FILES_MAX);
-        if soft < wanted {
-            let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard);
-        }
-    }
+/// Raises the soft limit on open files, and returns the limit in force. A failure is ignored: fewer
+/// clients are served then.
+pub fn allow_files() -> usize {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return FILES_USUAL };
+    let wanted = hard.min(FILES_MAX).max(soft);
+    let raised = soft < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();
+    usize::try_from(if raised { wanted } else { soft }).unwrap_or(usize::MAX)
 }
 
 /// Waits until the model could not be loaded or the engine has failed. If the model had been

@@ -181,6 +181,19 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// Returns the number `value` of the setting `json_key` of config.json, or `gguf_key` of GGUF
+    /// metadata, in 32 bits.
+    ///
+    /// # Errors
+    /// Fails if the number is not above 0 and finite in 32 bits.
+    pub fn positive(self, json_key: &str, gguf_key: &str, value: f64) -> Result<f32, LoadError> {
+        let number = value as f32;
+        if number > 0.0 && number.is_finite() {
+            return Ok(number);
+        }
+        Err(self.wrong(json_key, gguf_key, format!("{value} is not a number above 0 in 32 bits")))
+    }
+
     /// Returns the value of `key` in config.json as true or false; `default` if the key is missing
     /// or null, and for GGUF files.
     ///
@@ -250,14 +263,19 @@ impl DecoderConfig {
     /// # Errors
     /// Fails if a size is missing, not a whole number or out of range, if the key heads do not
     /// divide the query heads evenly, if the head size is not an even number from 2 to 512, or if
-    /// the epsilon of norms is not a number.
+    /// the epsilon of norms is not a number, 0 or above.
     pub fn read(settings: Settings<'_>) -> Result<Self, LoadError> {
         let hidden = settings.size("hidden_size", "embedding_length")?;
         let heads = settings.size("num_attention_heads", "attention.head_count")?;
         let kv_heads = settings.optional_size("num_key_value_heads", "attention.head_count_kv")?;
         let head_dim = settings.optional_size("head_dim", "attention.key_length")?;
-        let epsilon =
-            settings.optional_number("rms_norm_eps", "attention.layer_norm_rms_epsilon")?;
+        let keys = ("rms_norm_eps", "attention.layer_norm_rms_epsilon");
+        // transformers' default where the key is missing, as is 2048 below.
+        let epsilon = settings.optional_number(keys.0, keys.1)?.unwrap_or(1e-6);
+        // An epsilon of 0 is possible: only rows of zeros need one.
+        if epsilon != 0.0 {
+            settings.positive(keys.0, keys.1, epsilon)?;
+        }
         let read = Self {
             layers: settings.size("num_hidden_layers", "block_count")?,
             hidden,
@@ -267,8 +285,7 @@ impl DecoderConfig {
             // Older Llama configurations omit the head size.
             head_dim: head_dim.unwrap_or(hidden / heads),
             vocab_size: vocab_size(settings)?,
-            // transformers' default where the key is missing, as is 2048 below.
-            norm_epsilon: epsilon.unwrap_or(1e-6) as f32,
+            norm_epsilon: epsilon as f32,
             max_seq_len: settings
                 .given_size("max_position_embeddings", "context_length")?
                 .unwrap_or(2048),

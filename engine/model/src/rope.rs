@@ -216,7 +216,8 @@ impl RopeConfig {
                 } else {
                     gguf_scaling(metadata, architecture)?
                 };
-                Ok(Self { dimensions, theta: theta as f32, scaling })
+                let theta = settings.positive("", "rope.freq_base", theta)?;
+                Self { dimensions, theta, scaling }.checked(settings, "", "rope.scaling")
             }
         }
     }
@@ -246,14 +247,28 @@ impl RopeConfig {
                 None => Ok(settings.optional_number(outer, "")?.unwrap_or(default)),
             }
         };
-        let theta = number("rope_theta", theta_key, theta)? as f32;
+        let theta = number("rope_theta", theta_key, theta)?;
+        let theta = settings.positive(theta_key, "", theta)?;
         let share = number("partial_rotary_factor", "partial_rotary_factor", 1.0)?;
         let dimensions = (head_dim as f64 * share) as usize;
         if dimensions == 0 || dimensions > head_dim || !dimensions.is_multiple_of(2) {
             let reason = format!("{share} of {head_dim} is not an even number of dimensions");
             return Err(settings.wrong("partial_rotary_factor", "", reason));
         }
-        Ok(Self { dimensions, theta, scaling: scaling.read()? })
+        Self { dimensions, theta, scaling: scaling.read()? }.checked(settings, key, "")
+    }
+
+    /// Checks that the settings give finite frequencies; the error names the keys of the scaling.
+    fn checked(
+        self,
+        settings: Settings<'_>,
+        json_key: &str,
+        gguf_key: &str,
+    ) -> Result<Self, LoadError> {
+        if self.exact_frequencies().iter().all(|frequency| frequency.is_finite()) {
+            return Ok(self);
+        }
+        Err(settings.wrong(json_key, gguf_key, "the rotary frequencies would not be finite"))
     }
 }
 

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_stream::Stream;
 
-use super::error::{ApiError, ErrorKind, Result};
+use super::error::{ApiError, ErrorKind, Result, shown};
 use super::params::AnswerOptions;
 use super::state::Ready;
 use crate::logprobs::TokenLogprobs;
@@ -116,7 +116,7 @@ impl Writing {
             Some(Finish::StopToken(token)) => (Some("stop"), (*token).into()),
             Some(Finish::StopString(stop)) => (Some("stop"), stop.as_str().into()),
             Some(Finish::Length) => (Some("length"), Value::Null),
-            Some(Finish::Failed(_)) => (Some("error"), Value::Null),
+            Some(Finish::Refused(_) | Finish::Failed(_)) => (Some("error"), Value::Null),
         };
         let mut choice = json!({
             "index": piece.index, "finish_reason": finish_reason, "stop_reason": stop_reason,
@@ -158,7 +158,27 @@ fn failed(reason: &str) -> ApiError {
     ApiError::new(ErrorKind::EngineFailed, reason)
 }
 
-fn engine_ended() -> ApiError {
+/// Returns the error of an output that ended without an answer; `None` for other outputs.
+fn error_of(output: &Output, options: AnswerOptions) -> Option<ApiError> {
+    let reason = match output.finish.as_ref()? {
+        Finish::Failed(reason) => return Some(failed(reason)),
+        Finish::Refused(reason) => shown(reason),
+        _ => return None,
+    };
+    let Some(field) = options.structure else {
+        return Some(ApiError::new(ErrorKind::Unsatisfiable, reason));
+    };
+    let message = format!("`{field}` cannot be followed to its end: {reason}");
+    Some(ApiError::new(ErrorKind::Unsatisfiable, message).at(field))
+}
+
+/// Returns the error of an answer whose outputs end too early: the server shuts down, or the engine
+/// has failed.
+fn cut_off(ready: &Ready) -> ApiError {
+    if ready.handle.is_cut_off() {
+        let message = "the server shut down before the answer was complete";
+        return ApiError::new(ErrorKind::Draining, message);
+    }
     failed("the engine ended before the answer did; its log says why")
 }
 
@@ -196,10 +216,10 @@ struct Choice {
 async fn whole<S: Shape>(shape: &S, writing: &Writing, mut ticket: Ticket) -> Result<Response> {
     let mut choices = vec![Choice::default(); writing.choices()];
     while choices.iter().any(|choice| choice.finish.is_none()) {
-        let (index, output) = ticket.next().await.ok_or_else(engine_ended)?;
+        let (index, output) = ticket.next().await.ok_or_else(|| cut_off(&writing.ready))?;
         // One failed choice fails the answer: a JSON document cannot show a partial one.
-        if let Some(Finish::Failed(reason)) = &output.finish {
-            return Err(failed(reason));
+        if let Some(error) = error_of(&output, writing.options) {
+            return Err(error);
         }
         let choice = &mut choices[index];
         choice.text += &output.text;
@@ -269,8 +289,8 @@ struct Events<S> {
 
 impl<S: Shape> Events<S> {
     fn write(&mut self, index: usize, output: &Output, out: &mut Vec<u8>) {
-        if let Some(Finish::Failed(reason)) = &output.finish {
-            self.fail(&failed(reason), out);
+        if let Some(error) = error_of(output, self.writing.options) {
+            self.fail(&error, out);
             return;
         }
         let progress = &mut self.progress[index];
@@ -342,7 +362,10 @@ impl<S: Shape> Stream for Events<S> {
         while !self.ended {
             match self.ticket.poll_next(context) {
                 Poll::Pending => break,
-                Poll::Ready(None) => self.fail(&engine_ended(), &mut out),
+                Poll::Ready(None) => {
+                    let error = cut_off(&self.writing.ready);
+                    self.fail(&error, &mut out);
+                }
                 Poll::Ready(Some((index, output))) => self.write(index, &output, &mut out),
             }
         }

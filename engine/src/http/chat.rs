@@ -8,10 +8,12 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Piece, Shape, Writing};
-use super::error::{ApiError, ErrorKind, Result, blocking};
+use super::error::{ApiError, ErrorKind, Result};
 use super::fields::{Fields, wrong_type};
+use super::json::Budget;
 use super::params::{Params, SequenceOptions, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
+use super::work::blocking;
 use crate::logprobs::Candidate;
 use crate::tokenize::{self, Reasoning, SplitText, Splitter, Text};
 use crate::worker::TokenOutput;
@@ -19,6 +21,8 @@ use crate::worker::TokenOutput;
 pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
+    // The fields have copies of what they need; the body may be large.
+    drop(body);
     super::check_model(&mut fields, &ready)?;
     let reasoning = ready.text.reasoning();
     let ChatRequest { prompt, mut params, logprobs } =
@@ -99,12 +103,17 @@ impl ChatPrompt {
                 return Err(error.at("messages"));
             }
         };
-        let messages: Result<Vec<_>, _> = messages.into_iter().enumerate().map(message).collect();
+        check_length("messages", messages.iter())?;
+        let budget = Budget::default();
+        let messages = messages.into_iter().enumerate();
+        let messages: Result<Vec<_>> =
+            messages.map(|(index, value)| message(index, value, &budget)).collect();
         let name = "chat_template_kwargs";
         let mut variables = match fields.take(name) {
             Some(other) if !other.is_object() => return Err(wrong_type(name, "an object", &other)),
             variables => variables,
         };
+        check_length(name, variables.iter())?;
         // For other models the field stays unread, and is refused as unsupported.
         if reasoning == Reasoning::Harmony
             && let Some(effort) = fields.string("reasoning_effort")?
@@ -133,10 +142,35 @@ impl ChatPrompt {
     }
 }
 
+/// Limit on the length in bytes of all texts of a conversation. The chat template copies them
+/// several times; four million characters are a million tokens.
+const CONVERSATION_BYTES_MAX: usize = 4 << 20;
+
+/// Refuses the values of the request field `field` if their texts are too long together.
+fn check_length<'a>(field: &str, values: impl Iterator<Item = &'a Value>) -> Result<()> {
+    let bytes: usize = values.map(text_bytes).sum();
+    if bytes <= CONVERSATION_BYTES_MAX {
+        return Ok(());
+    }
+    let max = CONVERSATION_BYTES_MAX;
+    let message = format!("`{field}` has texts of {bytes} bytes, more than the limit of {max}");
+    Err(ApiError::new(ErrorKind::ContextLengthExceeded, message).at(field))
+}
+
+/// Returns the length in bytes of all texts in a JSON value, names included.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(map) => map.iter().map(|(name, value)| name.len() + text_bytes(value)).sum(),
+        _ => 0,
+    }
+}
+
 /// Normalizes one message of a chat request: its content becomes a string. Content parts other than
 /// text, and a `function_call` or `audio` with a value, are refused; unknown keys are left for the
 /// chat template.
-fn message((index, message): (usize, Value)) -> Result<Value> {
+fn message(index: usize, message: Value, budget: &Budget) -> Result<Value> {
     let name = |field: &str| format!("messages.{index}.{field}");
     let unsupported = |field: &str, what: &str| {
         let name = name(field);
@@ -150,7 +184,7 @@ fn message((index, message): (usize, Value)) -> Result<Value> {
         let found = map.remove("role").unwrap_or_default();
         return Err(wrong_type(&name("role"), "a string", &found));
     }
-    let calls = take_calls(&mut map, &name("tool_calls"))?;
+    let calls = take_calls(&mut map, &name("tool_calls"), budget)?;
     // Some clients always send these fields; without a value they ask for nothing.
     for field in ["function_call", "audio"] {
         if map.remove(field).is_some_and(|value| !value.is_null() && value != json!([])) {
@@ -185,7 +219,7 @@ fn message((index, message): (usize, Value)) -> Result<Value> {
 /// Removes the tool calls from a message and returns them; none if it has no such field. Clients
 /// send a call's arguments as a JSON string; if it is an object it is parsed, since templates
 /// expect an object.
-fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>> {
+fn take_calls(map: &mut Map<String, Value>, name: &str, budget: &Budget) -> Result<Vec<Value>> {
     let mut calls = match map.remove("tool_calls") {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(calls)) => calls,
@@ -195,7 +229,8 @@ fn take_calls(map: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>> {
         if !call["function"]["name"].is_string() {
             return Err(wrong_type(name, "a list of calls, each with `function.name`", call));
         }
-        let parsed = call["function"]["arguments"].as_str().map(serde_json::from_str::<Value>);
+        let arguments = call["function"]["arguments"].as_str();
+        let parsed = arguments.map(|text| budget.read_text(name, text)).transpose()?;
         // Arguments that are not a JSON object stay a string.
         if let Some(Ok(arguments @ Value::Object(_))) = parsed {
             call["function"]["arguments"] = arguments;

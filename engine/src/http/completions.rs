@@ -20,6 +20,8 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
+    // The fields have copies of what they need; the body may be large.
+    drop(body);
     super::check_model(&mut fields, &ready)?;
     let CompletionRequest { prompts, echo, mut params, logprobs, add_special_tokens } =
         CompletionRequest::take(fields, ready.vocab_size)?;
@@ -28,19 +30,22 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     let (mut prompt_ids, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
     let mut requests = Vec::new();
     for prompt in prompts {
-        if echo {
-            echoes.push(match &prompt {
-                Prompt::Tokens(ids) => ready.text.decode(ids),
-                Prompt::Text(text) => text.clone(),
-            });
-        }
-        let ids = match prompt {
-            Prompt::Tokens(ids) => ids,
-            Prompt::Text(text) => ready.encode(text, add_special_tokens).await?,
+        // Many short prompts take long together, and other clients wait meanwhile.
+        tokio::task::yield_now().await;
+        let (ids, text) = match prompt {
+            Prompt::Tokens(ids) => (ids, None),
+            Prompt::Text(text) => {
+                let repeated = echo.then(|| text.clone());
+                (ready.encode(text, add_special_tokens).await?, repeated)
+            }
         };
         let (default_max_tokens, guide) = (Some(DEFAULT_MAX_TOKENS), guide.clone());
         let options = SequenceOptions { logprobs, echo, default_max_tokens, guide };
         requests.extend(params.requests(&ids, options, &ready.limits, || app.unique())?);
+        // After the length of the prompt has been checked.
+        if echo {
+            echoes.push(text.unwrap_or_else(|| ready.text.decode(&ids)));
+        }
         prompt_ids.push(ids);
     }
     let ticket = ready.handle.submit(requests)?;

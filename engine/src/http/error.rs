@@ -1,5 +1,7 @@
 //! Errors that clients see: one table from the kind of error to HTTP status, code and metric.
 
+use std::borrow::Cow;
+
 use axum::http::{StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::{Extension, Json};
@@ -26,8 +28,16 @@ pub enum ErrorKind {
     ContextLengthExceeded,
     /// A sequence of the request needs more KV pages than the whole cache has.
     KvCacheExceeded,
+    /// The output of the request cannot be continued because of what the request asks for: its
+    /// structure has become too large to follow, or its own limits leave no token.
+    Unsatisfiable,
     /// The API key of the request is missing or wrong.
     InvalidApiKey,
+    /// The server has no API key, and the request names a foreign host or comes from a foreign web
+    /// page.
+    Forbidden,
+    /// The body of the request is not declared as JSON.
+    UnsupportedMediaType,
     /// The request names a model that this server does not have.
     ModelNotFound,
     /// The path of the request is not a route.
@@ -36,6 +46,12 @@ pub enum ErrorKind {
     MethodNotAllowed,
     /// The request body is longer than 16 MiB.
     BodyTooLarge,
+    /// The request body arrives too slowly.
+    BodyTooSlow,
+    /// The request body ended early, or its chunks are malformed.
+    BrokenBody,
+    /// All connections are in use, and this one is kept for health checks.
+    TooManyConnections,
     /// The model is still loading; the same request may succeed later.
     Loading,
     /// The server is shutting down and accepts no new requests.
@@ -58,8 +74,13 @@ impl ErrorKind {
             Self::UnsupportedField => bad_request("unsupported_field"),
             Self::ContextLengthExceeded => bad_request("context_length_exceeded"),
             Self::KvCacheExceeded => bad_request("kv_cache_exceeded"),
+            Self::Unsatisfiable => bad_request("unsatisfiable"),
             Self::InvalidApiKey => {
                 (StatusCode::UNAUTHORIZED, "invalid_api_key", "authentication_error")
+            }
+            Self::Forbidden => (StatusCode::FORBIDDEN, "forbidden", "permission_error"),
+            Self::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", INVALID)
             }
             Self::ModelNotFound => (StatusCode::NOT_FOUND, "model_not_found", INVALID),
             Self::NotFound => (StatusCode::NOT_FOUND, "not_found", INVALID),
@@ -67,6 +88,11 @@ impl ErrorKind {
                 (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", INVALID)
             }
             Self::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", INVALID),
+            Self::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "body_too_slow", INVALID),
+            Self::BrokenBody => bad_request("broken_body"),
+            Self::TooManyConnections => {
+                (StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", SERVER)
+            }
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", SERVER),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining", SERVER),
             Self::EngineFailed => (StatusCode::INTERNAL_SERVER_ERROR, "engine_failed", SERVER),
@@ -74,10 +100,11 @@ impl ErrorKind {
     }
 
     /// Returns the outcome under which `redline_requests_total` counts a request with this kind of
-    /// error; `None` for `EngineFailed`: the engine loop counts the sequences that it fails itself,
-    /// and other such errors are not counted.
+    /// error; `None` for `EngineFailed` and `Unsatisfiable`: the engine loop counts the sequences
+    /// that it ends itself, and other such errors are not counted.
     pub(super) fn outcome(self) -> Option<Outcome> {
-        (self != Self::EngineFailed).then_some(Outcome::Refused)
+        let is_counted = !matches!(self, Self::EngineFailed | Self::Unsatisfiable);
+        is_counted.then_some(Outcome::Refused)
     }
 }
 
@@ -111,7 +138,7 @@ impl ApiError {
     }
 
     pub(super) fn at(mut self, field: &str) -> Self {
-        self.param = Some(field.to_owned());
+        self.param = Some(shown(field).into_owned());
         self
     }
 
@@ -121,6 +148,18 @@ impl ApiError {
         json!({"error": {
             "message": self.message, "type": r#type, "param": self.param, "code": code,
         }})
+    }
+}
+
+/// Limit on the number of characters of a client's text that an error message repeats.
+const SHOWN_CHARS_MAX: usize = 200;
+
+/// Returns a client's text as an error message shows it: cut where it is long, so that an answer is
+/// not as long as a hostile request.
+pub(super) fn shown(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        None => text.into(),
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
     }
 }
 
@@ -143,7 +182,7 @@ impl From<Refusal> for ApiError {
 
 impl From<TextError> for ApiError {
     fn from(error: TextError) -> Self {
-        Self::new(ErrorKind::InvalidField, error.to_string())
+        Self::new(ErrorKind::InvalidField, shown(&error.to_string()))
     }
 }
 
@@ -154,23 +193,14 @@ impl IntoResponse for ApiError {
             // HTTP requires the scheme with status 401.
             ErrorKind::InvalidApiKey => Some((header::WWW_AUTHENTICATE, "Bearer")),
             ErrorKind::Loading | ErrorKind::Draining => Some((header::RETRY_AFTER, "1")),
+            // The rest of the body, and later requests, are not wanted on this connection.
+            ErrorKind::BodyTooSlow | ErrorKind::TooManyConnections => {
+                Some((header::CONNECTION, "close"))
+            }
             _ => None,
         };
         // The middleware counts the error by its kind.
         let kind = Extension(self.kind);
         (status, AppendHeaders(header), kind, Json(self.body())).into_response()
     }
-}
-
-/// Runs a slow function, such as the rendering of a chat template, on a blocking thread, because
-/// the event loop serves all clients on one thread and must not wait. A panic becomes the error
-/// "`what` failed".
-pub(super) async fn blocking<T: Send + 'static>(
-    what: &str,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|panicked| ApiError {
-        source: Some(Box::new(panicked)),
-        ..ApiError::new(ErrorKind::EngineFailed, format!("{what} failed"))
-    })
 }

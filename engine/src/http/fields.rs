@@ -1,13 +1,16 @@
 //! Reads a JSON request body field by field, so that each error names its field, and refuses
 //! unsupported fields if they would change the output.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::error::{ApiError, ErrorKind, Result};
+use super::json::{self, Json};
 
 /// Fields of a request's JSON object that have not been read yet. A `null` value counts as absent.
 #[derive(Debug)]
-pub(super) struct Fields(Map<String, Value>);
+pub(super) struct Fields(BTreeMap<String, Json>);
 
 /// Names of unsupported request fields that would change the output, grouped by the value with
 /// which they have no effect: with it they are accepted, with another they are refused. Unknown
@@ -86,23 +89,28 @@ impl Neutral {
 }
 
 impl Fields {
-    /// Parses a request body, which must be a JSON object.
+    /// Parses a request body, which must be a JSON object without too many JSON values.
     pub(super) fn parse(body: &[u8]) -> Result<Self> {
-        let invalid = |message: String| ApiError::new(ErrorKind::InvalidJson, message);
-        match serde_json::from_slice(body) {
-            Ok(Value::Object(map)) => Ok(Self(map)),
-            Ok(_) => Err(invalid("the body is not a JSON object".into())),
-            Err(error) => Err(invalid(format!("the body is not valid JSON: {error}"))),
-        }
+        json::read_object(body).map(Self)
     }
 
     pub(super) fn of(map: Map<String, Value>) -> Self {
-        Self(map)
+        Self(map.into_iter().map(|(name, value)| (name, Json::Value(value))).collect())
     }
 
-    /// Removes a field of the request and returns its value; `None` if it is absent or `null`.
+    /// Removes a field of the request and returns its value; `None` if it is absent or `null`. A
+    /// list in a field for token ids is returned without its items.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
-        self.0.remove(name).filter(|value| !value.is_null())
+        Some(match self.take_json(name)? {
+            Json::Value(value) => value,
+            Json::Ids(_) | Json::List(_) => Value::Array(Vec::new()),
+        })
+    }
+
+    /// Removes a field of the request that may have lists of token ids, and returns its value;
+    /// `None` if it is absent or `null`.
+    pub(super) fn take_json(&mut self, name: &str) -> Option<Json> {
+        self.0.remove(name).filter(|json| !matches!(json, Json::Value(Value::Null)))
     }
 
     pub(super) fn bool(&mut self, name: &str) -> Result<bool> {
@@ -136,8 +144,8 @@ impl Fields {
         }
     }
 
-    /// Reads a request field whose value is a finite number that satisfies `fits`; `None` if it is
-    /// absent. `wanted` describes the range in the error.
+    /// Reads a request field whose value is a number of 32 bits that satisfies `fits`; `None` if it
+    /// is absent. `wanted` describes the range in the error.
     pub(super) fn number(
         &mut self,
         name: &str,
@@ -151,10 +159,21 @@ impl Fields {
         }
     }
 
-    /// Reads a request field whose value is a list of token ids, each below `vocab_size`; `None` if
-    /// it is absent.
-    pub(super) fn tokens(&mut self, name: &str, vocab_size: usize) -> Result<Option<Vec<u32>>> {
-        self.take(name).map(|value| tokens(name, &value, vocab_size)).transpose()
+    /// Reads a request field whose value is a list of at most `max` token ids, each below
+    /// `vocab_size`; `None` if it is absent.
+    pub(super) fn tokens(
+        &mut self,
+        name: &str,
+        vocab_size: usize,
+        max: usize,
+    ) -> Result<Option<Vec<u32>>> {
+        let Some(json) = self.take_json(name) else { return Ok(None) };
+        let ids = tokens(name, json, vocab_size)?;
+        if ids.len() <= max {
+            return Ok(Some(ids));
+        }
+        let message = format!("`{name}` has {} token ids, more than the limit of {max}", ids.len());
+        Err(ApiError::field(name, message))
     }
 
     /// Refuses unsupported fields that would change the output, among the request fields that
@@ -188,20 +207,35 @@ fn hint(name: &str) -> &'static str {
 }
 
 /// Converts the JSON list in the field `name` to token ids, each below `vocab_size`.
-pub(super) fn tokens(name: &str, value: &Value, vocab_size: usize) -> Result<Vec<u32>> {
-    let Value::Array(items) = value else {
-        return Err(wrong_type(name, "a list of token ids", value));
+pub(super) fn tokens(name: &str, json: Json, vocab_size: usize) -> Result<Vec<u32>> {
+    let wanted = "a list of token ids";
+    let beyond = |id: u64| {
+        let message = format!("`{name}` has the token id {id}, but ids are below {vocab_size}");
+        ApiError::field(name, message)
     };
-    let token = |item: &Value| {
-        let id = item.as_u64().ok_or_else(|| wrong_type(name, "a list of token ids", item))?;
-        u32::try_from(id).ok().filter(|id| (*id as usize) < vocab_size).ok_or_else(|| {
-            ApiError::field(
-                name,
-                format!("`{name}` has the token id {id}, but ids are below {vocab_size}"),
-            )
-        })
+    let checked = |id: u64| {
+        let token = u32::try_from(id).ok().filter(|id| (*id as usize) < vocab_size);
+        token.ok_or_else(|| beyond(id))
     };
-    items.iter().map(token).collect()
+    let value = |value: &Value| match value.as_u64() {
+        Some(id) => checked(id),
+        None => Err(wrong_type(name, wanted, value)),
+    };
+    match json {
+        Json::Ids(ids) => match ids.iter().find(|id| **id as usize >= vocab_size) {
+            Some(id) => Err(beyond(u64::from(*id))),
+            None => Ok(ids),
+        },
+        Json::List(items) => items
+            .iter()
+            .map(|item| match item {
+                Json::Value(item) => value(item),
+                _ => Err(wrong_type(name, wanted, &Value::Array(Vec::new()))),
+            })
+            .collect(),
+        Json::Value(Value::Array(items)) => items.iter().map(value).collect(),
+        Json::Value(other) => Err(wrong_type(name, wanted, &other)),
+    }
 }
 
 /// Builds the error for a field with a wrong value: it says which value was expected and, if it is

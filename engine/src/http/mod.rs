@@ -1,59 +1,61 @@
 //! The HTTP front end: routes, API formats and errors. No other module may know HTTP.
 
+mod accept;
+mod access;
 mod answer;
+mod body;
 mod chat;
 mod completions;
+mod connections;
 mod error;
 mod fields;
+mod json;
 mod params;
+mod socket;
 mod state;
 mod structure;
+mod work;
 
+pub use access::{Access, Names};
 pub use chat::check_chat;
 pub use completions::check_completion;
+pub use connections::ConnectionLimits;
 pub use error::{ApiError, ErrorKind};
 pub use state::{App, KvFacts, ModelFacts, Phase, Ready, ServerInfo};
 
-use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use chat::ChatPrompt;
-use error::{Result, blocking};
+use connections::Connection;
+use error::{Result, shown};
 use fields::Fields;
-
-/// Limit on the size of a request body in bytes; a larger one is refused. A prompt of a million
-/// token ids fits with room to spare.
-const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
+use work::blocking;
 
 /// Serves HTTP on `listener` until the future `closed` completes, then until the answers in
-/// progress have ended.
-///
-/// # Errors
-/// The socket failed.
+/// progress have ended. Dropping the returned future ends all connections.
 pub async fn serve(
     listener: TcpListener,
     app: App,
-    closed: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    // Nagle's algorithm would delay each token: it is a small packet, and no other follows it soon.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    axum::serve(listener, router(app)).with_graceful_shutdown(closed).await
+    limits: ConnectionLimits,
+    closed: impl Future<Output = ()>,
+) {
+    accept::serve(listener, router(app, limits.body), &limits, closed).await;
 }
 
-/// Builds the router with all HTTP routes of one engine.
-fn router(app: App) -> Router {
+/// Builds the router with all HTTP routes of one engine. A request's body has the time
+/// `body_patience` to arrive.
+fn router(app: App, body_patience: Duration) -> Router {
     Router::new()
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat_completions))
@@ -68,35 +70,68 @@ fn router(app: App) -> Router {
         .route("/reset_prefix_cache", post(reset_prefix_cache))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(from_fn_with_state(app.clone(), guard))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn_with_state((app.clone(), body_patience), guard))
+        // `guard` limits bodies.
+        .layer(DefaultBodyLimit::disable())
         .with_state(app)
 }
 
-/// Middleware that checks the API key except for `/health`, counts refused requests for completions
-/// and chats, and answers a body that is too long in the JSON format of all other errors.
-async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+/// Middleware that checks whether a request may reach its route, reads its body, and counts refused
+/// requests for completions and chats.
+async fn guard(
+    State((app, body_patience)): State<(App, Duration)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let path = request.uri().path();
     let generates = path == "/v1/completions" || path == "/v1/chat/completions";
-    let shown = request.headers().get(header::AUTHORIZATION);
-    let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-    // Health checks, as of a load balancer, have no key.
-    let response = if path == "/health" || app.authorizes(shown) {
-        next.run(request).await
-    } else {
-        let message = "this server requires an API key; hint: `Authorization: Bearer KEY`";
-        ApiError::new(ErrorKind::InvalidApiKey, message).into_response()
+    let response = match admit(&app, request, body_patience).await {
+        Ok(request) => next.run(request).await,
+        Err(error) => error.into_response(),
     };
     let kind = response.extensions().get::<ErrorKind>().copied();
     if let (true, Some(outcome)) = (generates, kind.and_then(ErrorKind::outcome)) {
         app.metrics.count_request(outcome);
     }
-    // axum refuses a long body in plain text; this gives the answer our format.
-    if response.status() == StatusCode::PAYLOAD_TOO_LARGE && kind.is_none() {
-        let message = format!("the body is longer than {BODY_BYTES_MAX} bytes");
-        return ApiError::new(ErrorKind::BodyTooLarge, message).into_response();
-    }
     response
+}
+
+/// Checks whether `request` may reach its route, and reads its body, as far as routes want one.
+async fn admit(app: &App, request: Request, body_patience: Duration) -> Result<Request> {
+    let connection = request.extensions().get::<Arc<Connection>>().cloned();
+    // Health checks, as of a load balancer, have no key and may name the server by any name.
+    let is_health = request.uri().path() == "/health";
+    let is_spare = connection.as_ref().is_some_and(|connection| connection.is_spare);
+    if !is_health && let Err(error) = check(app, &request, is_spare) {
+        body::discard(request);
+        return Err(error);
+    }
+    let takes_body = request.method() == Method::POST && !is_health;
+    let request = if takes_body { body::read(request, body_patience).await? } else { request };
+    // A client of HTTP/1.0 cannot be asked whether it still waits for the answer.
+    if let Some(connection) = connection
+        && request.version() == Version::HTTP_11
+        && (takes_body || request.body().is_end_stream())
+    {
+        connection.await_answer();
+    }
+    Ok(request)
+}
+
+/// Checks whether the head of `request` may reach its route on a connection which, if `is_spare`,
+/// is kept for health checks.
+fn check(app: &App, request: &Request, is_spare: bool) -> Result<()> {
+    if is_spare {
+        let message = "all connections of this server are in use; hint: try again later";
+        return Err(ApiError::new(ErrorKind::TooManyConnections, message));
+    }
+    app.access.check(request)?;
+    let has_body = !request.body().is_end_stream();
+    if request.method() == Method::POST && has_body && !access::is_json(request.headers()) {
+        let message = "the body must be declared as JSON; hint: `Content-Type: application/json`";
+        return Err(ApiError::new(ErrorKind::UnsupportedMediaType, message));
+    }
+    Ok(())
 }
 
 /// Reads the request field `model`. It may be absent, but must not name another model than the
@@ -109,7 +144,8 @@ fn check_model(fields: &mut Fields, ready: &Ready) -> Result<()> {
 }
 
 fn unknown_model(name: &str, ready: &Ready) -> ApiError {
-    let message = format!("the model `{name}` is not served here; hint: `{}` is", ready.model_name);
+    let (name, served) = (shown(name), &ready.model_name);
+    let message = format!("the model `{name}` is not served here; hint: `{served}` is");
     ApiError::new(ErrorKind::ModelNotFound, message).at("model")
 }
 
@@ -168,12 +204,13 @@ async fn reset_prefix_cache(State(app): State<App>) -> Result<Json<Value>> {
 }
 
 async fn not_found(request: Request) -> ApiError {
-    let message = format!("there is no route `{}`", request.uri().path());
+    let message = format!("there is no route `{}`", shown(request.uri().path()));
     ApiError::new(ErrorKind::NotFound, message)
 }
 
 async fn method_not_allowed(request: Request) -> ApiError {
-    let message = format!("`{}` does not take {}", request.uri().path(), request.method());
+    let (path, method) = (shown(request.uri().path()), shown(request.method().as_str()));
+    let message = format!("`{path}` does not take {method}");
     ApiError::new(ErrorKind::MethodNotAllowed, message)
 }
 
@@ -205,7 +242,8 @@ async fn detokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>> 
     let ready = app.ready()?;
     let mut fields = Fields::parse(&body)?;
     check_model(&mut fields, &ready)?;
-    let tokens = fields.tokens("tokens", ready.vocab_size)?.ok_or_else(|| {
+    let longest = ready.limits.max_seq_len;
+    let tokens = fields.tokens("tokens", ready.vocab_size, longest)?.ok_or_else(|| {
         ApiError::new(ErrorKind::MissingField, "`tokens` is missing").at("tokens")
     })?;
     Ok(Json(json!({"prompt": ready.text.decode(&tokens)})))

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::error::{ApiError, ErrorKind, Result, blocking};
+use super::error::{ApiError, ErrorKind, Result, shown};
 use super::fields::{self, Fields, wrong_type};
+use super::json::Json;
 use super::state::Ready;
 use super::structure::{Wanted, take_structure};
+use super::work::building;
 use crate::guide::Guide;
 use crate::worker::Request;
 use engine_core::sample::Sampling;
@@ -20,6 +22,12 @@ use engine_schedule::Limits;
 pub(super) const CHOICES_MAX: usize = 128;
 /// Limit on the number of strings in the request field `stop`; a request with more is refused.
 const STOPS_MAX: usize = 16;
+/// Limit on the length in bytes of a string in the request field `stop`. Each choice has a copy.
+const STOP_BYTES_MAX: usize = 4096;
+/// Limit on the number of ids in the request field `stop_token_ids`. Each choice has a copy.
+const STOP_TOKENS_MAX: usize = 1024;
+/// Limit on the number of entries of the request field `logit_bias`. Each choice has a copy.
+const BIASES_MAX: usize = 4096;
 
 /// Parameters of a completion or chat request, without its prompt.
 #[derive(Debug, Clone)]
@@ -57,6 +65,9 @@ pub(super) struct AnswerOptions {
     /// True to name tokens `token_id:7` in log-probabilities, because different tokens may have the
     /// same text.
     pub(super) tokens_as_ids: bool,
+    /// Name of the request field that asks for a structure, if one does; an error in following the
+    /// structure names it.
+    pub(super) structure: Option<&'static str>,
 }
 
 /// Options of the sequences of one prompt that completions and chat set differently.
@@ -82,9 +93,11 @@ impl Params {
     ) -> Result<Option<Guide>> {
         let Some((field, structure)) = self.structure.take() else { return Ok(None) };
         let text = Arc::clone(&ready.text);
-        let built = blocking("the grammar", move || text.guide(&structure, chat.as_deref()));
-        let refused = |error| ApiError::field(field, format!("`{field}` cannot be used: {error}"));
-        built.await?.map(Some).map_err(refused)
+        let built = building(field, move || text.guide(&structure, chat.as_deref())).await?;
+        built.map(Some).map_err(|error| {
+            let reason = error.to_string();
+            ApiError::field(field, format!("`{field}` cannot be used: {}", shown(&reason)))
+        })
     }
 
     /// Reads the request fields that completions and chat share. `max_tokens_names` lists the
@@ -109,18 +122,20 @@ impl Params {
             let message = format!("`min_tokens` is {min_tokens}, more than `max_tokens`");
             return Err(ApiError::field("min_tokens", message));
         }
-        let stop_tokens = fields.tokens("stop_token_ids", vocab_size)?.unwrap_or_default();
+        let stop_tokens = fields.tokens("stop_token_ids", vocab_size, STOP_TOKENS_MAX)?;
+        let structure = take_structure(fields)?;
+        let field = structure.as_ref().map(|(field, _)| *field);
         Ok(Self {
-            answer: take_answer(fields)?,
+            answer: AnswerOptions { structure: field, ..take_answer(fields)? },
             n,
             max_tokens,
             min_tokens,
             ignore_eos: fields.bool("ignore_eos")?,
             stop: take_stop(fields)?,
             include_stop: fields.bool("include_stop_str_in_output")?,
-            stop_tokens,
+            stop_tokens: stop_tokens.unwrap_or_default(),
             shows_special: !fields.bool_or("skip_special_tokens", true)?,
-            structure: take_structure(fields)?,
+            structure,
             sampling: take_sampling(fields, vocab_size)?,
             seed: take_seed(fields)?,
         })
@@ -205,19 +220,28 @@ fn take_answer(fields: &mut Fields) -> Result<AnswerOptions> {
     }
     let return_token_ids = fields.bool("return_token_ids")?;
     let tokens_as_ids = fields.bool("return_tokens_as_token_ids")?;
-    Ok(AnswerOptions { stream, include_usage, continuous_usage, return_token_ids, tokens_as_ids })
+    Ok(AnswerOptions {
+        stream,
+        include_usage,
+        continuous_usage,
+        return_token_ids,
+        tokens_as_ids,
+        structure: None,
+    })
 }
 
 fn take_sampling(fields: &mut Fields, vocab_size: usize) -> Result<Sampling> {
     let penalty = |n: f32| (-2.0..=2.0).contains(&n);
+    // Beyond it a penalized logit may be infinite.
+    let repetition = |n: f32| (1e-6..=1e6).contains(&n);
     let mut number = |name, default: f32, wanted, fits: &dyn Fn(f32) -> bool| {
         Ok::<f32, ApiError>(fields.number(name, wanted, fits)?.unwrap_or(default))
     };
     let sampling = Sampling {
-        temperature: number("temperature", 1.0, "a number of at least 0", &|n| n >= 0.0)?,
+        temperature: number("temperature", 1.0, "from 0 to 1e6", &|n| (0.0..=1e6).contains(&n))?,
         top_p: number("top_p", 1.0, "above 0 and at most 1", &|n| n > 0.0 && n <= 1.0)?,
         min_p: number("min_p", 0.0, "from 0 to 1", &|n| (0.0..=1.0).contains(&n))?,
-        repetition_penalty: number("repetition_penalty", 1.0, "above 0", &|n| n > 0.0)?,
+        repetition_penalty: number("repetition_penalty", 1.0, "from 1e-6 to 1e6", &repetition)?,
         presence_penalty: number("presence_penalty", 0.0, "from -2 to 2", &penalty)?,
         frequency_penalty: number("frequency_penalty", 0.0, "from -2 to 2", &penalty)?,
         // `top_k` and `logit_bias` follow below, `seed` with each choice.
@@ -253,13 +277,19 @@ fn take_logit_bias(fields: &mut Fields, vocab_size: usize) -> Result<BTreeMap<u3
     let Value::Object(entries) = &value else {
         return Err(wrong_type(name, "an object of token id to bias", &value));
     };
+    if entries.len() > BIASES_MAX {
+        let message = format!("`{name}` has {} entries, more than {BIASES_MAX}", entries.len());
+        return Err(ApiError::field(name, message));
+    }
     let mut biases = BTreeMap::new();
     for (key, bias) in entries {
         let token = key.parse().ok().filter(|id: &u32| (*id as usize) < vocab_size);
         let number = bias.as_f64().map(|b| b as f32).filter(|b| (-100.0..=100.0).contains(b));
         let (Some(token), Some(number)) = (token, number) else {
+            let entry = format!("`{key}`: {bias}");
             let message = format!(
-                "`logit_bias` has `{key}`: {bias}; ids are below {vocab_size}, biases from -100 to 100"
+                "`logit_bias` has {}; ids are below {vocab_size}, biases from -100 to 100",
+                shown(&entry)
             );
             return Err(ApiError::field(name, message));
         };
@@ -270,12 +300,15 @@ fn take_logit_bias(fields: &mut Fields, vocab_size: usize) -> Result<BTreeMap<u3
 
 fn take_stop(fields: &mut Fields) -> Result<Vec<String>> {
     let Some(value) = fields.take("stop") else { return Ok(Vec::new()) };
-    let wanted = format!("a string, or a list of at most {STOPS_MAX} strings, none of them empty");
+    let wanted = format!(
+        "a string of 1 to {STOP_BYTES_MAX} bytes, or a list of at most {STOPS_MAX} of them"
+    );
     let items = match &value {
         Value::Array(items) => items.as_slice(),
         single => std::slice::from_ref(single),
     };
-    let strings = items.iter().map(|item| item.as_str().filter(|text| !text.is_empty()));
+    let fits = |text: &&str| (1..=STOP_BYTES_MAX).contains(&text.len());
+    let strings = items.iter().map(|item| item.as_str().filter(fits));
     let strings: Option<Vec<_>> = strings.map(|text| text.map(str::to_owned)).collect();
     strings
         .filter(|strings| strings.len() <= STOPS_MAX)
@@ -319,20 +352,19 @@ pub(super) enum Prompt {
 /// Reads the field `prompt` of a completion request: a text, a list of token ids, or a list of
 /// either.
 pub(super) fn take_prompts(fields: &mut Fields, vocab_size: usize) -> Result<Vec<Prompt>> {
-    let Some(value) = fields.take("prompt") else {
+    let Some(json) = fields.take_json("prompt") else {
         return Err(ApiError::new(ErrorKind::MissingField, "`prompt` is missing").at("prompt"));
     };
     let wanted = "a string, a list of token ids, or a list of either";
-    let one = |item: &Value| match item {
-        Value::String(text) => Ok(Prompt::Text(text.clone())),
-        Value::Array(_) => fields::tokens("prompt", item, vocab_size).map(Prompt::Tokens),
-        other => Err(wrong_type("prompt", wanted, other)),
+    let one = |item: Json| match item {
+        Json::Value(Value::String(text)) => Ok(Prompt::Text(text)),
+        Json::Value(other) => Err(wrong_type("prompt", wanted, &other)),
+        list => fields::tokens("prompt", list, vocab_size).map(Prompt::Tokens),
     };
-    // A list of numbers is one prompt of token ids, not a list of prompts.
-    match &value {
-        Value::Array(items) if items.iter().any(|item| !item.is_number()) => {
-            items.iter().map(one).collect()
-        }
+    let is_number = |item: &Json| matches!(item, Json::Value(Value::Number(_)));
+    match json {
+        // A list of numbers is one prompt of token ids, not a list of prompts.
+        Json::List(items) if !items.iter().all(is_number) => items.into_iter().map(one).collect(),
         single => Ok(vec![one(single)?]),
     }
 }

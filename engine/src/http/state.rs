@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::Serialize;
-use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
-use super::error::{ApiError, ErrorKind, Result, blocking};
+use super::access::Access;
+use super::error::{ApiError, ErrorKind, Result};
+use super::work::{blocking, tokenizing};
 use crate::config::Setting;
 use crate::metrics::Metrics;
 use crate::tokenize::Text;
@@ -20,6 +21,11 @@ use engine_schedule::Limits;
 /// Length in bytes up to which a text is tokenized on the event loop. A longer one would block it
 /// for milliseconds and goes to a blocking thread.
 const INLINE_BYTES_MAX: usize = 8 * 1024;
+
+/// Number of bytes per token up to which a text may well fit, so that it is tokenized at once; for
+/// a longer one the fewest tokens that it can have are counted first. Texts have 2 to 5 bytes per
+/// token.
+const LIKELY_BYTES_PER_TOKEN: usize = 4;
 
 /// Phase of the engine: loading, ready or failed.
 #[derive(Debug, Clone)]
@@ -129,19 +135,33 @@ pub struct ModelFacts {
 
 impl Ready {
     /// Tokenizes `text` and returns its token ids; with `add_special_tokens` they include those
-    /// that the model expects around a text. A long text is tokenized on a blocking thread.
+    /// that the model expects around a text. A long text is tokenized on a blocking thread, unless
+    /// it must have more tokens than a sequence may have.
     pub(super) async fn encode(
         self: &Arc<Self>,
         text: String,
         add_special_tokens: bool,
     ) -> Result<Vec<u32>> {
-        // No length limit here: a text far beyond the model's context is refused by its number of
-        // tokens, which is cheap to find out.
         if text.len() <= INLINE_BYTES_MAX {
             return Ok(self.text.encode(&text, add_special_tokens)?);
         }
+        let longest = self.limits.max_seq_len;
+        let text = Arc::new(text);
+        if text.len() > LIKELY_BYTES_PER_TOKEN.saturating_mul(longest) {
+            let (shared, long) = (Arc::clone(&self.text), Arc::clone(&text));
+            let fewest = move || shared.fewest_tokens(&long, longest);
+            let fewest = blocking("the tokenizer", fewest).await?;
+            if fewest > longest {
+                let message = format!(
+                    "the prompt has at least {fewest} tokens, but a sequence has at most {longest}"
+                );
+                let error = ApiError::new(ErrorKind::ContextLengthExceeded, message);
+                return Err(error.at("prompt"));
+            }
+        }
         let shared = Arc::clone(&self.text);
-        Ok(blocking("the tokenizer", move || shared.encode(&text, add_special_tokens)).await??)
+        let bytes = text.len();
+        Ok(tokenizing(bytes, move || shared.encode(&text, add_special_tokens)).await??)
     }
 }
 
@@ -152,28 +172,33 @@ pub struct App {
     draining: Arc<AtomicBool>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
-    /// SHA-256 of the API key that requests must send; `None` if no key is required.
-    api_key: Option<[u8; 32]>,
+    pub(super) access: Arc<Access>,
     /// Number of unique ids that were issued so far, for answers and for seeds.
     answers: Arc<AtomicU64>,
 }
 
 impl App {
-    /// Creates the state for the routes of an engine whose phase is published in `phase`. Without
-    /// `api_key` requests need no key.
+    /// Creates the state for the routes of an engine whose phase is published in `phase`.
     pub fn new(
         phase: watch::Receiver<Phase>,
         metrics: Arc<Metrics>,
         clock: Clock,
-        api_key: Option<&str>,
+        access: Access,
     ) -> Self {
-        let api_key = api_key.map(|key| Sha256::digest(key).into());
-        Self { phase, draining: Arc::default(), metrics, clock, api_key, answers: Arc::default() }
+        let (draining, access, answers) = (Arc::default(), Arc::new(access), Arc::default());
+        Self { phase, draining, metrics, clock, access, answers }
     }
 
     /// Refuses new requests from now on, because the server is shutting down.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends all open answers without the rest of their outputs.
+    pub fn cut_off(&self) {
+        if let Phase::Ready(ready) = &*self.phase.borrow() {
+            ready.handle.cut_off();
+        }
     }
 
     /// Returns the number of sequences that are waiting or running; 0 unless the model is loaded.
@@ -209,16 +234,5 @@ impl App {
     pub(super) fn unique(&self) -> u64 {
         let n = self.answers.fetch_add(1, Ordering::Relaxed);
         self.clock.start_unix_ns().wrapping_add(n)
-    }
-
-    /// Returns true if `shown` is the API key, or if no key is required. Compares whole digests
-    /// without an early exit, so that the time taken reveals nothing about the key.
-    pub(super) fn authorizes(&self, shown: Option<&str>) -> bool {
-        let Some(key) = &self.api_key else { return true };
-        // A missing key is compared like a wrong one.
-        let shown: [u8; 32] = Sha256::digest(shown.unwrap_or_default()).into();
-        let different = key.iter().zip(&shown).fold(0, |sum, (a, b)| sum | (a ^ b));
-        // Keeps the compiler from adding an early exit.
-        std::hint::black_box(different) == 0
     }
 }

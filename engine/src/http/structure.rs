@@ -3,8 +3,9 @@
 
 use serde_json::Value;
 
-use super::error::{ApiError, ErrorKind, Result};
+use super::error::{ApiError, ErrorKind, Result, shown};
 use super::fields::{Fields, wrong_type};
+use super::json::Budget;
 use crate::guide::Structure;
 
 /// Name of the request field that asks for a structure of the output, and that structure (JSON
@@ -19,10 +20,10 @@ type Read = fn(&'static str, Value) -> Result<Option<Structure>>;
 const SPELLINGS: [(&str, Read); 7] = [
     ("response_format", response_format),
     ("structured_outputs", structured_outputs),
-    ("guided_json", json),
+    ("guided_json", schema),
     ("guided_regex", regex),
     ("guided_choice", choice),
-    ("json_schema", json),
+    ("json_schema", schema),
     ("regex", regex),
 ];
 
@@ -54,7 +55,8 @@ fn response_format(field: &'static str, value: Value) -> Result<Option<Structure
             other => Err(wrong_type("response_format.json_schema.schema", "a JSON schema", other)),
         },
         Some(other) => {
-            let message = format!("`response_format` of type `{other}` is not supported");
+            let kind = shown(other);
+            let message = format!("`response_format` of type `{kind}` is not supported");
             Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field))
         }
         None => Err(wrong_type(field, "an object with a `type`", &value)),
@@ -74,12 +76,12 @@ fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Struct
             continue;
         }
         let structure = match key.as_str() {
-            "json" => json("structured_outputs.json", value)?,
+            "json" => schema("structured_outputs.json", value)?,
             "regex" => regex("structured_outputs.regex", value)?,
             "choice" => choice("structured_outputs.choice", value)?,
             "json_object" => Some(Structure::any_object()),
             _ => {
-                let message = format!("`{field}.{key}` is not supported");
+                let message = format!("`{field}.{}` is not supported", shown(&key));
                 return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field));
             }
         };
@@ -92,9 +94,10 @@ fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Struct
 }
 
 /// Reads a JSON schema, given as JSON or as a string that contains JSON.
-fn json(field: &'static str, value: Value) -> Result<Option<Structure>> {
+fn schema(field: &'static str, value: Value) -> Result<Option<Structure>> {
     let schema = match value {
-        Value::String(text) => serde_json::from_str(&text)
+        Value::String(text) => Budget::default()
+            .read_text(field, &text)?
             .map_err(|error| ApiError::field(field, format!("`{field}` is not JSON: {error}")))?,
         other => other,
     };
@@ -115,7 +118,7 @@ fn choice(field: &'static str, value: Value) -> Result<Option<Structure>> {
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
     let texts: Option<Vec<_>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
     match texts.filter(|texts| !texts.is_empty()) {
-        Some(texts) => Ok(Some(Structure::choice(&texts))),
+        Some(texts) => Ok(Some(Structure::Choice(texts))),
         None => Err(wrong_type(field, "a list of texts", &value)),
     }
 }
@@ -131,7 +134,7 @@ mod tests {
         let schema = json!({"type": "integer"});
         let as_json = Some(Structure::Json(schema.clone()));
         let as_regex = Some(Structure::Regex("a+".into()));
-        let as_choice = Some(Structure::Regex("a|b\\.".into()));
+        let as_choice = Some(Structure::Choice(vec!["a".into(), "b.".into()]));
         for (body, wanted) in [
             (json!({}), None),
             (json!({"response_format": {"type": "text"}, "guided_json": null}), None),

@@ -133,6 +133,11 @@ impl Pieces {
         pieces
     }
 
+    /// Returns true if `▁` stands for a space in the vocabulary.
+    pub(super) fn marks_spaces(&self) -> bool {
+        self.spelling == Spelling::SentencePiece
+    }
+
     fn get(&self, id: u32) -> Option<Piece<'_>> {
         let id = id as usize;
         let end = *self.ends.get(id)? as usize;

@@ -90,7 +90,10 @@ pub(super) fn parts(metadata: &Metadata) -> Result<Option<Parts>, TokenizerError
         match metadata.optional_integer(&format!("tokenizer.ggml.{key}_token_id"))? {
             None => Ok(None),
             Some(id) if id < tokens.len() => Ok(Some(id as u32)),
-            Some(id) => Err(unusable(format!("{key} token {id} is beyond {}", tokens.len()))),
+            Some(id) => {
+                let key = format!("tokenizer.ggml.{key}_token_id");
+                Err(unusable(format!("`{key}` is {id}, but ids are below {}", tokens.len())))
+            }
         }
     };
     let text = |id: Option<u32>| id.map(|id| tokens[id as usize].clone());

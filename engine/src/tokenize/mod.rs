@@ -4,6 +4,7 @@
 //! Reads the checkpoint's tokenizer files or GGUF metadata. It must not know requests or a clock.
 
 mod detokenizer;
+mod fewest;
 mod gguf;
 mod harmony;
 mod reasoning;
@@ -26,6 +27,7 @@ use crate::chat_template::ChatTemplate;
 use crate::guide::{Grammars, Guide, Opening, Structure, TextError};
 use detokenizer::{Pieces, TableDetokenizer};
 use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
+use fewest::Cover;
 
 /// Tokenizer of one model as the engine uses it. The default methods are those of a model without a
 /// tokenizer: prompts must be token ids, and outputs have no text.
@@ -37,6 +39,13 @@ pub trait Text: Send + Sync + fmt::Debug {
     /// The model has no tokenizer, or the text cannot be tokenized.
     fn encode(&self, _text: &str, _add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
         Err(no_tokenizer())
+    }
+
+    /// Returns a number of tokens that `text` has at least, found without tokenizing it, so that a
+    /// text that is far too long is refused at little cost; 0 if nothing is known. The text is read
+    /// only as far as the number is at most `enough`.
+    fn fewest_tokens(&self, _text: &str, _enough: usize) -> usize {
+        0
     }
 
     /// Decodes `tokens` to text, without special tokens; empty if the model has no tokenizer.
@@ -135,6 +144,9 @@ pub struct Tokenizer {
     /// Grammar engine for structured output, built on the first request that needs it: building
     /// takes long, and most servers never need it.
     grammars: OnceLock<Result<Grammars, TextError>>,
+    /// Lower bound on the tokens of a text, built for the first text that may be too long; `None`
+    /// inside if this tokenizer has no bound.
+    cover: OnceLock<Option<Cover>>,
 }
 
 /// Contents of a tokenizer, read from files in a folder or from GGUF metadata.
@@ -195,6 +207,7 @@ impl Tokenizer {
             bos_id: parts.bos_id,
             sha256: hex(Sha256::digest(&parts.json).as_ref()),
             grammars: OnceLock::new(),
+            cover: OnceLock::new(),
         })
     }
 
@@ -225,6 +238,11 @@ impl Text for Tokenizer {
         let encoding =
             encoding.map_err(|error| TextError(format!("failed to tokenize the text: {error}")))?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    fn fewest_tokens(&self, text: &str, enough: usize) -> usize {
+        let cover = self.cover.get_or_init(|| Cover::new(&self.inner, &self.pieces));
+        cover.as_ref().map_or(0, |cover| cover.fewest_tokens(text, enough))
     }
 
     fn decode(&self, tokens: &[u32]) -> String {
@@ -304,8 +322,8 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Tok
         template_of(&settings)
     };
     // Either file may list end tokens that the other lacks.
-    let mut end_ids = ids_of(generation.get("eos_token_id"));
-    end_ids.extend(ids_of(config.get("eos_token_id")));
+    let mut end_ids = end_ids(&folder.join("generation_config.json"), &generation)?;
+    end_ids.extend(self::end_ids(config_path, config)?);
     end_ids.sort_unstable();
     end_ids.dedup();
     Ok(Some(Parts {
@@ -336,6 +354,23 @@ fn template_of(settings: &Value) -> Option<String> {
 fn token_text(settings: &Value, key: &str) -> Option<String> {
     let token = settings.get(key)?;
     token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
+}
+
+/// Reads the ids of the end tokens that the configuration at `path` lists as one id or a list.
+fn end_ids(path: &Path, config: &Value) -> Result<Vec<u32>, TokenizerError> {
+    let key = "eos_token_id";
+    let value = config.get(key).filter(|value| !value.is_null());
+    let ids = ids_of(value);
+    let wanted = match value {
+        None => 0,
+        Some(Value::Array(items)) => items.len(),
+        Some(_) => 1,
+    };
+    if ids.len() == wanted {
+        return Ok(ids);
+    }
+    let reason = "it is neither a token id nor a list of token ids";
+    Err(CheckpointError::config(path, key, reason).into())
 }
 
 /// Returns the token ids in a JSON value that is one id or a list of ids.

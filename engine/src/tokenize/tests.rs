@@ -95,7 +95,10 @@ fn tokenizers_that_cannot_be_used_are_named() {
         (metadata("klingon", &["a"], &[], &[]), "pre-tokenizer `klingon` is not supported"),
         (metadata("gpt-2", &["a"], &["ab"], &[]), "merge `ab` is not two tokens"),
         (metadata("gpt-2", &["a"], &["a b"], &[]), "failed to read the tokenizer"),
-        (metadata("gpt-2", &["a"], &[], &eos), "eos token 9 is beyond 1"),
+        (
+            metadata("gpt-2", &["a"], &[], &eos),
+            "`tokenizer.ggml.eos_token_id` is 9, but ids are below 1",
+        ),
         (metadata("gpt-2", &["a"], &[], &template), "its chat template is wrong"),
     ] {
         let message = from_gguf(&bytes).expect_err(want).to_string();
@@ -203,6 +206,13 @@ proptest! {
         let mut text: String = ids.iter().map(|id| stream.push(*id)).collect();
         text += &stream.finish();
         prop_assert_eq!(text, tokenizer.decode(&ids));
+    }
+
+    #[test]
+    fn no_text_has_fewer_tokens_than_the_bound(text in "(\\PC{0,40}|[a-e ]{0,40}|<\\|im_end\\|>){0,3}") {
+        let tokenizer = tiny();
+        let ids = tokenizer.encode(&text, false).unwrap();
+        prop_assert!(tokenizer.fewest_tokens(&text, usize::MAX) <= ids.len(), "{:?}", text);
     }
 
     #[test]

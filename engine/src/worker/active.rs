@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::stop::StopText;
 use super::{Finish, Request};
-use crate::guide::Guide;
+use crate::guide::{Guide, TextError};
 use crate::logprobs::TokenLogprobs;
 use crate::tokenize::Detokenizer;
 use engine_core::LogitRows;
@@ -60,17 +60,18 @@ impl Active {
     }
 
     /// Samples the sequence's next token on the host. Returns it, and true if it completes the
-    /// structure that the request wants.
+    /// structure that the request wants; the reason for the sequence's end if no token can follow.
     pub(super) fn choose(
         &mut self,
         sampler: &mut Sampler,
         sequence: &Sequence,
         logits: &[f32],
         end_tokens: &[u32],
-    ) -> Result<(u32, bool), String> {
+    ) -> Result<(u32, bool), Finish> {
         let banned = self.banned(sequence.output().len(), end_tokens);
         let guide = self.request.guide.as_deref_mut();
-        let allowed = guide.map(Guide::allowed).transpose().map_err(|error| error.to_string())?;
+        let refused = |error: TextError| Finish::Refused(error.to_string());
+        let allowed = guide.map(Guide::allowed).transpose().map_err(refused)?;
         let allowed = allowed.flatten();
         let row = Row {
             logits,
@@ -79,10 +80,17 @@ impl Active {
             banned: &banned,
             allowed: allowed.as_ref(),
         };
-        let token =
-            sampler.sample(row, &self.request.sampling).map_err(|error| error.to_string())?;
+        let sampled = sampler.sample(row, &self.request.sampling);
+        let token = sampled.map_err(|error| {
+            // Where the model's logits are sound, what the request forbids leaves no token.
+            if logits.iter().all(|logit| logit.is_finite()) {
+                Finish::Refused("what the request allows leaves no token".into())
+            } else {
+                Finish::Failed(error.to_string())
+            }
+        })?;
         let complete = self.request.guide.as_mut().map(|guide| guide.accept(token)).transpose();
-        Ok((token, complete.map_err(|error| error.to_string())?.unwrap_or(false)))
+        Ok((token, complete.map_err(refused)?.unwrap_or(false)))
     }
 
     /// Returns the tokens that must not be sampled next, since they would end the output before

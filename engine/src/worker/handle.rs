@@ -35,6 +35,7 @@ struct Routes(Mutex<RouteState>);
 struct RouteState {
     open: BTreeMap<SeqId, Route>,
     closed: bool,
+    is_cut_off: bool,
 }
 
 /// Queue of one request's outputs, with the index of one sequence among the request's sequences.
@@ -99,6 +100,19 @@ impl Handle {
         let (reply, freed) = oneshot::channel();
         self.commands.send(Command::ResetPrefixCache(reply)).map_err(|_| WorkerGone)?;
         freed.await.map_err(|_| WorkerGone)
+    }
+
+    /// Ends all open requests without the rest of their outputs, and takes no new ones, because the
+    /// server is about to end.
+    pub fn cut_off(&self) {
+        let mut state = self.routes.lock();
+        (state.closed, state.is_cut_off) = (true, true);
+        state.open.clear();
+    }
+
+    /// Returns true if [`Handle::cut_off`] has ended the open requests.
+    pub fn is_cut_off(&self) -> bool {
+        self.routes.lock().is_cut_off
     }
 
     /// Returns the number of sequences that are waiting or running, over all requests.

@@ -89,7 +89,10 @@ pub enum Finish {
     StopString(String),
     /// The output reached `max_tokens` tokens.
     Length,
-    /// The engine refused the sequence or could not continue it, for this reason.
+    /// The request asks for an output that cannot be continued, for this reason: its structure has
+    /// become too large to follow, or its own limits leave no token.
+    Refused(String),
+    /// The engine could not continue the sequence, for this reason.
     Failed(String),
 }
 
@@ -263,8 +266,9 @@ impl Worker {
 }
 
 impl Output {
-    fn failed(id: SeqId, reason: String, cached_tokens: usize) -> Self {
-        let finish = Some(Finish::Failed(reason));
+    /// Builds the last output of a sequence that ends without a token.
+    fn ended(id: SeqId, finish: Finish, cached_tokens: usize) -> Self {
+        let finish = Some(finish);
         Self { id, token: None, prompt: None, text: String::new(), finish, cached_tokens }
     }
 }

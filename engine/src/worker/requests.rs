@@ -92,7 +92,7 @@ impl Requests {
         let needs = Needs { all_rows: request.prompt_logprobs, known_tokens: host_sampled };
         let added = self.scheduler.add(id, prompt, request.max_tokens, needs);
         if let Err(refusal) = added {
-            outputs.push(Output::failed(id, refusal.to_string(), 0));
+            outputs.push(Output::ended(id, Finish::Refused(refusal.to_string()), 0));
             self.metrics.count_request(Outcome::Refused);
             return;
         }
@@ -206,15 +206,17 @@ impl Requests {
         let chosen = match choice {
             Choice::Sampled(token) => match token {
                 Some(token) => Ok((token, false)),
-                None => Err(NoFiniteLogit.to_string()),
+                None => Err(Finish::Failed(NoFiniteLogit.to_string())),
             },
             Choice::From(logits) => active.choose(&mut self.sampler, sequence, logits, ends),
         };
         let (token, is_complete) = match chosen {
             Ok(chosen) => chosen,
-            Err(reason) => {
-                self.end(id, Outcome::Error, n_before);
-                return Output::failed(id, reason, cached_tokens);
+            Err(finish) => {
+                let is_refused = matches!(finish, Finish::Refused(_));
+                let outcome = if is_refused { Outcome::Refused } else { Outcome::Error };
+                self.end(id, outcome, n_before);
+                return Output::ended(id, finish, cached_tokens);
             }
         };
         if active.first_token.is_none() {

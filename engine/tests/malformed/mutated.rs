@@ -13,6 +13,8 @@ use crate::targets;
 
 /// Number of mutations of each input of a corpus.
 const MUTATIONS: usize = 3000;
+/// Number of mutations of each structure: building a grammar takes a millisecond.
+const STRUCTURE_MUTATIONS: usize = 200;
 
 /// Inputs of a target's corpus, sorted by file name.
 fn corpus(target: &str) -> Vec<Vec<u8>> {
@@ -25,10 +27,14 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 }
 
 fn run_mutated(target: &str, run: fn(&[u8])) {
+    run_often(target, run, MUTATIONS);
+}
+
+fn run_often(target: &str, run: fn(&[u8]), count: usize) {
     for (seed, input) in (1..).zip(corpus(target)) {
         run(&input);
         let mut mutations = Mutations::new(seed, input);
-        for _ in 0..MUTATIONS {
+        for _ in 0..count {
             run(mutations.next());
         }
     }
@@ -52,6 +58,16 @@ fn mutated_completion_bodies_are_refused_or_taken() {
 #[test]
 fn mutated_chat_bodies_are_refused_or_taken() {
     run_mutated("chat_body", targets::chat_body);
+}
+
+#[test]
+fn mutated_structures_are_refused_or_followed() {
+    run_often("structure", targets::structure, STRUCTURE_MUTATIONS);
+}
+
+#[test]
+fn extra_many_mutated_structures_are_refused_or_followed() {
+    run_often("structure", targets::structure, 100 * STRUCTURE_MUTATIONS);
 }
 
 #[test]

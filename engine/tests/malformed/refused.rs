@@ -8,18 +8,27 @@ use std::process::{Command, Stdio};
 use crate::targets::tiny_gguf::tiny_llama_gguf;
 use serde_json::{Value, json};
 
-/// Exit code and last line of `redline serve MODEL`.
-fn serve(model: &Path) -> (Option<i32>, String) {
+/// Exit code and last line of `redline serve MODEL FLAGS`.
+fn serve(model: &Path, flags: &[&str]) -> (Option<i32>, String) {
     let args = ["serve", model.to_str().unwrap(), "--port", "0", "--device", "cpu"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_redline"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).env("HF_HUB_CACHE", "hub");
+    command
+        .args(args)
+        .args(flags)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .env("HF_HUB_CACHE", "hub");
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     (output.status.code(), text.lines().last().unwrap_or_default().to_owned())
 }
 
 fn check_refused(model: &Path, want: &str) {
-    let (code, line) = serve(model);
+    check_refused_with(model, &[], want);
+}
+
+fn check_refused_with(model: &Path, flags: &[&str], want: &str) {
+    let (code, line) = serve(model, flags);
     assert!(line.contains(want), "{line} should say: {want}");
     assert_eq!(code, Some(2), "{line}");
 }
@@ -33,12 +42,27 @@ fn unsound_gguf_files_end_the_process_with_code_2() {
         let at = sound.windows(from.len()).position(|bytes| bytes == from).unwrap();
         [&sound[..at], to, &sound[at + from.len()..]].concat()
     };
-    let cases: [(Vec<u8>, &str); 5] = [
+    // A key's type follows its name: 6 is a float, whose four bytes are replaced.
+    let number = |key: &str, value: f32| {
+        let name = [key.as_bytes(), &6_u32.to_le_bytes()].concat();
+        let at = sound.windows(name.len()).position(|bytes| bytes == name).unwrap() + name.len();
+        [&sound[..at], &value.to_le_bytes(), &sound[at + 4..]].concat()
+    };
+    let key =
+        |name: &str, id: u64| [name.as_bytes(), &10_u32.to_le_bytes(), &id.to_le_bytes()].concat();
+    let cases: [(Vec<u8>, &str); 9] = [
         (sound[..sound.len() / 2].to_vec(), "m.gguf` is damaged: tensor"),
         (sound[..100].to_vec(), "m.gguf` is damaged: it claims 20 metadata entries"),
         (b"no model at all".to_vec(), "it does not begin with `GGUF`"),
         (replaced(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0mamba"), "architecture `mamba`"),
         (replaced(b"blk.0.ffn_up", b"blk.7.ffn_up"), "has no tensor `blk.0.ffn_up.weight`"),
+        (number("rope.freq_base", f32::NAN), "no usable `llama.rope.freq_base`: NaN is"),
+        (number("rope.freq_base", 0.0), "no usable `llama.rope.freq_base`: 0 is not"),
+        (number("rms_epsilon", -1.0), "no usable `llama.attention.layer_norm_rms_epsilon`: -1 is"),
+        (
+            replaced(&key("eos_token_id", 2), &key("eos_token_id", 1_000_000_000_000)),
+            "`tokenizer.ggml.eos_token_id` is 1000000000000, but ids are below 267",
+        ),
     ];
     for (bytes, want) in cases {
         fs::write(&path, bytes).unwrap();
@@ -70,7 +94,7 @@ fn folder_model(change: impl FnOnce(&mut Value)) -> tempfile::TempDir {
 #[test]
 fn configurations_that_do_not_fit_end_the_process_with_code_2() {
     type Change = fn(&mut Value);
-    let cases: [(Change, &str); 6] = [
+    let cases: [(Change, &str); 12] = [
         (|config| config["vocab_size"] = json!(9), "the configuration asks for [9, 32]"),
         (|_| (), "has no tensor `model.layers.0."),
         (|config| config["architectures"] = json!(["Mamba2ForCausalLM"]), "`Mamba2ForCausalLM`"),
@@ -80,6 +104,20 @@ fn configurations_that_do_not_fit_end_the_process_with_code_2() {
         ),
         (|config| config["hidden_size"] = json!(1u64 << 60), "no usable `"),
         (|config| config["num_hidden_layers"] = json!(u64::MAX), "no usable `"),
+        (|config| config["rms_norm_eps"] = json!(-1e-6), "no usable `rms_norm_eps`: -0.000001 is"),
+        (|config| config["rms_norm_eps"] = json!(1e300), "no usable `rms_norm_eps`: 1"),
+        (|config| config["rope_theta"] = json!(0), "no usable `rope_theta`: 0 is not a number"),
+        (|config| config["rope_theta"] = json!(-1), "no usable `rope_theta`: -1 is not a number"),
+        (
+            |config| {
+                config["rope_parameters"] = json!({"rope_type": "default", "rope_theta": 1e-60});
+            },
+            "no usable `rope_theta`: 0.0",
+        ),
+        (
+            |config| config["rope_scaling"] = json!({"rope_type": "linear", "factor": 0}),
+            "no usable `rope_scaling`: the rotary frequencies would not be finite",
+        ),
     ];
     for (change, want) in cases {
         check_refused(folder_model(change).path(), want);
@@ -95,4 +133,18 @@ fn a_truncated_safetensors_file_ends_the_process_with_code_2() {
         fs::write(&path, &sound[..len]).unwrap();
         check_refused(folder.path(), "model.safetensors` is damaged: its safetensors header");
     }
+}
+
+#[test]
+fn end_tokens_that_are_no_token_ids_end_the_process_with_code_2() {
+    let folder = folder_model(|config| config["eos_token_id"] = json!(1_000_000_000_000_u64));
+    let tokenizer = json!({"version": "1.0", "added_tokens": [], "model": {
+        "type": "BPE", "vocab": {"a": 0}, "merges": []}});
+    fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    let random = ["--load-format", "random"];
+    check_refused_with(folder.path(), &random, "config.json` has no usable `eos_token_id`");
+    fs::write(folder.path().join("generation_config.json"), r#"{"eos_token_id": [0, -1]}"#)
+        .unwrap();
+    let want = "generation_config.json` has no usable `eos_token_id`";
+    check_refused_with(folder.path(), &random, want);
 }

@@ -1,7 +1,7 @@
 //! Tests with thousands of clients at the same time.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::json;
@@ -9,7 +9,7 @@ use serde_json::json;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 
-use crate::launched::{Launched, command, tiny_model};
+use crate::launched::{Launched, limited, tiny_model};
 
 const CLIENTS: usize = 2000;
 /// Number of connections that the largest published workloads open at once.
@@ -40,13 +40,9 @@ fn two_thousand_connections_at_once_are_all_taken_at_once() {
     }
     let model = tiny_model();
     // Shells start programs with a limit of open files below the number of clients.
-    let mut shell = std::process::Command::new("sh");
-    shell.args(["-c", "ulimit -Sn 256; exec \"$0\" \"$@\""]);
-    let serve = command(&["serve", model.path().to_str().unwrap(), "--port", "0"]);
-    shell.arg(serve.get_program()).args(serve.get_args());
-    shell.stdin(std::process::Stdio::null()).stderr(std::process::Stdio::piped());
-    let server = Launched::spawn(shell);
-    let address: SocketAddr = server.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let serve = ["serve", model.path().to_str().unwrap(), "--port", "0"];
+    let server = Launched::spawn(limited("ulimit -Sn 256", &serve));
+    let address = server.address();
 
     // A server that is stopped for a moment must not refuse connections.
     server.signal(Signal::SIGSTOP);
@@ -60,6 +56,27 @@ fn two_thousand_connections_at_once_are_all_taken_at_once() {
         let mut start = [0; 15];
         client.read_exact(&mut start).unwrap_or_else(|error| panic!("client {i}: {error}"));
         assert_eq!(&start, b"HTTP/1.1 200 OK");
+    }
+}
+
+#[test]
+fn silent_clients_do_not_starve_a_health_check() {
+    let model = tiny_model();
+    let serve = ["serve", model.path().to_str().unwrap(), "--port", "0", "--threads", "1"];
+    let server = Launched::spawn(limited("ulimit -n 64", &serve));
+    let connect = || TcpStream::connect(server.address()).unwrap();
+    let silent = |start: &[u8]| {
+        let mut client = connect();
+        client.write_all(start).unwrap();
+        client
+    };
+    for start in [&b""[..], b"GET /health HTT"] {
+        let _clients: Vec<_> = (0..200).map(|_| silent(start)).collect();
+        let mut client = silent(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut answer = [0; 15];
+        client.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200 OK");
     }
 }
 

@@ -1,13 +1,19 @@
 //! Tests of exit codes and of the last message before the exit.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 
 use engine_cpu::Isa;
 use expect_test::{Expect, expect};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::json;
 
 use fixtures::fixture;
 
-use crate::launched::{Launched, command, end_of, tiny_model};
+use crate::launched::{Launched, command, end_of, end_of_command, limited, tiny_model};
 
 fn check_end(args: &[&str], code: i32, message: &Expect) {
     let (found, said) = end_of(args);
@@ -100,7 +106,7 @@ fn a_taken_port_ends_with_4() {
 #[test]
 fn a_truncated_model_ends_with_2() {
     let mut file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
-    std::io::Write::write_all(&mut file, b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0").unwrap();
+    Write::write_all(&mut file, b"GGUF\x03\0\0\0\x01\0\0\0\0\0\0\0").unwrap();
     let path = file.path().to_str().unwrap();
     let (code, said) = end_of(&["serve", path, "--port", "0"]);
     assert_eq!(code, Some(2), "{said}");
@@ -125,6 +131,72 @@ fn sigterm_ends_with_0() {
         draining: running requests may finish, new ones are refused
     "#]]
     .assert_eq(&said);
+}
+
+#[test]
+fn a_second_signal_ends_at_once_with_4() {
+    let config = json!({
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "num_hidden_layers": 8,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
+        "intermediate_size": 2048, "vocab_size": 4096, "max_position_embeddings": 65_536,
+        "rope_theta": 10_000.0,
+    });
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let flags = ["--load-format", "random", "--max-batch-size", "1"];
+    let mut server = Launched::serve(folder.path().to_str().unwrap(), &flags);
+    // An answer that takes longer than draining lasts.
+    let body = json!({"prompt": [5], "max_tokens": 60_000, "ignore_eos": true, "stream": true});
+    let body = body.to_string();
+    let mut client = TcpStream::connect(server.address()).unwrap();
+    let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
+    let request = format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    client.write_all(request.as_bytes()).unwrap();
+    client.read_exact(&mut [0; 500]).unwrap();
+    server.signal(Signal::SIGTERM);
+    assert!(server.next_line().starts_with("draining: "));
+    server.signal(Signal::SIGINT);
+    let (code, said) = server.wait();
+    assert_eq!(code, Some(4), "{said}");
+    assert_eq!(said, "error: interrupted while draining, with 1 sequences open\n");
+}
+
+#[test]
+fn too_little_address_space_ends_with_4_and_the_numbers() {
+    let model = tiny_model();
+    let serve = ["serve", model.path().to_str().unwrap(), "--port", "0", "--device", "cpu"];
+    for kib in [150_000, 250_000, 350_000] {
+        let (code, said) = end_of_command(&mut limited(&format!("ulimit -v {kib}"), &serve));
+        assert_eq!(code, Some(4), "{kib} KiB: {said}");
+        let beginning = "error: failed to load the model: too little address space: loading takes ";
+        assert!(said.starts_with(beginning), "{kib} KiB: {said}");
+    }
+    // Where it starts, it also serves.
+    let server = Launched::spawn(limited("ulimit -v 2000000", &serve));
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn a_key_file_that_is_no_short_text_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
+    std::fs::write(at("long"), "x".repeat(4097)).unwrap();
+    std::fs::write(at("empty"), "\n").unwrap();
+    std::fs::write(at("binary"), b"\xff").unwrap();
+    let check = |path: &Path, expected: &str| {
+        let path = path.to_str().unwrap();
+        let (code, said) = end_of(&["serve", "x", "--port", "0", "--api-key-file", path]);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(said.starts_with("error: ") && said.contains(expected), "{said}");
+    };
+    check(&at("pipe"), "is not a regular file");
+    check(Path::new("/dev/zero"), "`/dev/zero` is not a regular file");
+    check(folder.path(), "is not a regular file");
+    check(&at("long"), "is longer than 4096 bytes");
+    check(&at("empty"), "is empty");
+    check(&at("binary"), "failed to read");
+    check(&at("missing"), "failed to read");
 }
 
 #[test]

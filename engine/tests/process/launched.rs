@@ -1,6 +1,7 @@
 //! A `redline` process for a test, ended when the test ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use crate::tiny_gguf::tiny_llama_gguf;
@@ -30,9 +31,22 @@ pub fn prepare(command: &mut Command, args: &[&str]) {
     command.env("HF_HUB_CACHE", "hub");
 }
 
+/// Command that runs `redline` with `args` after the shell's command `limit`, such as `ulimit -n 64`.
+pub fn limited(limit: &str, args: &[&str]) -> Command {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &format!("{limit}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_redline")]);
+    prepare(&mut shell, args);
+    shell
+}
+
 /// Exit code and last line of a process that ends by itself.
 pub fn end_of(args: &[&str]) -> (Option<i32>, String) {
-    let output = command(args).output().unwrap();
+    end_of_command(&mut command(args))
+}
+
+/// Exit code and last line of the process of a command, which ends by itself.
+pub fn end_of_command(command: &mut Command) -> (Option<i32>, String) {
+    let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     (output.status.code(), text.lines().last().unwrap_or_default().to_owned())
 }
@@ -72,6 +86,17 @@ impl Launched {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    /// Next line that the process writes to standard error.
+    pub fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        self.stderr.as_mut().unwrap().read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.url.strip_prefix("http://").unwrap().parse().unwrap()
     }
 
     /// Closes the process's standard error, so that its messages are not read any more.

@@ -15,6 +15,8 @@ mod crowds;
 #[cfg(test)]
 mod endings;
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod launched;
 #[cfg(test)]
 mod panics;

@@ -27,6 +27,8 @@ pub struct Behavior {
     pub step_time: Duration,
     /// Number of the step in which the model panics.
     pub panic_at: Option<usize>,
+    /// Number of the step that the device fails to submit.
+    pub fails_at: Option<usize>,
     /// Number of steps in flight while the next is submitted.
     pub run_ahead: usize,
     /// Output of every sequence after its first `>`, followed by the end token; none for hashes.
@@ -108,12 +110,17 @@ impl FakeModel {
             let at = sequence.len() - begin.map_or(sequence.len(), |begin| begin + 1);
             return script.get(at).copied().unwrap_or(END);
         }
-        let hash = sequence.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, token| {
-            (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-        // Lower-case letters, so that texts are readable.
-        u32::from(b'a') + u32::try_from((hash >> 32) % 26).unwrap()
+        next_token(sequence)
     }
+}
+
+/// Returns the token that the fake model generates after `sequence`: a lower-case letter, so that
+/// texts are readable.
+pub fn next_token(sequence: &[u32]) -> u32 {
+    let hash = sequence.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, token| {
+        (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    u32::from(b'a') + u32::try_from((hash >> 32) % 26).unwrap()
 }
 
 impl Model for FakeModel {
@@ -133,6 +140,10 @@ impl Model for FakeModel {
     fn submit(&mut self, batch: &StepBatch) -> Result<(), DeviceError> {
         std::thread::sleep(self.behavior.step_time);
         assert_ne!(Some(self.steps), self.behavior.panic_at, "as the test wants");
+        if Some(self.steps) == self.behavior.fails_at {
+            let message = "as the test wants".to_owned();
+            return Err(DeviceError { operation: "submit", message });
+        }
         assert!(self.in_flight.len() <= self.behavior.run_ahead, "steps land in time");
         self.steps += 1;
         self.widest.fetch_max(batch.sequences.len(), Ordering::Relaxed);
@@ -183,12 +194,19 @@ pub struct ByteText {
     pub reasoning: Reasoning,
     /// Barrier at which the template waits if a message has the role `sleeper`.
     pub wake: Arc<Barrier>,
+    /// Number of bytes that were tokenized, shared with the test.
+    pub tokenized: Arc<AtomicUsize>,
 }
 
 impl Text for ByteText {
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
+        self.tokenized.fetch_add(text.len(), Ordering::Relaxed);
         let begin = add_special_tokens.then_some(BEGIN);
         Ok(begin.into_iter().chain(text.bytes().map(u32::from)).collect())
+    }
+
+    fn fewest_tokens(&self, text: &str, enough: usize) -> usize {
+        text.len().min(enough + 1)
     }
 
     fn decode(&self, tokens: &[u32]) -> String {

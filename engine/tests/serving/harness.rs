@@ -1,13 +1,14 @@
 //! Server with the fake model on a free port, and a client for it.
 
-use std::net::SocketAddr;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::config::{Config, Flags, Machine};
-use engine::http::{KvFacts, ModelFacts, Ready, ServerInfo};
-use engine::server::Server;
+use engine::http::{Access, ConnectionLimits, KvFacts, ModelFacts, Names, Ready, ServerInfo};
+use engine::server::{Rules, Server};
 use engine::tokenize::Reasoning;
 use engine_core::clock::Clock;
 use engine_model::Model;
@@ -16,7 +17,7 @@ use engine_weights::Digest;
 use reqwest::{Client, Response};
 use serde_json::Value;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::fake::{Behavior, ByteText, FakeModel};
@@ -27,6 +28,8 @@ pub struct Setup {
     pub behavior: Behavior,
     pub limits: Limits,
     pub api_key: Option<&'static str>,
+    pub connections: ConnectionLimits,
+    pub grace: Duration,
     pub reasoning: Reasoning,
     pub ready: bool,
 }
@@ -44,8 +47,15 @@ impl Default for Setup {
             states: None,
             run_ahead: 0,
         };
-        let (behavior, reasoning) = (Behavior::default(), Reasoning::None);
-        Self { behavior, limits, api_key: None, reasoning, ready: true }
+        Self {
+            behavior: Behavior::default(),
+            limits,
+            api_key: None,
+            connections: ConnectionLimits::of_files(1024),
+            grace: Duration::from_secs(10),
+            reasoning: Reasoning::None,
+            ready: true,
+        }
     }
 }
 
@@ -77,7 +87,8 @@ pub struct Running {
     pub address: SocketAddr,
     pub client: Client,
     pub widest: Arc<AtomicUsize>,
-    stop: Option<oneshot::Sender<()>>,
+    tokenized: Arc<AtomicUsize>,
+    stop: mpsc::UnboundedSender<()>,
     pub end: JoinHandle<anyhow::Result<()>>,
     /// Barrier that releases a waiting template.
     pub wake: Arc<Barrier>,
@@ -94,7 +105,8 @@ pub async fn start(setup: Setup) -> Running {
     }
     let seen = Arc::clone(&widest);
     let wake = Arc::new(Barrier::new(2));
-    let template = Arc::clone(&wake);
+    let tokenized = Arc::new(AtomicUsize::new(0));
+    let (template, counted) = (Arc::clone(&wake), Arc::clone(&tokenized));
     let loading = move |handle| {
         // An error means that the sender was dropped, which also lets the model load.
         let _ = may_load.recv();
@@ -102,7 +114,11 @@ pub async fn start(setup: Setup) -> Running {
         model.allocate_kv(setup.limits.pages, setup.limits.page_tokens).unwrap();
         let ready = Ready {
             handle,
-            text: Arc::new(ByteText { reasoning: setup.reasoning, wake: template }),
+            text: Arc::new(ByteText {
+                reasoning: setup.reasoning,
+                wake: template,
+                tokenized: counted,
+            }),
             limits: setup.limits,
             vocab_size: model.info().vocab_size,
             model_name: "fake".into(),
@@ -111,18 +127,20 @@ pub async fn start(setup: Setup) -> Running {
         };
         Ok((Box::new(model) as _, ready))
     };
-    let server = Server::start(loading, setup.api_key, Clock::start()).unwrap();
+    let names = Names { host: "127.0.0.1".into(), is_open: false };
+    let access = setup.api_key.map_or(Access::Keyless(names), Access::key);
+    let rules = Rules { access, connections: setup.connections, grace: setup.grace };
+    let server = Server::start(loading, rules, Clock::start()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (stop, stopped) = oneshot::channel::<()>();
+    let (stop, stops) = mpsc::unbounded_channel();
     let (ready_sender, ready) = oneshot::channel();
-    let shutdown = async move { _ = stopped.await };
     let announce = move |address| _ = ready_sender.send(address);
-    let end = tokio::spawn(server.run(listener, shutdown, announce));
+    let end = tokio::spawn(server.run(listener, stops, announce));
     if setup.ready {
         assert_eq!(ready.await, Ok(address));
     }
-    Running { address, client: Client::new(), widest, stop: Some(stop), end, load, wake }
+    Running { address, client: Client::new(), widest, tokenized, stop, end, load, wake }
 }
 
 impl Running {
@@ -173,13 +191,102 @@ impl Running {
         assert!(waited.is_ok(), "{name} never became {value}");
     }
 
+    /// Number of bytes that the server has tokenized.
+    pub fn tokenized_bytes(&self) -> usize {
+        self.tokenized.load(Ordering::Relaxed)
+    }
+
     pub fn widest_step(&self) -> usize {
         self.widest.load(Ordering::Relaxed)
     }
 
-    pub fn stop(&mut self) {
-        let _ = self.stop.take().unwrap().send(());
+    /// Tells the server to stop: the first time after the open requests, then at once.
+    pub fn stop(&self) {
+        let _ = self.stop.send(());
     }
+
+    /// Runs `talk`, which may block, with a connection to the server.
+    pub async fn talk<T: Send + 'static>(
+        &self,
+        talk: impl FnOnce(&mut TcpStream) -> T + Send + 'static,
+    ) -> T {
+        let mut stream = connect(self.address);
+        tokio::task::spawn_blocking(move || talk(&mut stream)).await.unwrap()
+    }
+
+    /// Sends `bytes`, and returns what the server answers before it closes the connection.
+    pub async fn exchange(&self, bytes: impl Into<Vec<u8>>) -> String {
+        let bytes = bytes.into();
+        self.talk(move |stream| {
+            stream.write_all(&bytes).unwrap();
+            rest(stream)
+        })
+        .await
+    }
+}
+
+/// Connection to a server for bytes that no HTTP library sends.
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// Head of a POST of JSON with one more header line, and `body`, as bytes on the wire.
+pub fn post(path: &str, header: &str, body: &Value) -> String {
+    let body = body.to_string();
+    format!("{}Content-Length: {}\r\n\r\n{body}", post_head(path, header), body.len())
+}
+
+/// Head of a POST of JSON without its last lines.
+pub fn post_head(path: &str, header: &str) -> String {
+    let host = "Host: localhost\r\nContent-Type: application/json\r\n";
+    format!("POST {path} HTTP/1.1\r\n{host}{header}")
+}
+
+/// What the server sends until it closes the connection.
+pub fn rest(stream: &mut TcpStream) -> String {
+    let (mut said, mut buffer) = (Vec::new(), [0; 65_536]);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => said.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("{error} after {}", String::from_utf8_lossy(&said)),
+        }
+    }
+    String::from_utf8(said).unwrap()
+}
+
+/// One response of the server with the header `Content-Length`.
+pub fn response(stream: &mut TcpStream) -> String {
+    let mut said = head(stream);
+    let lower = said.to_lowercase();
+    let (_, length) = lower.split_once("content-length: ").expect("a length");
+    let length = length.split("\r\n").next().unwrap().parse().unwrap();
+    let mut body = vec![0; length];
+    stream.read_exact(&mut body).unwrap();
+    said.push_str(&String::from_utf8(body).unwrap());
+    said
+}
+
+/// Head of a response of the server.
+pub fn head(stream: &mut TcpStream) -> String {
+    let mut said = Vec::new();
+    while !said.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        said.extend_from_slice(&byte);
+    }
+    String::from_utf8(said).unwrap()
+}
+
+/// Status and error code of a response of the server.
+pub fn error_of(said: &str) -> (u16, String) {
+    let (head, body) = said.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {said}"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let value: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("no JSON: {said}"));
+    (status, value["error"]["code"].as_str().unwrap().to_owned())
 }
 
 pub fn events(text: &str) -> Vec<Value> {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use engine::EnvironmentError;
 use serde_json::{Value, json};
 
 use crate::fake::Behavior;
-use crate::harness::{Setup, start};
+use crate::harness::{Setup, events, start};
 
 fn slow() -> Setup {
     let behavior = Behavior { step_time: Duration::from_millis(5), ..Behavior::default() };
@@ -51,7 +52,7 @@ async fn a_client_that_leaves_frees_its_pages() {
 
 #[tokio::test]
 async fn draining_finishes_what_runs_and_refuses_what_comes() {
-    let mut server = start(slow()).await;
+    let server = start(slow()).await;
     let body = json!({"prompt": "hello", "max_tokens": 40, "temperature": 0, "stream": true});
     let (client, url) = (server.client.clone(), server.url("/v1/completions"));
     let running = tokio::spawn(async move {
@@ -76,21 +77,46 @@ async fn draining_finishes_what_runs_and_refuses_what_comes() {
 }
 
 #[tokio::test]
-async fn extra_draining_waits_no_longer_than_its_grace() {
+async fn what_does_not_end_within_the_grace_is_cut_off_with_an_error() {
+    // The whole answer would take two minutes.
     let behavior = Behavior { step_time: Duration::from_millis(500), ..Behavior::default() };
-    let mut server = start(Setup { behavior, ..Setup::default() }).await;
-    let body = json!({"prompt": "hello", "max_tokens": 240, "stream": true, "ignore_eos": true});
-    let (client, url) = (server.client.clone(), server.url("/v1/completions"));
-    let cut_off =
-        tokio::spawn(
-            async move { client.post(url).json(&body).send().await.unwrap().text().await },
-        );
+    let grace = Duration::from_millis(100);
+    let server = start(Setup { behavior, grace, ..Setup::default() }).await;
+    let ask = |stream: bool| {
+        let body =
+            json!({"prompt": "hello", "max_tokens": 240, "stream": stream, "ignore_eos": true});
+        let request = server.client.post(server.url("/v1/completions")).json(&body);
+        tokio::spawn(async move {
+            let response = request.send().await.unwrap();
+            (response.status().as_u16(), response.text().await.unwrap())
+        })
+    };
+    let (streamed, whole) = (ask(true), ask(false));
+    server.wait_for("redline_requests_running", 2.0).await;
+    server.stop();
+    let (status, text) = streamed.await.unwrap();
+    let last = events(&text).pop().expect("an event");
+    assert_eq!((status, &last["error"]["code"]), (200, &json!("draining")), "{text}");
+    let (status, text) = whole.await.unwrap();
+    assert_eq!(status, 503, "{text}");
+    assert!(text.contains("\"draining\""), "{text}");
+    assert!(server.end.await.unwrap().is_ok());
+}
+
+#[tokio::test]
+async fn a_second_stop_ends_what_runs_at_once() {
+    let grace = Duration::from_secs(3600);
+    let behavior = Behavior { step_time: Duration::from_millis(500), ..Behavior::default() };
+    let server = start(Setup { behavior, grace, ..Setup::default() }).await;
+    let body = json!({"prompt": "hello", "max_tokens": 240, "ignore_eos": true});
+    let request = server.client.post(server.url("/v1/completions")).json(&body);
+    tokio::spawn(request.send());
     server.wait_for("redline_requests_running", 1.0).await;
     server.stop();
-    // The whole answer would take two minutes.
-    let end = tokio::time::timeout(Duration::from_secs(60), server.end).await;
-    assert!(end.expect("it ends within its grace time").unwrap().is_ok());
-    assert!(!cut_off.is_finished(), "nothing was left to wait for");
+    server.stop();
+    let error = server.end.await.unwrap().unwrap_err();
+    assert!(error.is::<EnvironmentError>(), "{error}");
+    assert_eq!(error.to_string(), "interrupted while draining, with 1 sequences open");
 }
 
 #[tokio::test]

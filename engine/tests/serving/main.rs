@@ -3,7 +3,11 @@
 #[cfg(test)]
 mod answers;
 #[cfg(test)]
+mod browsers;
+#[cfg(test)]
 mod clients;
+#[cfg(test)]
+mod connections;
 #[cfg(test)]
 mod echoes;
 #[cfg(test)]
@@ -16,5 +20,7 @@ mod life;
 mod refusals;
 #[cfg(test)]
 mod shapes;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod thoughts;

@@ -146,7 +146,10 @@ async fn what_never_reaches_a_route_has_the_same_shape() {
         (status, value["error"]["code"].as_str().unwrap().to_owned())
     };
     let url = server.url("/v1/completions");
-    let send = async |body: Vec<u8>| server.client.post(&url).body(body).send().await.unwrap();
+    let send = async |body: Vec<u8>| {
+        let request = server.client.post(&url).header("content-type", "application/json");
+        request.body(body).send().await.unwrap()
+    };
     assert_eq!(code(server.get("/nowhere").await).await, (404, "not_found".into()));
     assert_eq!(code(server.get("/tokenize").await).await, (405, "method_not_allowed".into()));
     assert_eq!(code(send(b"{".to_vec()).await).await, (400, "invalid_json".into()));
@@ -179,10 +182,126 @@ async fn without_the_key_only_health_answers() {
     for path in ["/v1/models", "/metrics", "/server_info", "/nowhere"] {
         assert_eq!(server.get(path).await.status(), 401, "{path}");
     }
-    let ask = async |key: &str| {
+    let ask = async |shown: &str| {
         let request = server.client.get(server.url("/v1/models"));
-        request.header("authorization", format!("Bearer {key}")).send().await.unwrap().status()
+        request.header("authorization", shown).send().await.unwrap().status()
     };
-    assert_eq!(ask("sesam").await, 401);
-    assert_eq!(ask("sesame").await, 200);
+    assert_eq!(ask("Bearer sesam").await, 401);
+    assert_eq!(ask("sesame").await, 401);
+    // The scheme is a word in any case.
+    for shown in ["Bearer sesame", "bearer sesame", "BEARER  sesame"] {
+        assert_eq!(ask(shown).await, 200, "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_far_too_long_is_refused_before_it_is_tokenized() {
+    let server = start(Setup::default()).await;
+    let long = "word ".repeat(1_000_000);
+    let messages = json!([{"role": "user", "content": &long[..3_000_000]}]);
+    for (path, body) in [
+        ("/v1/completions", json!({"prompt": long})),
+        ("/v1/completions", json!({"prompt": ["short", long]})),
+        ("/v1/chat/completions", json!({"messages": messages})),
+        ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": long}]})),
+        ("/tokenize", json!({"prompt": long})),
+        ("/tokenize", json!({"messages": messages})),
+    ] {
+        let response = server.post(path, &body).await;
+        assert_eq!(response.status(), 400, "{path}");
+        let value: Value = response.json().await.unwrap();
+        assert_eq!(value["error"]["code"], "context_length_exceeded", "{path}: {value}");
+    }
+    assert!(server.tokenized_bytes() < 1000, "{} bytes", server.tokenized_bytes());
+    // A text that may fit is tokenized and counted.
+    let text = "x".repeat(1000);
+    let counted = server.json("/tokenize", &json!({"prompt": text})).await;
+    assert_eq!(counted["count"], 1001);
+    let ids = vec![1; 257];
+    let value: Value =
+        server.post("/detokenize", &json!({"tokens": ids})).await.json().await.unwrap();
+    assert_eq!(value["error"]["message"], "`tokens` has 257 token ids, more than the limit of 256");
+}
+
+#[tokio::test]
+async fn an_error_repeats_little_of_what_the_client_sent() {
+    let server = start(Setup::default()).await;
+    let long = "é".repeat(50_000);
+    let with = |field: &str, value: Value| {
+        let mut body = json!({"prompt": "x", "messages": [{"role": "user", "content": "x"}]});
+        body[field] = value;
+        body
+    };
+    for (path, body) in [
+        ("/v1/completions", with("model", json!(long))),
+        ("/v1/completions", with("logit_bias", json!({&long: 1}))),
+        ("/v1/completions", with("logit_bias", json!({"1": long}))),
+        ("/v1/completions", with("logit_bias", json!({"1": [long]}))),
+        ("/v1/completions", with("structured_outputs", json!({&long: 1}))),
+        ("/v1/completions", with("response_format", json!({"type": long}))),
+        ("/v1/completions", with("guided_json", json!({&long: 1, "type": &long}))),
+        ("/v1/completions", with("guided_json", json!({"$ref": format!("#/{long}")}))),
+        ("/v1/completions", with("guided_regex", json!(format!("({}", &long[..4000])))),
+        ("/v1/completions", with(&long, json!(vec![1; 200_000]))),
+        ("/v1/completions", with("temperature", json!(long))),
+        (&format!("/{}", "x".repeat(5000)), json!({})),
+    ] {
+        let response = server.post(path, &body).await;
+        assert!(response.status().is_client_error(), "{path} {body:.100}");
+        let value: Value = response.json().await.unwrap();
+        let error = &value["error"];
+        let message = error["message"].as_str().unwrap();
+        let repeated = message.chars().filter(|c| *c == 'é' || *c == 'x').count();
+        assert!(repeated <= 201 && message.chars().count() < 400, "{message}");
+        assert!(error["param"].as_str().unwrap_or_default().chars().count() <= 201, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn values_out_of_range_and_lists_that_each_choice_would_copy_are_refused() {
+    let server = start(Setup::default()).await;
+    for (field, value, want) in [
+        ("temperature", json!(1e300), "`temperature` must be from 0 to 1e6, but is `1e+300`"),
+        ("repetition_penalty", json!(1e-300), "`repetition_penalty` must be from 1e-6 to 1e6"),
+        ("stop", json!("x".repeat(5000)), "`stop` must be a string of 1 to 4096 bytes"),
+        ("stop_token_ids", json!(vec![1; 2000]), "`stop_token_ids` has 2000 token ids"),
+    ] {
+        let body = json!({"prompt": "x", field: value});
+        let value: Value = server.post("/v1/completions", &body).await.json().await.unwrap();
+        assert_eq!(value["error"]["param"], field);
+        let message = value["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(want), "{message} should say: {want}");
+    }
+}
+
+#[tokio::test]
+async fn an_output_that_cannot_be_continued_is_the_request_s_fault() {
+    // The output is a run of one letter, until the grammar cannot be followed any more.
+    let server = start(Setup::script(&[b'a'; 200])).await;
+    let nested = "((a{1,99}){1,99}){1,99}";
+    for (field, extra) in [
+        (json!("guided_regex"), json!({"guided_regex": nested})),
+        // The only token that the structure allows is banned.
+        (json!("regex"), json!({"regex": "a", "stop_token_ids": [97], "min_tokens": 9})),
+        (
+            json!(null),
+            json!({"logit_bias": {}, "stop_token_ids": (0..258).collect::<Vec<_>>(), "min_tokens": 9}),
+        ),
+    ] {
+        let mut body = json!({"prompt": ">", "max_tokens": 200});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let response = server.post("/v1/completions", &body).await;
+        assert_eq!(response.status(), 400, "{body}");
+        let value: Value = response.json().await.unwrap();
+        let error = &value["error"];
+        assert_eq!((&error["code"], &error["param"]), (&json!("unsatisfiable"), &field), "{value}");
+        let message = error["message"].as_str().unwrap();
+        assert!(!message.contains("panic") && !message.contains('\n'), "{message}");
+        body["stream"] = json!(true);
+        let events = server.events("/v1/completions", &body).await;
+        let error = &events.last().unwrap()["error"];
+        assert_eq!(error["type"], "invalid_request_error", "{events:?}");
+    }
+    assert_eq!(server.metric("redline_requests_total{outcome=\"error\"}").await, 0.0);
+    assert_eq!(server.metric("redline_requests_total{outcome=\"refused\"}").await, 6.0);
 }

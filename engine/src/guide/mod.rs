@@ -2,12 +2,17 @@
 //! or a regular expression.
 //!
 //! The grammars are those of the library `llguidance`. It gets the bytes of every token once per
-//! model, and computes the set of allowed tokens before each sample. This module must not know
-//! requests or logits.
+//! model, and computes the set of allowed tokens before each sample. Structures come from strangers:
+//! `expression` and `schema` limit what is built, and it is built on a stack that suffices for everything
+//! within the limits. This module must not know requests or logits.
+
+mod expression;
+mod schema;
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
+use std::thread;
 
 use engine_core::sample::TokenSet;
 use llguidance::api::TopLevelGrammar;
@@ -16,17 +21,32 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
-/// Limit on the number of lexer states of one grammar, each of one to two KB; a grammar that needs
-/// more is an error.
-const LEXER_STATES_MAX: usize = 50_000;
+use expression::{Expressions, check_choice};
+use schema::SchemaCost;
 
-/// Structure that an output must have: a JSON schema or a regular expression.
+/// Limit on the number of lexer states of one grammar, each of one to two KB; a grammar that needs
+/// more is an error. All choices of a request share the states.
+const LEXER_STATES_MAX: usize = 32_768;
+
+/// Limit on the number of symbols of one grammar. The grammar engine numbers them in 16 bits, and
+/// panics where they do not suffice.
+const GRAMMAR_SYMBOLS_MAX: usize = 65_000;
+
+/// Size in bytes of the stack on which a grammar is built. The grammar engine goes as deep as a
+/// schema's chain of references or an object's list of properties is long, about 10 KB for each of
+/// the [`schema::PARTS_MAX`] parts that a schema may have. Memory is used only for the depth that is
+/// reached.
+const STACK_BYTES: usize = 256 << 20;
+
+/// Structure that an output must have: a JSON schema, a regular expression or a choice of texts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Structure {
     /// JSON that conforms to this schema, with properties in the schema's order.
     Json(Value),
     /// Text that this regular expression matches as a whole, in the syntax of the `regex` crate.
     Regex(String),
+    /// One of these texts; at least one.
+    Choice(Vec<String>),
 }
 
 impl Structure {
@@ -35,9 +55,25 @@ impl Structure {
         Self::Json(serde_json::json!({ "type": "object" }))
     }
 
-    /// Returns the structure that admits each one of `texts` and nothing else.
-    pub fn choice(texts: &[String]) -> Self {
-        Self::Regex(texts.iter().map(|text| escape(text)).collect::<Vec<_>>().join("|"))
+    /// Refuses a structure whose grammar could take too much time or memory to build.
+    fn check(&self) -> Result<(), TextError> {
+        match self {
+            Self::Json(schema) => SchemaCost::check(schema),
+            Self::Regex(expression) => Expressions::default().add(expression),
+            Self::Choice(texts) => check_choice(texts),
+        }
+    }
+
+    /// Returns the grammar of the structure in the grammar engine's terms.
+    fn grammar(&self) -> TopLevelGrammar {
+        match self {
+            Self::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Self::Regex(expression) => TopLevelGrammar::from_regex(expression),
+            Self::Choice(texts) => {
+                let escaped: Vec<String> = texts.iter().map(|text| escape(text)).collect();
+                TopLevelGrammar::from_regex(&escaped.join("|"))
+            }
+        }
     }
 }
 
@@ -66,6 +102,10 @@ impl TextError {
         let text = error.to_string();
         let mut lines = text.lines().map(str::trim);
         let first = lines.next().unwrap_or("no reason was given").to_owned();
+        // A panic's message speaks of the source of the grammar engine.
+        if first.starts_with("panic:") {
+            return Self("the grammar engine does not support it".into());
+        }
         Self(match lines.find_map(|line| line.strip_prefix("error: ")) {
             Some(reason) => format!("{first} {reason}"),
             None => first,
@@ -127,6 +167,7 @@ impl Grammars {
             // Clients see the errors, so they must not show the engine's internals.
             limits.verbose_errors = false;
             limits.max_lexer_states = LEXER_STATES_MAX;
+            limits.max_grammar_size = GRAMMAR_SYMBOLS_MAX;
             Ok(factory)
         }));
         Ok(Self { factory: made.map_err(|error| TextError::of(&error))? })
@@ -136,15 +177,31 @@ impl Grammars {
     /// describes.
     ///
     /// # Errors
-    /// The structure is invalid or uses features that the grammar engine does not support, or no
-    /// token can begin it.
+    /// The structure is invalid, too large, or uses features that the grammar engine does not
+    /// support; no token can begin it; or the system denies a thread.
     pub fn guide(&self, structure: &Structure, opening: Opening) -> Result<Guide, TextError> {
-        let grammar = match structure {
-            Structure::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
-            Structure::Regex(expression) => TopLevelGrammar::from_regex(expression),
-        };
-        let parser = catch_unwind(AssertUnwindSafe(|| self.factory.create_parser(grammar)));
-        let mut matcher = Matcher::new(Ok(parser.map_err(|error| TextError::of(&error))?));
+        let built = thread::scope(|scope| {
+            let thread = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
+            let build = || {
+                structure.check()?;
+                self.matcher(structure)
+            };
+            let started = thread.spawn_scoped(scope, build);
+            let started = started.map_err(|error| {
+                TextError(format!("no thread can be started to build its grammar: {error}"))
+            })?;
+            // A panic here is not the grammar engine's, whose panics are caught.
+            started.join().unwrap_or_else(|panic| resume_unwind(panic))
+        });
+        Ok(Guide { matcher: built?, opening, seen: Vec::new() })
+    }
+
+    /// Builds the grammar of `structure`, and a matcher at its beginning.
+    fn matcher(&self, structure: &Structure) -> Result<Matcher, TextError> {
+        let build = || self.factory.create_parser(structure.grammar());
+        let parser =
+            catch_unwind(AssertUnwindSafe(build)).map_err(|error| TextError::of(&error))?;
+        let mut matcher = Matcher::new(Ok(parser));
         if let Some(error) = matcher.get_error() {
             return Err(TextError::of(&error));
         }
@@ -154,7 +211,7 @@ impl Grammars {
             let reason = TextError::of(&error);
             return Err(TextError(format!("no answer can begin with it ({reason})")));
         }
-        Ok(Guide { matcher, opening, seen: Vec::new() })
+        Ok(matcher)
     }
 }
 
@@ -196,10 +253,12 @@ impl fmt::Debug for Guide {
 }
 
 impl Clone for Guide {
-    /// Copies the guide with its state, so that the copy can follow another output.
+    /// Copies the guide with its position, so that the copy can follow another output. Both share
+    /// the lexer's states, which grow with use, so that many choices take no more memory than one.
+    /// Where the states become too many, all copies fail.
     fn clone(&self) -> Self {
         let (opening, seen) = (self.opening.clone(), self.seen.clone());
-        Self { matcher: self.matcher.deep_clone(), opening, seen }
+        Self { matcher: self.matcher.clone(), opening, seen }
     }
 }
 
@@ -214,7 +273,7 @@ impl Guide {
         if matches!(self.opening, Opening::After(_)) {
             return Ok(None);
         }
-        let set = self.matcher.compute_mask_or_eos().map_err(|error| TextError::of(&error))?;
+        let set = self.matcher.compute_mask_or_eos().map_err(|_| too_large())?;
         let mut set = TokenSet::from_bits(set.into());
         // Instead of the structure, the model may begin with its reasoning.
         if let Opening::Unless { open, .. } = self.opening {
@@ -244,9 +303,16 @@ impl Guide {
             Opening::Unless { .. } => self.opening = Opening::AtOnce,
             Opening::AtOnce => {}
         }
-        self.matcher.consume_token(token).map_err(|error| TextError::of(&error))?;
+        self.matcher.consume_token(token).map_err(|_| too_large())?;
         Ok(self.matcher.is_stopped())
     }
+}
+
+/// Builds the error of a grammar that cannot be followed further: it needs more lexer states or
+/// parser items than one grammar may have.
+fn too_large() -> TextError {
+    let hint = "hint: fewer optional properties, alternatives or repetitions";
+    TextError(format!("its grammar has become too large to follow; {hint}"))
 }
 
 #[cfg(test)]
@@ -296,7 +362,7 @@ mod tests {
             "$defs": {"age": {"type": "integer"}},
         });
         let number = Structure::Regex("-?[0-9]{1,3}".into());
-        let choice = Structure::choice(&["yes".into(), "n.o".into()]);
+        let choice = Structure::Choice(vec!["yes".into(), "n.o".into()]);
         for (structure, text, said, ends) in [
             (&Structure::any_object(), r#"{"a": [1, true]} "#, r#"{"a": [1, true]}"#, true),
             (&Structure::any_object(), "[1]", "", false),

@@ -1,0 +1,104 @@
+//! Limits on regular expressions and choices before their grammar is built, which the grammar engine
+//! does not have. They keep the building of a grammar below about a second and 64 MB.
+
+use super::TextError;
+
+/// Limit on the length in bytes of one regular expression. Parsing a character class takes time in
+/// proportion to the square of its length.
+const EXPRESSION_BYTES_MAX: usize = 8 * 1024;
+/// Limit on the length in bytes of all regular expressions of a schema together.
+const EXPRESSIONS_BYTES_MAX: usize = 64 * 1024;
+/// Limit on the number of character classes in all regular expressions of a structure: a class such
+/// as `\w` is a list of 750 ranges.
+const CLASSES_MAX: usize = 512;
+/// Limit on the number of character classes in a regular expression that ignores case somewhere:
+/// each class may take 25 ms, because all its characters are looked up.
+const FOLDED_CLASSES_MAX: usize = 16;
+/// Limit on the number of texts of a choice.
+const CHOICES_MAX: usize = 4096;
+/// Limit on the length in bytes of all texts of a choice together.
+const CHOICES_BYTES_MAX: usize = 64 * 1024;
+
+/// Refuses a choice with too many or too long texts.
+///
+/// # Errors
+/// The texts exceed a limit.
+pub(super) fn check_choice(texts: &[String]) -> Result<(), TextError> {
+    within("choices", texts.len(), CHOICES_MAX)?;
+    within("bytes of choices", texts.iter().map(String::len).sum(), CHOICES_BYTES_MAX)
+}
+
+/// Returns an error if a structure has more of something than a limit allows.
+pub(super) fn within(what: &str, count: usize, max: usize) -> Result<(), TextError> {
+    if count <= max {
+        return Ok(());
+    }
+    Err(TextError(format!("it has {count} {what}, more than the limit of {max}")))
+}
+
+/// Totals of the regular expressions of one structure.
+#[derive(Debug, Default)]
+pub(super) struct Expressions {
+    bytes: usize,
+    classes: usize,
+}
+
+impl Expressions {
+    /// Adds a regular expression to the totals.
+    ///
+    /// # Errors
+    /// The expression or the totals exceed a limit.
+    pub(super) fn add(&mut self, expression: &str) -> Result<(), TextError> {
+        let classes = count_classes(expression);
+        self.bytes += expression.len();
+        self.classes += classes;
+        within("bytes in a regular expression", expression.len(), EXPRESSION_BYTES_MAX)?;
+        within("bytes of regular expressions", self.bytes, EXPRESSIONS_BYTES_MAX)?;
+        within("character classes", self.classes, CLASSES_MAX)?;
+        if ignores_case(expression) {
+            let what = "character classes in a regular expression that ignores case";
+            within(what, classes, FOLDED_CLASSES_MAX)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the number of character classes in a regular expression, or a larger one.
+fn count_classes(expression: &str) -> usize {
+    let bytes = expression.as_bytes();
+    let named = |pair: &&[u8]| pair[0] == b'\\' && b"dDpPsSwW".contains(&pair[1]);
+    bytes.iter().filter(|byte| **byte == b'[').count() + bytes.windows(2).filter(named).count()
+}
+
+/// Returns true if a group of a regular expression sets the flag `i`.
+fn ignores_case(expression: &str) -> bool {
+    expression.split("(?").skip(1).any(|flags| {
+        flags.bytes().take_while(|byte| byte.is_ascii_alphabetic()).any(|byte| byte == b'i')
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn expressions_and_choices_are_limited_in_length_and_number() {
+        let texts = |count: usize, bytes: usize| check_choice(&vec!["a".repeat(bytes); count]);
+        let expression = |text: &str| Expressions::default().add(text);
+        for (checked, want) in [
+            (texts(4096, 16), ""),
+            (texts(4097, 1), "4097 choices, more than the limit of 4096"),
+            (texts(2, 40_000), "80000 bytes of choices"),
+            // The grammar engine limits counts itself.
+            (expression("((a{1,99}){1,99}){1,99}"), ""),
+            (expression(&"a".repeat(9000)), "9000 bytes in a regular expression"),
+            (expression(&r"\pL".repeat(600)), "600 character classes"),
+            (expression(&format!("(?i){}", r"\w".repeat(17))), "17 character classes in a regular"),
+            (expression(&format!("(?P<i>x)(?s:{})", r"\w".repeat(17))), ""),
+        ] {
+            let found = checked.map_or_else(|error| error.0, |()| String::new());
+            assert_eq!(found.is_empty(), want.is_empty(), "{found} should say: {want}");
+            assert!(found.contains(want), "{found} should say: {want}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Access checks before a route runs: the API key or, for a server without one, `Host` and
+//! `Origin`, so that no web page can use the server through somebody's browser.
+
+use std::net::IpAddr;
+
+use axum::extract::Request;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::uri::Authority;
+use axum::http::{HeaderMap, HeaderValue};
+use sha2::{Digest, Sha256};
+
+use super::error::{ApiError, ErrorKind, Result};
+
+/// Longest part of a header's value that a message repeats, in characters.
+const SHOWN_MAX: usize = 200;
+
+/// Rule by which requests are accepted or refused before a route sees them; `/health` is exempt.
+#[derive(Debug, Clone)]
+pub enum Access {
+    /// Rule that requests must send the API key with this SHA-256.
+    Key([u8; 32]),
+    /// Rule of a server without API key: requests must name the server as these names do, and must
+    /// not come from a foreign web page. A page whose domain is pointed at this server (DNS
+    /// rebinding) still sends its own domain as `Host`.
+    Keyless(Names),
+}
+
+/// Names by which clients may address a server without API key.
+#[derive(Debug, Clone)]
+pub struct Names {
+    /// Value of `--host`: a name or an address.
+    pub host: String,
+    /// True if other machines can reach the server. They may use any IP address, since the server
+    /// cannot know how its network maps addresses, and names without a dot, as container networks
+    /// give them. Web pages have names with a dot.
+    pub is_open: bool,
+}
+
+impl Access {
+    /// Returns the rule that requires the API key `key`.
+    pub fn key(key: &str) -> Self {
+        Self::Key(Sha256::digest(key).into())
+    }
+
+    /// Checks whether a request may reach a route.
+    ///
+    /// # Errors
+    /// The API key is missing or wrong; or, without a key, the request names a foreign host or
+    /// comes from a foreign web page.
+    pub(super) fn check(&self, request: &Request) -> Result<()> {
+        let headers = request.headers();
+        match self {
+            Self::Key(key) => {
+                if is_key(key, headers.get(AUTHORIZATION).and_then(bearer)) {
+                    return Ok(());
+                }
+                let message = "this server requires an API key; hint: `Authorization: Bearer KEY`";
+                Err(ApiError::new(ErrorKind::InvalidApiKey, message))
+            }
+            Self::Keyless(names) => {
+                // A proxy request names its host in the request line.
+                let target = request.uri().authority().map(|authority| authority.as_str().into());
+                let mut hosts = headers.get_all(HOST).iter().map(text).chain(target);
+                if let Some(foreign) = hosts.find(|host| !names.include(host)) {
+                    return Err(forbidden("the host name", &foreign));
+                }
+                let origin = headers.get(ORIGIN).map(text);
+                match origin.filter(|origin| !is_own(origin, headers)) {
+                    Some(foreign) => Err(forbidden("web pages of", &foreign)),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+}
+
+impl Names {
+    /// Returns true if `authority`, a host with or without port, is one of the names.
+    fn include(&self, authority: &str) -> bool {
+        let Some(host) = host_of(authority) else { return false };
+        match address(&host) {
+            Some(ip) => self.is_open || ip.to_canonical().is_loopback(),
+            None => {
+                host == "localhost"
+                    || host.eq_ignore_ascii_case(&self.host)
+                    || (self.is_open && !host.contains('.'))
+            }
+        }
+    }
+}
+
+/// Returns true if the web page with the origin `origin` is served by the same host and port as the
+/// request goes to, or by this machine.
+fn is_own(origin: &str, headers: &HeaderMap) -> bool {
+    // Sandboxed pages and files have the origin `null`, which anybody can cause.
+    let Some((_, authority)) = origin.split_once("://") else { return false };
+    let Some(host) = host_of(authority) else { return false };
+    let is_local = host == "localhost" || address(&host).is_some_and(|ip| ip.is_loopback());
+    is_local || headers.get(HOST).is_some_and(|host| text(host).eq_ignore_ascii_case(authority))
+}
+
+/// Returns the host of `authority` in lower case, without port; `None` if it is not a host with or
+/// without port.
+fn host_of(authority: &str) -> Option<String> {
+    let parsed: Authority = authority.parse().ok()?;
+    // `user@host`, which no client sends in these headers.
+    if authority.contains('@') {
+        return None;
+    }
+    Some(parsed.host().to_ascii_lowercase())
+}
+
+/// Returns the IP address that a host is, an IPv6 address being in brackets; `None` for a name.
+fn address(host: &str) -> Option<IpAddr> {
+    host.trim_start_matches('[').trim_end_matches(']').parse().ok()
+}
+
+/// Returns the key of an `Authorization` header with the scheme `Bearer`, in any case.
+fn bearer(value: &HeaderValue) -> Option<&str> {
+    let (scheme, key) = value.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+}
+
+/// Returns true if `shown` is the API key with the SHA-256 `key`. Compares whole digests without an
+/// early exit, so that the time taken reveals nothing about the key.
+fn is_key(key: &[u8; 32], shown: Option<&str>) -> bool {
+    // A missing key is compared like a wrong one.
+    let shown: [u8; 32] = Sha256::digest(shown.unwrap_or_default()).into();
+    let different = key.iter().zip(&shown).fold(0, |sum, (a, b)| sum | (a ^ b));
+    // Keeps the compiler from adding an early exit.
+    std::hint::black_box(different) == 0
+}
+
+/// Returns true if the headers say that the body is JSON. A web page may send any other site a body
+/// of the types `text/plain`, `application/x-www-form-urlencoded` and `multipart/form-data`, or
+/// without a type; for JSON the browser asks that site first, and this server does not consent.
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
+    let Some(kind) = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()) else {
+        return false;
+    };
+    let kind = kind.split(';').next().unwrap_or_default();
+    kind.trim().eq_ignore_ascii_case("application/json")
+}
+
+fn text(value: &HeaderValue) -> String {
+    String::from_utf8_lossy(value.as_bytes()).into_owned()
+}
+
+fn forbidden(what: &str, found: &str) -> ApiError {
+    let found: String = found.chars().take(SHOWN_MAX).collect();
+    let message = format!(
+        "a server without API key does not answer {what} `{found}`; hint: address it by its IP \
+         address or as `localhost`, or start it with `--api-key-file`"
+    );
+    ApiError::new(ErrorKind::Forbidden, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_on_this_machine_has_only_its_own_names() {
+        let names = Names { host: "mybox".into(), is_open: false };
+        for host in [
+            "localhost",
+            "LOCALHOST:23333",
+            "127.0.0.1:23333",
+            "127.8.9.1",
+            "[::1]:80",
+            "[::1]",
+            "[::ffff:127.0.0.1]",
+            "MyBox:1",
+        ] {
+            assert!(names.include(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:23333",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "10.0.0.1",
+            "[2001:db8::1]",
+            "other",
+            "",
+            "evil.example@localhost",
+            "localhost/x",
+        ] {
+            assert!(!names.include(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn an_open_server_is_named_by_addresses_and_names_without_a_dot() {
+        let names = Names { host: "0.0.0.0".into(), is_open: true };
+        for host in ["10.0.0.1:8000", "[2001:db8::1]:8000", "redline:8000", "localhost"] {
+            assert!(names.include(host), "{host}");
+        }
+        for host in ["evil.example:8000", "redline.evil.example"] {
+            assert!(!names.include(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn pages_of_this_machine_and_of_the_same_host_are_not_foreign() {
+        let headers = HeaderMap::from_iter([(HOST, HeaderValue::from_static("redline:8000"))]);
+        for origin in ["http://localhost:3000", "http://127.0.0.1", "http://redline:8000"] {
+            assert!(is_own(origin, &headers), "{origin}");
+        }
+        for origin in
+            ["null", "", "https://evil.example", "http://redline:8001", "http://93.184.216.34"]
+        {
+            assert!(!is_own(origin, &headers), "{origin}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Bodies of requests: read whole, within limits of size and time, before a route sees the request.
+
+use std::time::Duration;
+
+use axum::body::{Body, BodyDataStream, HttpBody};
+use axum::extract::Request;
+use axum::http::header::EXPECT;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_stream::StreamExt;
+
+use super::error::{ApiError, ErrorKind, Result};
+
+/// Limit on the size of a request body in bytes; a larger one is refused. A prompt of a million
+/// token ids fits with room to spare.
+pub(super) const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes per second that lengthen the time for a body: a client on a slow line, as of a phone, has
+/// as long as it needs, and one that sends a byte now and then has not.
+const BODY_BYTES_PER_S: f64 = 16.0 * 1024.0;
+
+/// Limits on what is read of a body that nobody wants.
+const DISCARDED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
+const DISCARDING_TIME: Duration = Duration::from_secs(2);
+
+/// Reads the body of `request` and returns the request with it in memory. The body has `patience`
+/// to arrive, and a second more for every 16 KiB of it.
+///
+/// # Errors
+/// The body is longer than 16 MiB, arrives too slowly, or ends or is malformed in transport.
+pub(super) async fn read(request: Request, patience: Duration) -> Result<Request> {
+    let start = Instant::now();
+    // A body of a known length is refused before any of it is read.
+    if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
+        discard(request);
+        return Err(too_large());
+    }
+    let (parts, body) = request.into_parts();
+    let mut frames = body.into_data_stream();
+    let mut bytes = Vec::new();
+    loop {
+        let earned = Duration::from_secs_f64(bytes.len() as f64 / BODY_BYTES_PER_S);
+        let frame = match timeout_at(start + patience + earned, frames.next()).await {
+            Err(_) => return Err(too_slow(bytes.len())),
+            Ok(None) => break,
+            Ok(Some(Err(error))) => return Err(broken(error)),
+            Ok(Some(Ok(frame))) => frame,
+        };
+        if bytes.len() + frame.len() > BODY_BYTES_MAX {
+            discard_rest(frames);
+            return Err(too_large());
+        }
+        bytes.extend_from_slice(&frame);
+    }
+    Ok(Request::from_parts(parts, Body::from(bytes)))
+}
+
+/// Drops a refused request, and reads what is left of its body in the background, within limits: a
+/// connection that is closed with unread bytes is reset, and the client may then lose the answer. A
+/// client that waits for the consent to send (`Expect: 100-continue`) sends nothing.
+pub(super) fn discard(request: Request) {
+    if !request.headers().contains_key(EXPECT) && !request.body().is_end_stream() {
+        discard_rest(request.into_body().into_data_stream());
+    }
+}
+
+fn discard_rest(mut frames: BodyDataStream) {
+    tokio::spawn(timeout(DISCARDING_TIME, async move {
+        let mut bytes = 0;
+        while let Some(Ok(frame)) = frames.next().await {
+            bytes += frame.len();
+            if bytes > DISCARDED_BYTES_MAX {
+                break;
+            }
+        }
+    }));
+}
+
+fn too_large() -> ApiError {
+    let message = format!("the body is longer than {BODY_BYTES_MAX} bytes");
+    ApiError::new(ErrorKind::BodyTooLarge, message)
+}
+
+fn too_slow(bytes: usize) -> ApiError {
+    let message = format!("the body arrives too slowly: {bytes} bytes of it came in time");
+    ApiError::new(ErrorKind::BodyTooSlow, message)
+}
+
+fn broken(error: axum::Error) -> ApiError {
+    let message = "the body ended early, or its chunks are malformed";
+    let source = Some(error.into_inner());
+    ApiError { source, ..ApiError::new(ErrorKind::BrokenBody, message) }
+}

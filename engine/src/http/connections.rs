@@ -1,0 +1,254 @@
+//! Open connections: their number is limited, and at the limit the one that has been idle for
+//! longest is closed for a new one.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+
+/// Number of connections beyond the limit that are taken while all others have a request; only
+/// health checks are answered on them.
+const SPARE: usize = 8;
+/// Number of open files that are kept for the listening socket, connections about to close, the
+/// spare ones, and files of the model.
+const FILES_KEPT: usize = 64;
+
+/// Limits on the connections of clients, whoever they are: a connection that stays within them may
+/// stay open as long as it likes.
+#[derive(Debug, Clone)]
+pub struct ConnectionLimits {
+    /// Largest number of open connections.
+    pub connections: usize,
+    /// Time within which the head of a request must have arrived whole, counted from the opening of
+    /// the connection or the end of its last answer. So an idle connection is closed after it.
+    pub head: Duration,
+    /// Time within which a body must arrive, which grows with what has arrived.
+    pub body: Duration,
+    /// Longest time for which a client may take no byte of an answer.
+    pub unread: Duration,
+}
+
+impl ConnectionLimits {
+    /// Returns the limits of a process that may open `files` files.
+    pub fn of_files(files: usize) -> Self {
+        Self {
+            connections: files - FILES_KEPT.min(files / 2),
+            // Clients keep connections for the pauses of a person who types.
+            head: Duration::from_secs(60),
+            body: Duration::from_secs(30),
+            unread: Duration::from_secs(60),
+        }
+    }
+}
+
+/// Table of the open connections of one server.
+#[derive(Debug)]
+pub(super) struct Connections {
+    limit: usize,
+    state: Mutex<State>,
+    /// Signal that a connection has been closed or has become idle.
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    open: BTreeMap<u64, Open>,
+    /// Ids of the idle connections, ordered by the moments at which they became idle.
+    idle: BTreeMap<u64, u64>,
+    /// Number of ids and moments given out so far.
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// Sender that ends the connection: at once when it is dropped, after the answer in progress
+    /// when it sends.
+    end: oneshot::Sender<()>,
+    /// Moment at which the connection became idle, unless a request is in progress.
+    idle_since: Option<u64>,
+}
+
+/// What the table has for a new connection.
+enum Room {
+    /// A place.
+    Free,
+    /// A place, for which an idle connection is being closed.
+    Freed,
+    /// Nothing until a connection is closed or becomes idle.
+    None,
+}
+
+impl Connections {
+    pub(super) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, state: Mutex::default(), freed: Notify::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No operation leaves the table half-changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is room for one more connection. At the limit this closes the connection
+    /// that has been idle for longest.
+    pub(super) async fn room(&self) {
+        loop {
+            match self.make_room() {
+                Room::Free => return,
+                // Lets the closed connection's task give its file back before the next is taken.
+                Room::Freed => return tokio::task::yield_now().await,
+                Room::None => self.freed.notified().await,
+            }
+        }
+    }
+
+    fn make_room(&self) -> Room {
+        let mut state = self.lock();
+        if state.open.len() < self.limit {
+            Room::Free
+        } else if state.close_idle() {
+            Room::Freed
+        } else if state.open.len() < self.limit + SPARE {
+            Room::Free
+        } else {
+            Room::None
+        }
+    }
+
+    /// Closes the connection that has been idle for longest, if any is idle.
+    pub(super) fn close_idle(&self) {
+        self.lock().close_idle();
+    }
+
+    /// Adds a connection, idle at first. The receiver completes when the connection is to end: with
+    /// an error at once, otherwise after the answer in progress.
+    pub(super) fn add(self: &Arc<Self>) -> (Arc<Connection>, oneshot::Receiver<()>) {
+        let (end, ended) = oneshot::channel();
+        let mut state = self.lock();
+        let is_spare = state.open.len() >= self.limit;
+        let id = state.next();
+        state.open.insert(id, Open { end, idle_since: Some(id) });
+        state.idle.insert(id, id);
+        let connections = Arc::clone(self);
+        (Arc::new(Connection { id, is_spare, connections, stage: Mutex::default() }), ended)
+    }
+
+    /// Ends all connections after their answers in progress.
+    pub(super) fn drain(&self) {
+        let open = std::mem::take(&mut self.lock().open);
+        for connection in open.into_values() {
+            // The connection may have ended by itself.
+            let _ = connection.end.send(());
+        }
+    }
+}
+
+impl State {
+    fn next(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn close_idle(&mut self) -> bool {
+        let Some((_, id)) = self.idle.pop_first() else { return false };
+        self.open.remove(&id);
+        true
+    }
+}
+
+/// Progress of the request on a connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// No request is in progress.
+    #[default]
+    Idle,
+    /// The head of a request has arrived, and its body may still arrive.
+    Receiving,
+    /// The client has sent its last byte while a request's body was read.
+    Ending,
+    /// The request has arrived whole, and none of its answer is written.
+    Answering,
+    /// The head of the answer has been handed over, and its body may still grow.
+    Streaming,
+    /// As `Streaming`, and a comment is to be written to find out whether the client still reads.
+    Probing,
+}
+
+/// Connection of one client, as its socket and the requests on it share it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    id: u64,
+    /// True if only health checks are answered on this connection, because all others have a
+    /// request.
+    pub(super) is_spare: bool,
+    connections: Arc<Connections>,
+    stage: Mutex<Stage>,
+}
+
+impl Connection {
+    fn lock(&self) -> MutexGuard<'_, Stage> {
+        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        *self.lock()
+    }
+
+    /// Moves the request on this connection from the stage `from` to `to`, and returns false if it
+    /// is at another stage.
+    pub(super) fn advance(&self, from: Stage, to: Stage) -> bool {
+        let mut stage = self.lock();
+        let moves = *stage == from;
+        if moves {
+            *stage = to;
+        }
+        moves
+    }
+
+    /// Notes that the request on this connection has arrived whole.
+    pub(super) fn await_answer(&self) {
+        let _ = self.advance(Stage::Receiving, Stage::Answering)
+            || self.advance(Stage::Ending, Stage::Answering);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let state = &mut *self.connections.lock();
+        if let Some(Open { idle_since: Some(since), .. }) = state.open.remove(&self.id) {
+            state.idle.remove(&since);
+        }
+        self.connections.freed.notify_one();
+    }
+}
+
+/// One request on a connection, from its head to the end of its answer: while it lives, the
+/// connection is not idle.
+#[derive(Debug)]
+pub(super) struct ActiveRequest(pub(super) Arc<Connection>);
+
+impl ActiveRequest {
+    pub(super) fn new(connection: &Arc<Connection>) -> Self {
+        *connection.lock() = Stage::Receiving;
+        let state = &mut *connection.connections.lock();
+        if let Some(open) = state.open.get_mut(&connection.id)
+            && let Some(since) = open.idle_since.take()
+        {
+            state.idle.remove(&since);
+        }
+        Self(Arc::clone(connection))
+    }
+}
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        *self.0.lock() = Stage::Idle;
+        let state = &mut *self.0.connections.lock();
+        let since = state.next();
+        if let Some(open) = state.open.get_mut(&self.0.id) {
+            open.idle_since = Some(since);
+            state.idle.insert(since, self.0.id);
+        }
+        self.0.connections.freed.notify_one();
+    }
+}

@@ -1,0 +1,73 @@
+//! Slow work of requests on blocking threads: the event loop serves all clients on one thread and
+//! must not wait. Work whose cost a client decides is limited in how much of it runs at once.
+
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, spawn_blocking};
+
+use super::error::{ApiError, ErrorKind, Result};
+
+/// Number of grammars that are built at once, each with up to 64 MB of memory.
+const GRAMMARS_MAX: usize = 2;
+static GRAMMARS: Semaphore = Semaphore::const_new(GRAMMARS_MAX);
+
+/// Longest time that a request waits for its grammar, once building it has begun. What the limits
+/// of `guide` admit takes about a second at most; this is for what they overlook.
+const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Number of KiB of text that are tokenized at once. The tokenizer takes about 200 bytes of memory
+/// for each byte; a longer text is tokenized alone.
+const TEXT_KIB_MAX: u32 = 1024;
+static TEXTS: Semaphore = Semaphore::const_new(TEXT_KIB_MAX as usize);
+
+/// Runs a slow function, such as the rendering of a chat template, on a blocking thread. A panic
+/// becomes the error "`what` failed".
+pub(super) async fn blocking<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    spawn_blocking(work).await.map_err(|panicked| failed(what, panicked))
+}
+
+/// Tokenizes a text of `bytes` bytes on a blocking thread, by `work`, once there is room for it
+/// among the other texts that are tokenized.
+pub(super) async fn tokenizing<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, TEXT_KIB_MAX);
+    let room = TEXTS.acquire_many(kib).await.expect("the semaphore is never closed");
+    let work = move || {
+        // A client that leaves does not end the work, so the work itself holds its room.
+        let _room = room;
+        work()
+    };
+    blocking("the tokenizer", work).await
+}
+
+/// Builds a grammar on a blocking thread, by `work`, once fewer than [`GRAMMARS_MAX`] are being
+/// built. The request field `field` asks for it.
+pub(super) async fn building<T: Send + 'static>(
+    field: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let room = GRAMMARS.acquire().await.expect("the semaphore is never closed");
+    let work = move || {
+        let _room = room;
+        work()
+    };
+    match tokio::time::timeout(GRAMMAR_TIME_MAX, spawn_blocking(work)).await {
+        Ok(built) => built.map_err(|panicked| failed("the grammar", panicked)),
+        Err(_) => {
+            let seconds = GRAMMAR_TIME_MAX.as_secs();
+            let message = format!("`{field}` has a grammar that takes over {seconds} s to build");
+            Err(ApiError::field(field, message))
+        }
+    }
+}
+
+fn failed(what: &str, panicked: JoinError) -> ApiError {
+    let error = ApiError::new(ErrorKind::EngineFailed, format!("{what} failed"));
+    ApiError { source: Some(Box::new(panicked)), ..error }
+}
