@@ -59,7 +59,7 @@ fn events(criterion: &mut Criterion) {
         let chunk = format!("{:x}\r\n{event}\r\n", event.len());
         group.bench_function(name, |bencher| {
             let answered = || {
-                let mut stream = Stream::new(Sample::default(), dialect);
+                let mut stream = Stream::new(Sample::default(), dialect, EVENTS as u64);
                 stream.take(HEAD.as_bytes(), Moment::at(0));
                 stream
             };

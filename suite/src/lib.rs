@@ -19,6 +19,7 @@ pub mod workload;
 use std::process::ExitCode;
 
 use schema::exit::Exit;
+use schema::untrusted;
 
 /// Returns the exit code of `redline-emitter` or `redline-floor` for its result; prints an error,
 /// which always counts as a failure of the environment.
@@ -26,7 +27,7 @@ pub fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
     let exit = match ended {
         Ok(()) => Exit::Well,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", untrusted::lines(&format!("{error:#}")));
             Exit::Environment
         }
     };

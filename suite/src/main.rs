@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use schema::untrusted;
 use suite::command::{alternate, audit, export, manual, plan, probe, run, serving, sweep};
 
 /// Measures an LLM server over its HTTP API.
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
         Command::Man(flags) => manual::write_pages(&flags, Flags::command()),
     };
     let exit = done.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", untrusted::lines(&format!("{error:#}")));
         run::exit_of_error(&error)
     });
     ExitCode::from(exit.code())

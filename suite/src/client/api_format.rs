@@ -364,7 +364,7 @@ impl MessagesUsage {
         let stored = self.cache_creation_input_tokens.or(before.cache_creation_input_tokens);
         let input = self.input_tokens.or(before.input_tokens).unwrap_or(0);
         Some(Usage {
-            prompt_tokens: input + cached.unwrap_or(0) + stored.unwrap_or(0),
+            prompt_tokens: [cached, stored].into_iter().flatten().fold(input, u64::saturating_add),
             completion_tokens: self.output_tokens?,
             cached_tokens: cached,
         })

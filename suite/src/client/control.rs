@@ -2,7 +2,7 @@
 //! and to reset its prefix cache. They are blocking HTTP calls with a time limit, over a connection
 //! of their own, never on the measuring thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -10,6 +10,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use schema::untrusted::one_line;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use url::Url;
 
@@ -22,6 +25,17 @@ use crate::clock::monotonic_ns;
 /// Time after which a control request fails. The slowest request is the reset of a large prefix
 /// cache.
 pub const LIMIT: Duration = Duration::from_secs(30);
+/// Largest body of a response of which any field may be asked for, in bytes: real ones have a few
+/// hundred kB, and the values of a JSON document take up to 36 times its length in memory.
+const DOCUMENT_MAX: usize = 1 << 20;
+/// Largest list of models, in bytes: gateways list hundreds of models with a description each.
+const LIST_MAX: usize = 4 << 20;
+/// Largest page of text, in bytes: a hundred times the page of metrics of a large server.
+const PAGE_MAX: usize = 16 << 20;
+/// Largest part of the body of an error response that enters a message, in characters.
+const MESSAGE_MAX: usize = 300;
+/// Longest name of a model, in bytes, that requests are sent with: it is part of each of them.
+const NAME_MAX: usize = 1024;
 
 /// Server under test: its address, TLS and API key.
 #[derive(Debug)]
@@ -77,13 +91,26 @@ impl Key {
 /// Error of a control request, or of the address and TLS setup of the server that requests go to.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The given URL, which this error contains, is not the address of a server, or its host does
-    /// not resolve.
+    /// The given URL, which this error contains, is not the address of a server.
     #[error(
         "`{0}` is not the address of a server\nhint: give it as `http://HOST:PORT` or \
          `https://HOST:PORT`"
     )]
     Url(String),
+    /// The given URL holds a user's name or password, which this error leaves out.
+    #[error(
+        "the URL of `{0}` holds a user name or password, which no request would carry\nhint: leave it \
+         out; `--api-key-file` names the file with a server's key"
+    )]
+    UserInfo(String),
+    /// The host of the URL has no address.
+    #[error("the host `{host}` is not found")]
+    Host {
+        /// Name of the host that has no address.
+        host: String,
+        /// Error of the system's resolver.
+        source: io::Error,
+    },
     /// TLS for the server cannot be set up; the message says why.
     #[error("{0}")]
     Tls(String),
@@ -95,6 +122,15 @@ pub enum ControlError {
         /// Reason why the control request got no usable response.
         message: String,
     },
+    /// The server's response to a control request is longer than any that is needed, and was not read
+    /// to its end.
+    #[error("`{route}` answered with more than {bytes} bytes")]
+    TooLong {
+        /// Route of the control request whose response is too long.
+        route: String,
+        /// Largest length of the response's body, in bytes.
+        bytes: usize,
+    },
     /// The server responded to a control request with a status other than success (2xx).
     #[error("`{route}` answered {status}: {body}")]
     Status {
@@ -103,7 +139,7 @@ pub enum ControlError {
         /// HTTP status with which the server refused the control request.
         status: u16,
         /// Beginning of the body of the response with a status other than success, at most 300
-        /// characters.
+        /// characters, as one line in which nothing acts on a terminal.
         body: String,
     },
     /// The server has none of the routes on which OpenAI-compatible servers generate text.
@@ -130,9 +166,13 @@ impl Server {
     /// For `https://`, `trust` decides which certificates are accepted.
     ///
     /// # Errors
-    /// The URL is not valid, has another scheme than `http` and `https`, no host, or a path other
-    /// than `/v1`; its host does not resolve; or TLS cannot be set up.
+    /// The URL is not valid, has another scheme than `http` and `https`, no host, a user name or
+    /// password, or a path other than `/v1`; its host does not resolve; or TLS cannot be set up.
     pub fn at(url: &str, trust: &Trust) -> Result<Self, ControlError> {
+        // What stands before an `@` may be a password, and is never printed.
+        if let Some((_, host)) = url.rsplit_once('@') {
+            return Err(ControlError::UserInfo(one_line(host)));
+        }
         let wrong = || ControlError::Url(url.to_owned());
         let base = Url::parse(url).map_err(|_| wrong())?;
         let secured = base.scheme() == "https";
@@ -143,11 +183,9 @@ impl Server {
         let host = base.host_str().filter(|_| bare).ok_or_else(wrong)?;
         let port = base.port_or_known_default().ok_or_else(wrong)?;
         let authority = format!("{host}:{port}");
-        let address = authority
-            .to_socket_addrs()
-            .ok()
-            .and_then(|mut addresses| addresses.next())
-            .ok_or_else(wrong)?;
+        let unknown = |source| ControlError::Host { host: host.to_owned(), source };
+        let mut addresses = authority.to_socket_addrs().map_err(unknown)?;
+        let address = addresses.next().ok_or_else(|| unknown(ErrorKind::NotFound.into()))?;
         let tls = secured.then(|| Tls::new(host, trust).map_err(ControlError::Tls)).transpose()?;
         Ok(Self { address, authority, tls, key: None })
     }
@@ -161,51 +199,69 @@ impl Server {
     ///
     /// # Errors
     /// No usable HTTP response within [`LIMIT`], a status other than success (2xx), or a body that
-    /// is not JSON.
+    /// is not JSON or has more than 1 MiB.
     pub fn get_json(&self, route: &str) -> Result<Value, ControlError> {
-        json(route, &self.get_text(route)?)
+        json(route, &self.ask(&mut Caller::new(self), "GET", route, Bounds::DOCUMENT)?)
     }
 
     /// Requests `route` from the server with GET and returns the response body as text.
     ///
     /// # Errors
-    /// No usable HTTP response within [`LIMIT`], or a status other than success (2xx).
+    /// No usable HTTP response within [`LIMIT`], a status other than success (2xx), or a body of more
+    /// than 16 MiB.
     pub fn get_text(&self, route: &str) -> Result<String, ControlError> {
-        self.ask(&mut Caller::new(self), "GET", route, LIMIT)
+        self.ask(&mut Caller::new(self), "GET", route, Bounds::PAGE)
+    }
+
+    /// Requests the server's list of models and returns the name of the first one; `None` where it
+    /// has none, or one that is longer than a name.
+    ///
+    /// # Errors
+    /// No usable HTTP response within [`LIMIT`], a status other than success (2xx), or a body that
+    /// is no list of models or has more than 4 MiB.
+    pub fn first_model(&self) -> Result<Option<String>, ControlError> {
+        const ROUTE: &str = "/v1/models";
+        let bounds = Bounds { time: LIMIT, bytes: LIST_MAX };
+        let list: ModelList =
+            json(ROUTE, &self.ask(&mut Caller::new(self), "GET", ROUTE, bounds)?)?;
+        let first = list.data.into_iter().next().and_then(|model| model.id);
+        Ok(first.filter(|id| is_name(id)))
     }
 
     /// Sends an empty POST to the server's `route` and returns the response as JSON, or `null`
     /// where it is not JSON.
     ///
     /// # Errors
-    /// No usable HTTP response within [`LIMIT`], or a status other than success (2xx).
+    /// No usable HTTP response within [`LIMIT`], a status other than success (2xx), or a body of more
+    /// than 1 MiB.
     pub fn post(&self, route: &str) -> Result<Value, ControlError> {
-        let text = self.ask(&mut Caller::new(self), "POST", route, LIMIT)?;
+        let text = self.ask(&mut Caller::new(self), "POST", route, Bounds::DOCUMENT)?;
         Ok(json(route, &text).unwrap_or_default())
     }
 
     /// True when the server gives any HTTP response to a GET of `route` within `limit`, or within
     /// [`LIMIT`] where that is shorter, whatever the response's status.
     pub fn answers(&self, route: &str, limit: Duration) -> bool {
-        let asked = self.ask(&mut Caller::new(self), "GET", route, limit.min(LIMIT));
+        let bounds = Bounds { time: limit.min(LIMIT), ..Bounds::PAGE };
+        let asked = self.ask(&mut Caller::new(self), "GET", route, bounds);
         // An error status is an answer too.
         !matches!(asked, Err(ControlError::Unreachable { .. }))
     }
 
-    /// Requests `route` with the HTTP method `method` over the HTTP client `caller`, within
-    /// `limit`, and returns the response body as text.
+    /// Requests `route` with the HTTP method `method` over the HTTP client `caller`, within `bounds`,
+    /// and returns the response body as text.
     ///
     /// # Errors
-    /// No usable HTTP response in time, or a status other than success (2xx).
+    /// No usable HTTP response in time, one that is too long, or a status other than success (2xx).
     pub(crate) fn ask(
         &self,
         caller: &mut Caller<'_>,
         method: &str,
         route: &str,
-        limit: Duration,
+        bounds: Bounds,
     ) -> Result<String, ControlError> {
         let head = self.head(method, route) + "Content-Length: 0\r\n\r\n";
-        self.exchange(caller, route, head.as_bytes(), limit)
+        self.exchange(caller, route, head.as_bytes(), bounds)
     }
 
     /// Sends the bytes of `request` and returns the response body as text, if its status is success.
@@ -214,17 +270,16 @@ impl Server {
         caller: &mut Caller<'_>,
         route: &str,
         request: &[u8],
-        limit: Duration,
+        bounds: Bounds,
     ) -> Result<String, ControlError> {
-        let unreachable = |error: CallError| ControlError::Unreachable {
-            url: self.url(route),
-            message: error.to_string(),
+        let failed = |error: CallError| match error {
+            CallError::TooLong(bytes) => ControlError::TooLong { route: route.to_owned(), bytes },
+            error => ControlError::Unreachable { url: self.url(route), message: error.to_string() },
         };
-        let reply = caller.ask(request, limit).map_err(unreachable)?;
-        let body = String::from_utf8_lossy(&reply.body).into_owned();
+        let reply = caller.ask(request, bounds).map_err(failed)?;
+        let body = text_of(reply.body);
         if !(200..300).contains(&reply.status) {
-            // An error page may be long; its beginning suffices for a message.
-            let body = body.chars().take(300).collect();
+            let body = beginning(&body);
             return Err(ControlError::Status {
                 route: route.to_owned(),
                 status: reply.status,
@@ -238,7 +293,8 @@ impl Server {
     /// `null` where it is not JSON.
     ///
     /// # Errors
-    /// No usable HTTP response within [`LIMIT`], or a status other than success (2xx).
+    /// No usable HTTP response within [`LIMIT`], a status other than success (2xx), or a body of more
+    /// than 1 MiB.
     pub(crate) fn post_json(&self, route: &str, body: &Value) -> Result<Value, ControlError> {
         let body = body.to_string();
         let head = self.head("POST", route);
@@ -246,7 +302,8 @@ impl Server {
         let request = format!(
             "{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         );
-        let text = self.exchange(&mut Caller::new(self), route, request.as_bytes(), LIMIT)?;
+        let bounds = Bounds::DOCUMENT;
+        let text = self.exchange(&mut Caller::new(self), route, request.as_bytes(), bounds)?;
         Ok(json(route, &text).unwrap_or_default())
     }
 
@@ -265,18 +322,51 @@ impl Server {
     }
 }
 
-fn json(route: &str, text: &str) -> Result<Value, ControlError> {
+fn json<T: DeserializeOwned>(route: &str, text: &str) -> Result<T, ControlError> {
     serde_json::from_str(text)
         .map_err(|source| ControlError::Json { route: route.to_owned(), source })
+}
+
+/// List of a server's models, of which only names are read.
+#[derive(Deserialize)]
+struct ModelList {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: Option<String>,
+}
+
+/// True where requests can be sent with the model's name `id`, which a server reports.
+pub(crate) fn is_name(id: &str) -> bool {
+    id.len() <= NAME_MAX
+}
+
+/// Converts the body of a response to text, without a copy where it is UTF-8.
+fn text_of(body: Vec<u8>) -> String {
+    String::from_utf8(body)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// Returns the beginning of an error response's body for a message: the page may be long, and may
+/// hold anything.
+pub(crate) fn beginning(body: &str) -> String {
+    one_line(&body.chars().take(MESSAGE_MAX).collect::<String>())
 }
 
 /// Reads a page in Prometheus text format and returns the metrics in `wanted` (a map from the
 /// suite's metric names to the engine's) by the suite's names, each summed over all label sets.
 /// Metrics that the page lacks are left out.
 pub fn read_metrics(page: &str, wanted: &BTreeMap<String, String>) -> BTreeMap<String, f64> {
+    // Only names that are wanted are kept: a page may hold any number of others.
+    let names: BTreeSet<&str> = wanted.values().map(String::as_str).collect();
     let mut sums: BTreeMap<&str, f64> = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap_or("");
+        if !names.contains(name) {
+            continue;
+        }
         // Label values may contain spaces and braces; the value follows the last brace.
         let rest = line.rsplit_once('}').map_or(&line[name.len()..], |(_, rest)| rest);
         // A timestamp may follow the value.
@@ -298,6 +388,22 @@ const SHORTEST: Duration = Duration::from_millis(1);
 /// First bytes of the TLS alert that a server sends when it expected TLS.
 const ALERT: [u8; 2] = [0x15, 0x03];
 
+/// Bounds of a blocking HTTP call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Time within which the whole response must have arrived.
+    pub time: Duration,
+    /// Largest length of the response's body, in bytes.
+    pub bytes: usize,
+}
+
+impl Bounds {
+    /// Bounds of a JSON document.
+    pub const DOCUMENT: Self = Self { time: LIMIT, bytes: DOCUMENT_MAX };
+    /// Bounds of a page of text, such as metrics.
+    pub const PAGE: Self = Self { time: LIMIT, bytes: PAGE_MAX };
+}
+
 /// Response to a blocking HTTP call.
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -315,6 +421,8 @@ pub(crate) enum CallError {
     Io(#[from] io::Error),
     #[error("no answer within {} s", .0.as_secs_f64())]
     TooLate(Duration),
+    #[error("the answer has more than {0} bytes")]
+    TooLong(usize),
     #[error(transparent)]
     Http(#[from] HttpError),
     #[error("the server expects TLS on this port\nhint: try an address with `https://`")]
@@ -333,40 +441,40 @@ impl<'a> Caller<'a> {
         Self { server, wire: None }
     }
 
-    /// Sends the bytes of the request `question` and waits for the response, for at most `limit` in
-    /// all. Where a kept connection fails other than by a timeout, the request is sent once more on
-    /// a new one.
+    /// Sends the bytes of the request `question` and waits for the response, within `bounds` in all.
+    /// Where a kept connection fails other than by a timeout, the request is sent once more on a new
+    /// one.
     ///
     /// # Errors
     /// The server cannot be reached, ends the connection, expects TLS, does not respond within the
-    /// limit, or responds with something other than valid HTTP.
-    pub fn ask(&mut self, question: &[u8], limit: Duration) -> Result<Reply, CallError> {
-        let deadline = Instant::now() + limit;
+    /// bounds, or responds with something other than valid HTTP.
+    pub fn ask(&mut self, question: &[u8], bounds: Bounds) -> Result<Reply, CallError> {
+        let bound = (Instant::now() + bounds.time, bounds.bytes);
         let asked = match self.wire.take() {
-            Some(kept) => self.exchange(kept, question, deadline).or_else(|error| match error {
+            Some(kept) => self.exchange(kept, question, bound).or_else(|error| match error {
                 // A server may close a kept connection at any time. A timeout is not retried,
                 // because the time is used up.
-                CallError::Io(error) if !is_timeout(&error) => self.ask_afresh(question, deadline),
+                CallError::Io(error) if !is_timeout(&error) => self.ask_afresh(question, bound),
                 other => Err(other),
             }),
-            None => self.ask_afresh(question, deadline),
+            None => self.ask_afresh(question, bound),
         };
         asked.map_err(|error| match error {
-            CallError::Io(error) if is_timeout(&error) => CallError::TooLate(limit),
+            CallError::Io(error) if is_timeout(&error) => CallError::TooLate(bounds.time),
             other => other,
         })
     }
 
-    fn ask_afresh(&mut self, question: &[u8], deadline: Instant) -> Result<Reply, CallError> {
-        let wire = connect(self.server, deadline)?;
-        self.exchange(wire, question, deadline)
+    fn ask_afresh(&mut self, question: &[u8], bound: (Instant, usize)) -> Result<Reply, CallError> {
+        let wire = connect(self.server, bound.0)?;
+        self.exchange(wire, question, bound)
     }
 
     fn exchange(
         &mut self,
         mut wire: Box<dyn Channel>,
         question: &[u8],
-        deadline: Instant,
+        (deadline, bytes_max): (Instant, usize),
     ) -> Result<Reply, CallError> {
         wire.write_all(question)?;
         let mut decoder = ResponseDecoder::default();
@@ -394,6 +502,9 @@ impl<'a> Caller<'a> {
             }
             first_byte_ns.get_or_insert(now_ns);
             decoder.feed(&buffer[..count], &mut |_, run| body.extend_from_slice(run))?;
+            if body.len() > bytes_max {
+                return Err(CallError::TooLong(bytes_max));
+            }
         }
         let (Some(head), Some(first_byte_ns)) = (decoder.head(), first_byte_ns) else {
             return Err(io::Error::from(ErrorKind::UnexpectedEof).into());
@@ -447,6 +558,11 @@ mod tests {
         }
         let server = at("http://127.0.0.1:8000").unwrap();
         assert_eq!(server.url("/metrics"), "http://127.0.0.1:8000/metrics");
+        for url in ["http://ada:s3cret@127.0.0.1:1", "ada:s3cret@h", "http://s3cret@h:x"] {
+            let error = at(url).unwrap_err();
+            assert!(matches!(error, ControlError::UserInfo(_)), "{url}");
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+        }
     }
 
     #[test]

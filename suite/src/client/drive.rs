@@ -45,7 +45,8 @@ const WAIT_MAX_MS: u8 = 50;
 ///
 /// # Errors
 /// A limit on open files or local ports is too low, a system call that the client needs fails, or
-/// the stop flag of `orders` was set. A failed request is not an error but a sample.
+/// the stop flag of `orders` was set before the first request was sent; later, it ends the run. A
+/// failed request is not an error but a sample.
 pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven, DriveError> {
     orders.prepare()?;
     let (slots, surely) = orders.connections_needed();
@@ -76,6 +77,7 @@ pub fn drive(orders: &Orders<'_>, observer: &mut dyn Observer) -> Result<Driven,
         polled_ns: 0,
         busy: 0,
         hung: false,
+        interrupted: false,
     };
     driver.open_ahead(ahead)?;
     driver.run()?;
@@ -105,9 +107,9 @@ struct Driver<'a> {
     /// no such request, 0 where the time must be determined again. Nanoseconds of the monotonic
     /// clock.
     due_ns: u64,
-    /// Time of the latest sign of progress, in nanoseconds of the monotonic clock: the run's start,
-    /// a response head or event from the server, the end of a request, or the first send after an
-    /// idle period.
+    /// Time of the latest progress, in nanoseconds of the monotonic clock: the run's start, a
+    /// response head or token from the server, the end of a request, or the first send after an idle
+    /// period. Comments and other events that only keep a connection alive are none.
     progress_ns: u64,
     /// Lower bound of the arrival time of data that is read now, in nanoseconds of the monotonic
     /// clock.
@@ -115,6 +117,7 @@ struct Driver<'a> {
     /// Number of requests in flight on the loop's connections.
     busy: usize,
     hung: bool,
+    interrupted: bool,
 }
 
 impl Driver<'_> {
@@ -125,7 +128,9 @@ impl Driver<'_> {
         let mut events = vec![EpollEvent::empty(); 256];
         let mut last_ns = monotonic_ns();
         while self.opened < ahead || opening > 0 {
-            self.stop_if_interrupted()?;
+            if self.is_stopped() {
+                return Err(DriveError::Interrupted);
+            }
             while opening < OPENING_MAX && self.opened < ahead {
                 opening += usize::from(self.open(self.opened)?);
                 self.opened += 1;
@@ -201,7 +206,6 @@ impl Driver<'_> {
             }
             if woken_ns - sweep_ns >= SWEEP_NS {
                 sweep_ns = woken_ns;
-                self.stop_if_interrupted()?;
                 self.sweep(woken_ns);
                 self.observer.stands(&self.tally);
             }
@@ -231,11 +235,8 @@ impl Driver<'_> {
         }
     }
 
-    fn stop_if_interrupted(&self) -> Result<(), DriveError> {
-        if self.orders.stop.load(Ordering::Relaxed) {
-            return Err(DriveError::Interrupted);
-        }
-        Ok(())
+    fn is_stopped(&self) -> bool {
+        self.orders.stop.load(Ordering::Relaxed)
     }
 
     /// Sends due requests on free connections. Returns the longest time that the loop may then
@@ -318,9 +319,10 @@ impl Driver<'_> {
 
     fn send(&mut self, due: Due, slot: usize) -> Result<(), DriveError> {
         let sample = self.sample(due, self.connections[slot].freed_ns);
+        let asked = self.orders.payloads[due.index].output_tokens;
         self.connections[slot].request = Some(InFlight {
             index: due.index,
-            stream: Stream::new(sample, self.orders.dialect),
+            stream: Stream::new(sample, self.orders.dialect, asked),
             written: 0,
             reopened: false,
             closing_since_ns: None,
@@ -412,7 +414,7 @@ impl Driver<'_> {
         let user_ns = read.moment.user_ns;
         self.load.read(read.kernel_to_user_ns, brought.chunks);
         self.tally.tokens += brought.tokens;
-        if brought.events > 0 || brought.head {
+        if brought.chunks > 0 || brought.head {
             self.progress_ns = user_ns;
         }
         match standing {
@@ -483,8 +485,9 @@ impl Driver<'_> {
         }
     }
 
-    /// Checks conditions that no event signals, such as bodies that never end and a silent server,
-    /// and updates the clocks' offset, the load of the client and the progress.
+    /// Checks conditions that no event signals, such as bodies that never end, a server without
+    /// progress and the stop flag, and updates the clocks' offset, the load of the client and the
+    /// tally.
     fn sweep(&mut self, now_ns: u64) {
         self.stamper.relate_clocks();
         self.load.slice(now_ns);
@@ -498,19 +501,24 @@ impl Driver<'_> {
                 self.finish(slot, false);
             }
         }
-        if now_ns.saturating_sub(self.progress_ns) > self.orders.no_progress_ns && self.busy > 0 {
-            self.give_up();
+        if self.is_stopped() {
+            self.interrupted = true;
+            self.give_up(FailureKind::Interrupted, "the run was stopped");
+        } else if now_ns.saturating_sub(self.progress_ns) > self.orders.no_progress_ns
+            && self.busy > 0
+        {
+            self.hung = true;
+            let limit_s = self.orders.no_progress_ns / 1_000_000_000;
+            let message = format!("no progress on any connection for {limit_s} s");
+            self.give_up(FailureKind::Stall, &message);
         }
     }
 
-    /// Ends a run whose server sent no event for too long: requests in flight and unsent requests
-    /// fail.
-    fn give_up(&mut self) {
-        self.hung = true;
-        let limit_s = self.orders.no_progress_ns / 1_000_000_000;
-        let message = format!("no event on any connection for {limit_s} s");
+    /// Ends the run early: requests in flight fail with `kind` and `message`, and those that were not
+    /// sent fail too.
+    fn give_up(&mut self, kind: FailureKind, message: &str) {
         for slot in 0..self.connections.len() {
-            self.fail(slot, FailureKind::Stall, &message);
+            self.fail(slot, kind, message);
         }
         let now_ns = monotonic_ns();
         for index in self.schedule.give_up() {
@@ -524,9 +532,9 @@ impl Driver<'_> {
     }
 
     fn into_result(self) -> Driven {
-        let samples = self.samples.into_iter().flatten().collect();
-        let elapsed_ns = self.tally.elapsed_ns;
-        Driven { samples, start_ns: self.start_ns, elapsed_ns, load: self.load, hung: self.hung }
+        let Self { samples, tally, start_ns, load, hung, interrupted, .. } = self;
+        let samples = samples.into_iter().flatten().collect();
+        Driven { samples, start_ns, elapsed_ns: tally.elapsed_ns, load, hung, interrupted }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Decoder of HTTP/1.1 responses (RFC 9112), independent of how the bytes are split: head, then a
 //! body that is chunked, counted, or ends with the connection. It does not interpret the content.
 
+#[cfg(test)]
+mod differential;
+
 /// Longest accepted response head, in bytes.
 const HEAD_MAX: usize = 64 << 10;
 /// Longest accepted chunk-size line (with extensions) or trailer line, in bytes.
@@ -161,7 +164,9 @@ impl ResponseDecoder {
             self.line.extend_from_slice(&bytes[..end]);
             &self.line
         };
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        // RFC 9112, 2.2: only a head may be read with a bare LF.
+        let line =
+            line.strip_suffix(b"\r").ok_or(HttpError::Chunk("a line does not end in CRLF"))?;
         self.state = match self.state {
             State::ChunkEnd if line.is_empty() => State::ChunkSize,
             State::ChunkEnd => return Err(HttpError::Chunk("data runs on past its length")),
@@ -206,9 +211,10 @@ fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), Htt
             "transfer-encoding" if value.ends_with("chunked") => state = State::ChunkSize,
             // RFC 9112, 6.3: chunked encoding takes precedence over a content length.
             "content-length" if !matches!(state, State::ChunkSize) => {
-                let length = value.parse().map_err(|_| {
-                    HttpError::Head(format!("`Content-Length: {value}` is not a number"))
-                })?;
+                let length = content_length(&value)?;
+                if matches!(state, State::Counted(former) if former != length) {
+                    return Err(HttpError::Head("two different `Content-Length`".to_owned()));
+                }
                 state = State::Counted(length);
             }
             _ => {}
@@ -223,6 +229,20 @@ fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), Htt
         head.keep_alive = false;
     }
     Ok((head, state))
+}
+
+/// Reads a content length; a list of equal ones counts as one (RFC 9112, 6.3).
+fn content_length(value: &str) -> Result<u64, HttpError> {
+    let is_number = |part: &&str| part.bytes().all(|byte| byte.is_ascii_digit());
+    let lengths = value.split(',').map(str::trim).map(|part| {
+        let length = Some(part).filter(is_number).and_then(|part| part.parse().ok());
+        length.ok_or_else(|| HttpError::Head(format!("`Content-Length: {value}` is not a number")))
+    });
+    let lengths = lengths.collect::<Result<Vec<u64>, _>>()?;
+    match lengths[..] {
+        [first, ref rest @ ..] if rest.iter().all(|length| *length == first) => Ok(first),
+        _ => Err(HttpError::Head(format!("`Content-Length: {value}` is two lengths"))),
+    }
 }
 
 /// Returns the first 160 bytes of unexpected data from the server as quoted text, for an error

@@ -37,8 +37,8 @@ pub struct Orders<'a> {
     pub arrival: &'a Arrival,
     /// Handling of connections: kept open for further requests, or one for each request.
     pub connections: Connections,
-    /// Time without any event while requests are in flight, in nanoseconds, after which the run is
-    /// given up.
+    /// Time without progress while requests are in flight, in nanoseconds, after which the run is
+    /// given up. Progress is a response that begins, a token, or the end of a request.
     pub no_progress_ns: u64,
     /// Flag that stops the run once another thread or a signal handler has set it.
     pub stop: &'a AtomicBool,
@@ -75,12 +75,22 @@ pub struct Driven {
     pub elapsed_ns: u64,
     /// Load of the client's own event loop during the run.
     pub load: ClientLoad,
-    /// True when no event came for longer than the limit while requests were in flight, and the run
-    /// was given up.
+    /// True when no request made progress for longer than the limit while some were in flight, and
+    /// the run was given up.
     pub hung: bool,
+    /// True when the stop flag ended the run: requests in flight, and those not sent, have failed.
+    pub interrupted: bool,
 }
 
 impl Driven {
+    /// Returns the result of a run that was not interrupted.
+    ///
+    /// # Errors
+    /// The stop flag ended the run.
+    pub fn whole(self) -> Result<Self, DriveError> {
+        if self.interrupted { Err(DriveError::Interrupted) } else { Ok(self) }
+    }
+
     /// Returns the total number of output tokens that the server's usage reports for the successful
     /// requests.
     pub fn output_tokens(&self) -> u64 {

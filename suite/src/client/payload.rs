@@ -31,6 +31,8 @@ pub struct Payload {
     /// Index of the request that must end before this one is sent, such as an earlier turn; `None`
     /// if there is none.
     pub after: Option<usize>,
+    /// Number of output tokens that the request asks for at most.
+    pub output_tokens: u64,
 }
 
 /// Sampling fields that OpenAI's routes take at the top level and SGLang's native route within
@@ -88,6 +90,7 @@ pub fn payload(
         bytes: [head(endpoint, dialect, body.len()).as_bytes(), body.as_bytes()].concat(),
         send_us: entry.send_us,
         after: entry.after.and_then(|before| usize::try_from(before).ok()),
+        output_tokens: entry.output_tokens,
     }
 }
 

@@ -12,7 +12,7 @@ use schema::probe::{FirstAnswer, Probe, SCHEMA};
 use schema::run::{ModelFacts, ServerFacts};
 use serde_json::{Map, Value, json};
 
-use super::control::{CallError, Caller, ControlError, Server, read_metrics};
+use super::control::{Bounds, CallError, Caller, ControlError, Server, beginning, read_metrics};
 use super::payload::body;
 
 /// Facts that a server reports about itself, as they are printed, and the page size of its prefix
@@ -71,8 +71,7 @@ fn version(server: &Server, told: &ReportedAt) -> Option<String> {
 /// Requests `/v1/models` from the server and returns the name of the first model in the list;
 /// `None` if the list is empty or the server does not respond.
 pub fn served_model(server: &Server) -> Option<String> {
-    let list = server.get_json("/v1/models").ok()?;
-    Some(list["data"][0]["id"].as_str()?.to_owned())
+    server.first_model().ok()?
 }
 
 /// Routes on which OpenAI-compatible servers generate text, in the order in which they are tried: the
@@ -364,14 +363,15 @@ pub fn first_answer(
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        let asked = Caller::new(server).ask(&bytes, left.max(PAUSE));
+        let bounds = Bounds { time: left.max(PAUSE), ..Bounds::DOCUMENT };
+        let asked = Caller::new(server).ask(&bytes, bounds);
         let last = match asked.map(|reply| (reply.status, reply)) {
             Ok((200, reply)) => return Ok(FirstAnswer { first_byte_ns: reply.first_byte_ns }),
             Ok((LOADING, reply)) => words(&reply.body),
             Ok((status, reply)) => {
                 bail!("`{}` answered {status}: {}", request.route, words(&reply.body));
             }
-            Err(CallError::Http(error)) => return Err(error.into()),
+            Err(error @ (CallError::Http(_) | CallError::TooLong(_))) => return Err(error.into()),
             // A refused connection is normal while the server starts.
             Err(error) => error.to_string(),
         };
@@ -384,7 +384,7 @@ pub fn first_answer(
 }
 
 fn words(body: &[u8]) -> String {
-    String::from_utf8_lossy(body).trim().to_owned()
+    beginning(String::from_utf8_lossy(body).trim())
 }
 
 /// Builds the HTTP request for one token after a short prompt. It names no model: a server with one

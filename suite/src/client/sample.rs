@@ -5,6 +5,9 @@ use std::fmt;
 
 use super::delta::Usage;
 
+/// Longest message of a failed request, in characters.
+const MESSAGE_MAX: usize = 400;
+
 /// Time at which bytes arrived, and time at which this program had read them, in nanoseconds of the
 /// monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,9 +168,13 @@ pub enum FailureKind {
     /// The response's body is not a stream of events, or one of its events is too long or not of
     /// the API format.
     BadEvent,
-    /// No event arrived on any connection for longer than the limit, so the request in flight was
-    /// given up.
+    /// The answer goes on beyond what the request asks for, in tokens or in bytes, or claims counts
+    /// that no answer has.
+    TooLong,
+    /// No request made progress for longer than the limit, so those in flight were given up.
     Stall,
+    /// The run was stopped while the request was in flight.
+    Interrupted,
     /// The run was given up before the request was sent.
     NotSent,
 }
@@ -183,7 +190,9 @@ impl fmt::Display for FailureKind {
             Self::NoTokens => "no-tokens",
             Self::BadHttp => "bad-http",
             Self::BadEvent => "bad-event",
+            Self::TooLong => "too-long",
             Self::Stall => "stall",
+            Self::Interrupted => "interrupted",
             Self::NotSent => "not-sent",
         })
     }
@@ -191,8 +200,16 @@ impl fmt::Display for FailureKind {
 
 impl Sample {
     /// Records the request's failure, unless there is one already: the first failure is the cause.
+    /// Of a long message, which may be the server's, the beginning is kept.
     pub fn fail(&mut self, kind: FailureKind, message: impl Into<String>) {
-        self.failure.get_or_insert_with(|| RequestFailure { kind, message: message.into() });
+        self.failure.get_or_insert_with(|| {
+            let mut message: String = message.into();
+            if let Some((end, _)) = message.char_indices().nth(MESSAGE_MAX) {
+                message.truncate(end);
+                message.push('…');
+            }
+            RequestFailure { kind, message }
+        });
     }
 
     /// Returns the delay that the client itself caused, in nanoseconds: from the scheduled send,
@@ -237,6 +254,12 @@ impl Sample {
         self.chunks.shrink_to_fit();
         self.ids.shrink_to_fit();
         self.text.shrink_to_fit();
+    }
+
+    /// True when the run ended before the request did, or before it was sent.
+    pub fn is_given_up(&self) -> bool {
+        let kind = self.failure.as_ref().map(|failure| failure.kind);
+        matches!(kind, Some(FailureKind::Interrupted | FailureKind::NotSent))
     }
 
     /// True when the request did not fail, which means that it was answered completely.

@@ -42,7 +42,7 @@ impl Schedule {
         let mut timed = Vec::new();
         let mut held: BTreeMap<usize, Vec<(u64, usize)>> = BTreeMap::new();
         for (index, payload) in payloads.iter().enumerate() {
-            let entry = (payload.send_us * 1000, index);
+            let entry = (payload.send_us.saturating_mul(1000), index);
             match payload.after {
                 Some(before) => held.entry(before).or_default().push(entry),
                 None => timed.push(entry),
@@ -57,7 +57,8 @@ impl Schedule {
     /// precedes other requests.
     pub fn next(&self, now_ns: u64) -> Option<Due> {
         let released = self.released.peek().map(|Reverse((at_ns, index))| (*at_ns, *index));
-        let timed = self.timed.front().map(|(ns, index)| (self.start_ns + ns, *index));
+        let timed = self.timed.front();
+        let timed = timed.map(|(ns, index)| (self.start_ns.saturating_add(*ns), *index));
         // A due turn of a running conversation precedes a timed request that is due earlier.
         let due = released.filter(|(at_ns, _)| *at_ns <= now_ns);
         let next = due.or_else(|| released.into_iter().chain(timed).min())?;
@@ -77,7 +78,7 @@ impl Schedule {
     /// for it become due after their think time.
     pub fn ended(&mut self, index: usize, now_ns: u64) {
         for (wait_ns, index) in self.held.remove(&index).unwrap_or_default() {
-            self.released.push(Reverse((now_ns + wait_ns, index)));
+            self.released.push(Reverse((now_ns.saturating_add(wait_ns), index)));
         }
     }
 
@@ -143,6 +144,7 @@ mod tests {
             bytes: vec![],
             send_us: *send_us,
             after: *after,
+            output_tokens: 1,
         };
         let mut schedule = Schedule::new(&entries.iter().map(payload).collect::<Vec<_>>());
         schedule.start_ns = 1_000_000;

@@ -11,21 +11,59 @@ use super::sse::SseParser;
 
 /// Number of bytes kept of a response body that is not an event stream, for the error message.
 const DOCUMENT_MAX: usize = 16 << 10;
+/// Number of tokens that an answer may hold or claim beyond twice as many as were asked for, before
+/// its request fails: a server that counts a few wrong is measured, and a finding says so.
+const TOKENS_SPARE: u64 = 64;
+/// Bytes of an answer besides those of its tokens: events that repeat the whole answer, or say
+/// anything else.
+const BYTES_SPARE: u64 = 4 << 20;
+/// Bytes of an answer for each of its tokens. A chunk with twenty log-probabilities takes half.
+const BYTES_PER_TOKEN: u64 = 4 << 10;
+/// Bytes that a token takes in each later event of an API format whose events repeat the answer so
+/// far: its text and its id.
+const BYTES_REPEATED: u64 = 32;
+/// Largest number of prompt tokens that a usage may claim: sums over all requests fit 64 bits.
+const PROMPT_MAX: u64 = 1 << 40;
+/// Longest part of a finish reason that is kept, in characters.
+const REASON_MAX: usize = 64;
+
+/// Limits of one answer, so that a stream without end ends its request.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Number of tokens that the request asks for.
+    asked: u64,
+    /// Largest number of tokens that the answer may hold or claim.
+    tokens: u64,
+    /// Largest size of the response in bytes, with its framing.
+    bytes: u64,
+}
+
+impl Limits {
+    /// Returns the limits of an answer in the API format `dialect` of which `asked` tokens are asked
+    /// for.
+    fn of(asked: u64, dialect: ApiFormat) -> Self {
+        let tokens = asked.saturating_mul(2).saturating_add(TOKENS_SPARE);
+        let repeated = if dialect == ApiFormat::Generate { BYTES_REPEATED } else { 0 };
+        let each = tokens.saturating_mul(repeated).saturating_add(BYTES_PER_TOKEN);
+        Self { asked, tokens, bytes: tokens.saturating_mul(each).saturating_add(BYTES_SPARE) }
+    }
+}
 
 /// Streamed answer of one request, from the send until its end.
 #[derive(Debug)]
 pub struct Stream {
     /// Sample of the answer's request, filled so far.
     pub sample: Sample,
+    limits: Limits,
+    /// Number of bytes of the response so far, with its framing.
+    bytes: u64,
     decoder: ResponseDecoder,
     reader: EventReader,
 }
 
-/// Numbers of events, chunks and tokens that one read from a connection brought.
+/// Numbers of chunks and tokens that one read from a connection brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Brought {
-    /// Number of server-sent events with data in the read, of any kind.
-    pub events: u32,
     /// Number of chunks with a token in the read.
     pub chunks: u32,
     /// Number of tokens in the read's chunks, by the server's count or as one for each chunk.
@@ -52,11 +90,12 @@ pub enum Standing {
 }
 
 impl Stream {
-    /// Creates the state of an answer in the API format `dialect`, of which nothing has arrived;
-    /// results go into `sample`.
-    pub fn new(sample: Sample, dialect: ApiFormat) -> Self {
+    /// Creates the state of an answer in the API format `dialect`, of which nothing has arrived and
+    /// `asked` tokens are asked for; results go into `sample`.
+    pub fn new(sample: Sample, dialect: ApiFormat, asked: u64) -> Self {
         let reader = EventReader { dialect: Reader::of(dialect), ..EventReader::default() };
-        Self { sample, decoder: ResponseDecoder::default(), reader }
+        let limits = Limits::of(asked, dialect);
+        Self { sample, limits, bytes: 0, decoder: ResponseDecoder::default(), reader }
     }
 
     /// True before the first byte of the response has arrived.
@@ -83,7 +122,32 @@ impl Stream {
             sample.fail(FailureKind::BadHttp, error.to_string());
             return (Standing::Ended { reusable: false }, brought);
         }
+        self.bytes += bytes.len() as u64;
+        if let Some(excess) = self.excess() {
+            // A document instead of a stream fails by its status and its beginning.
+            if self.decoder.head().is_some_and(|head| head.status != 200 || head.json) {
+                self.conclude();
+            }
+            self.sample.fail(FailureKind::TooLong, excess);
+            return (Standing::Ended { reusable: false }, brought);
+        }
         (self.standing(), brought)
+    }
+
+    /// Returns in words which of its limits the answer exceeds, or `None`.
+    fn excess(&self) -> Option<String> {
+        let Limits { asked, tokens, bytes } = self.limits;
+        if self.bytes > bytes {
+            return Some(format!("an answer of {asked} tokens goes on after {bytes} bytes"));
+        }
+        let usage = self.sample.usage.unwrap_or_default();
+        let held = self.sample.chunks.len().max(self.sample.ids.len()) as u64;
+        let found = held.max(usage.completion_tokens);
+        if found > tokens {
+            return Some(format!("{asked} tokens were asked for, and the answer has {found}"));
+        }
+        let prompt = usage.prompt_tokens.max(usage.cached_tokens.unwrap_or(0));
+        (prompt > PROMPT_MAX).then(|| format!("the usage claims {prompt} prompt tokens"))
     }
 
     fn standing(&mut self) -> Standing {
@@ -224,7 +288,6 @@ impl EventReader {
 
     fn event(&mut self, data: &[u8], at: Moment, sample: &mut Sample) {
         self.events += 1;
-        self.brought.events += 1;
         let so_far = SoFar { text: &sample.text, tokens: self.counted.unwrap_or(0) };
         match self.dialect.read(data, so_far) {
             Ok(Event::Done) => self.done = true,
@@ -282,7 +345,7 @@ impl EventReader {
         chunk.words().for_each(|text| sample.text.push_str(text));
         sample.ids.extend(chunk.ids.into_iter().flatten());
         if let Some(reason) = chunk.finish_reason {
-            sample.finish_reason = Some(reason.into_owned());
+            sample.finish_reason = Some(reason.chars().take(REASON_MAX).collect());
         }
         sample.usage = chunk.usage.or(sample.usage);
     }
@@ -295,7 +358,7 @@ mod tests {
     /// Returns the error bounds of the chunks of a read that brought `chunks` of them at 100 ns,
     /// where the socket had nothing at 10 ns.
     fn bounds(chunks: usize, stamped: bool) -> Vec<u64> {
-        let mut stream = Stream::new(Sample::default(), ApiFormat::Completions);
+        let mut stream = Stream::new(Sample::default(), ApiFormat::Completions, 3);
         let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
         stream.take(head, Moment::at(5));
         let event = "data: {\"choices\":[{\"index\":0,\"text\":\" t\"}]}\n\n".repeat(chunks);
@@ -309,5 +372,65 @@ mod tests {
         assert_eq!(bounds(1, true), [0]);
         assert_eq!(bounds(3, true), [90, 90, 0]);
         assert_eq!(bounds(2, false), [90, 90]);
+    }
+
+    /// Returns the failure of an answer of one token in `dialect` of which `piece` comes again and
+    /// again, and the number of bytes after which it failed.
+    fn endless(head: &str, piece: &str, dialect: ApiFormat) -> (Option<FailureKind>, u64) {
+        let mut stream = Stream::new(Sample::default(), dialect, 1);
+        let head = format!("HTTP/1.1 {head}\r\nTransfer-Encoding: chunked\r\n\r\n");
+        stream.take(head.as_bytes(), Moment::at(0));
+        let chunk = format!("{:x}\r\n{piece}\r\n", piece.len());
+        for _ in 0..1 << 20 {
+            if let (Standing::Ended { reusable: false }, _) =
+                stream.take(chunk.as_bytes(), Moment::at(1))
+            {
+                break;
+            }
+        }
+        (stream.sample.failure.map(|failure| failure.kind), stream.bytes)
+    }
+
+    #[test]
+    fn a_stream_without_end_fails_by_its_tokens_or_its_bytes() {
+        let token = "data: {\"choices\":[{\"index\":0,\"text\":\"t\"}]}\n\n";
+        let empty = format!("data: {{\"choices\":[],\"x\":\"{}\"}}\n\n", "x".repeat(1 << 16));
+        let comment = format!(": {}\n\n", "p".repeat(1 << 16));
+        let unnamed = "x".repeat(1 << 16);
+        let ids = "data: {\"text\":\"\",\"output_ids\":[1],\"meta_info\":{}}\n\n";
+        let too_long = Some(FailureKind::TooLong);
+        for (head, piece, dialect, kind) in [
+            ("200 OK", token, ApiFormat::Completions, too_long),
+            ("200 OK", empty.as_str(), ApiFormat::Chat, too_long),
+            ("200 OK", comment.as_str(), ApiFormat::Responses, too_long),
+            ("200 OK", ids, ApiFormat::Generate, too_long),
+            ("503 Busy", unnamed.as_str(), ApiFormat::Completions, Some(FailureKind::Http(503))),
+            (
+                "200 OK\r\nContent-Type: application/json",
+                unnamed.as_str(),
+                ApiFormat::Completions,
+                Some(FailureKind::BadEvent),
+            ),
+        ] {
+            let (found, bytes) = endless(head, piece, dialect);
+            assert_eq!(found, kind, "{head} {dialect:?}");
+            let most = Limits::of(1, dialect).bytes + (1 << 17);
+            assert!(bytes <= most, "{bytes} bytes were read of {head} {dialect:?}");
+        }
+    }
+
+    #[test]
+    fn a_count_that_no_answer_has_fails_its_request() {
+        for usage in [
+            r#"{"prompt_tokens":1,"completion_tokens":1000000000000}"#,
+            r#"{"prompt_tokens":18446744073709551615,"completion_tokens":1}"#,
+        ] {
+            let mut stream = Stream::new(Sample::default(), ApiFormat::Completions, 1);
+            let body = format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\n");
+            stream.take(b"HTTP/1.1 200 OK\r\n\r\n", Moment::at(0));
+            stream.take(body.as_bytes(), Moment::at(1));
+            let kind = stream.sample.failure.map(|failure| failure.kind);
+            assert_eq!(kind, Some(FailureKind::TooLong), "{usage}");
+        }
     }
 }

@@ -88,7 +88,8 @@ pub struct AlternateFlags {
     /// Seed of the order within pairs.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Give a slice up if requests are in flight and no event arrives for so many seconds.
+    /// Give a slice up if requests are in flight and no response begins, and no token arrives, for so
+    /// many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
     /// Slices of an earlier start of the same two variants; may be given several times. With one or
@@ -154,7 +155,8 @@ pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     files::json(&out, &found)?;
     starts.push(found.clone());
     let text = if flags.earlier.is_empty() { of_pairs(&found) } else { over_starts(&starts) };
-    println!("{text}{}slices         {}", summary(&found), out.display());
+    let text = format!("{text}{}slices         {}\n", summary(&found), out.display());
+    files::print_summary(&out, &text);
     let failed = found.slices.iter().any(|slice| slice.requests_failed > 0);
     Ok(if failed { Exit::Worse } else { Exit::Well })
 }

@@ -9,6 +9,7 @@ use clap::Args;
 use reports::{Reading, Unread};
 use schema::exit::Exit;
 use schema::run::{Check, Level, RunRecord};
+use schema::untrusted;
 use serde::Serialize;
 
 /// Check published results of other tools for contradictions.
@@ -71,9 +72,10 @@ struct Judged {
 pub fn execute(flags: &AuditFlags) -> anyhow::Result<Exit> {
     let audited = flags.files.iter().map(|file| read(file)).collect::<anyhow::Result<Vec<_>>>()?;
     let text = if flags.json {
-        serde_json::to_string_pretty(&audited)? + "\n"
+        untrusted::json(&serde_json::to_string_pretty(&audited)?) + "\n"
     } else {
-        audited.iter().flat_map(lines).chain([summary(&audited)]).collect()
+        let text: String = audited.iter().flat_map(lines).chain([summary(&audited)]).collect();
+        untrusted::lines(&text)
     };
     match std::io::stdout().write_all(text.as_bytes()) {
         // A closed pipe is no failure: a reader such as `head` has all the lines it wants.

@@ -140,17 +140,25 @@ fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Writes the measurement at `saved` in all `wanted` formats to their files. A format that cannot
-/// represent the measurement is reported and skipped: the measurement itself is already on disk.
+/// Writes the `measurement` that was written to `out` in all `wanted` formats to their files. A
+/// format that cannot represent it is reported and skipped: the measurement itself is already
+/// written. A device or pipe keeps no samples.
 ///
 /// # Errors
 /// The measurement or its samples file cannot be read or has another format, or a report cannot be
 /// written.
-pub fn export_all(wanted: &[ExportTo], saved: &Path, asked: &ReportFacts) -> anyhow::Result<()> {
+pub fn export_all(
+    wanted: &[ExportTo],
+    (out, measurement): (&Path, &Measurement),
+    asked: &ReportFacts,
+) -> anyhow::Result<()> {
     if wanted.is_empty() {
         return Ok(());
     }
-    let saved = Saved::open(saved)?;
+    let saved = match whole_file::is_stream(out)? {
+        true => Saved { measurement: measurement.clone(), samples: Vec::new() },
+        false => Saved::open(out)?,
+    };
     for ExportTo { format, file } in wanted {
         match saved.export(*format, asked) {
             Ok(text) => files::text(file, &text)?,

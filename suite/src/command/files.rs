@@ -1,10 +1,9 @@
 //! Files that several commands read or write. Inputs: scenario and engine files, opened, parsed and
-//! checked, and the flags for a server. Outputs, each written by a rename so that it is complete or
-//! not there, and the files of a run in progress: a measurement that says `partial` until the run
-//! has ended, and the samples file, to which each sample is added when its request ends.
+//! checked, and the flags for a server. Outputs, each complete or not there, and the files of a run
+//! in progress: a measurement that says `partial` until the run has ended, and the samples file, to
+//! which each sample is added when its request ends.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -179,46 +178,94 @@ pub fn compact<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     text(path, &(to_canonical(value)? + "\n"))
 }
 
-/// Writes `text` to `path` atomically; an interruption leaves no partial file.
+/// Writes `text` to `path`; an interruption leaves no partial file. A device or pipe is written to as
+/// it is.
 pub fn text(path: &Path, text: &str) -> anyhow::Result<()> {
-    let name = path.file_name().with_context(|| format!("`{}` is not a file", path.display()))?;
-    // The same folder means the same file system, on which a rename is atomic.
-    let beside = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
-    let written = put(&beside, text.as_bytes()).and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        // Only the write error is reported; a leftover temporary file is recognizable by its name.
-        let _ = fs::remove_file(&beside);
-    }
-    written.with_context(|| format!("cannot write `{}`", path.display()))
+    whole_file::write(path, text.as_bytes()).with_context(|| cannot_write(path))
 }
 
-fn put(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut file = File::create(path)?;
-    file.write_all(bytes)?;
-    // Without this, a power failure could leave an empty file under the final name.
-    file.sync_all()
+/// Prints the summary `text` of the document that a command writes to `out`: on standard output,
+/// or on standard error where the document itself is written to standard output.
+pub fn print_summary(out: &Path, text: &str) {
+    if whole_file::is_standard_output(out) { eprint!("{text}") } else { print!("{text}") }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write `{}`", path.display())
 }
 
 /// Observer of a run that writes samples to disk and shows the progress.
 pub struct Keeper {
     out: PathBuf,
+    /// Files of the run in progress; `None` where `out` is a device or pipe, which takes the
+    /// measurement alone, once, at the end.
+    files: Option<InProgress>,
+    progress: Progress,
+}
+
+/// Samples file of a run in progress, beside its measurement.
+struct InProgress {
     samples: PathBuf,
     journal: Journal,
-    progress: Progress,
+    /// Number of requests that ended by themselves, answered or failed.
+    ended: u64,
 }
 
 impl Keeper {
     /// Creates the files of a run in progress: a placeholder measurement at `out`, and the samples
-    /// file with the same stem and the ending `.samples.jsonl`.
+    /// file with the same stem and the ending `.samples.jsonl`; no files where `out` is a device or
+    /// pipe.
     ///
     /// # Errors
-    /// One of the files cannot be written, or the system refuses to start the writer thread.
+    /// `out` is a folder, one of the files cannot be written, or the system refuses to start the
+    /// writer thread.
     pub fn begin(
         out: &Path,
         facts: &ScenarioFacts,
         requests: u64,
         progress: Progress,
     ) -> anyhow::Result<Self> {
+        let is_stream = whole_file::is_stream(out).with_context(|| cannot_write(out))?;
+        let files = (!is_stream).then(|| InProgress::begin(out, facts, requests)).transpose()?;
+        Ok(Self { out: out.to_owned(), files, progress })
+    }
+
+    /// Completes the measurement file and the samples file after the run has ended with
+    /// `measurement`.
+    ///
+    /// # Errors
+    /// One of the files cannot be written.
+    pub fn finish(mut self, measurement: &Measurement) -> anyhow::Result<()> {
+        self.progress.finish();
+        if let Some(InProgress { samples, journal, .. }) = self.files {
+            journal
+                .finish(measurement.status)
+                .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
+        }
+        json(&self.out, measurement)
+    }
+
+    /// Closes the files of a run that ended early with `error`: its samples file is kept if it has
+    /// a sample, and the placeholder measurement is deleted. Returns the error, with the path of
+    /// the samples file if that is kept.
+    pub fn abandon(mut self, error: DriveError) -> anyhow::Error {
+        self.progress.finish();
+        let Some(InProgress { samples, journal, ended }) = self.files else { return error.into() };
+        // The error that ended the run is reported; a failure of the clean-up would hide it. A link
+        // stays, for the next run.
+        let _ = fs::canonicalize(&self.out).and_then(fs::remove_file);
+        let _ = journal.finish(Status::Partial);
+        if ended == 0 {
+            let _ = fs::remove_file(&samples);
+            return error.into();
+        }
+        let samples = samples.display();
+        anyhow::Error::from(error).context(format!("{ended} samples are kept in `{samples}`"))
+    }
+}
+
+impl InProgress {
+    fn begin(out: &Path, facts: &ScenarioFacts, requests: u64) -> anyhow::Result<Self> {
         let samples = out.with_extension("samples.jsonl");
         let head = Head {
             schema: SCHEMA.to_owned(),
@@ -233,37 +280,7 @@ impl Keeper {
         json(out, &unfinished(facts, &name))?;
         let journal = Journal::create(&samples, head)
             .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
-        Ok(Self { out: out.to_owned(), samples, journal, progress })
-    }
-
-    /// Completes the measurement file and the samples file after the run has ended with
-    /// `measurement`.
-    ///
-    /// # Errors
-    /// One of the files cannot be written.
-    pub fn finish(mut self, measurement: &Measurement) -> anyhow::Result<()> {
-        self.progress.finish();
-        self.journal
-            .finish(measurement.status)
-            .with_context(|| format!("cannot write samples `{}`", self.samples.display()))?;
-        json(&self.out, measurement)
-    }
-
-    /// Closes the files of a run that ended early with `error`: its samples file is kept if it has
-    /// a sample, and the placeholder measurement is deleted. Returns the error, with the path of
-    /// the samples file if that is kept.
-    pub fn abandon(mut self, error: DriveError) -> anyhow::Error {
-        self.progress.finish();
-        // The error that ended the run is reported; a failure of the clean-up would hide it.
-        let _ = fs::remove_file(&self.out);
-        let kept = self.journal.samples;
-        let _ = self.journal.finish(Status::Partial);
-        if kept == 0 {
-            let _ = fs::remove_file(&self.samples);
-            return error.into();
-        }
-        let samples = self.samples.display();
-        anyhow::Error::from(error).context(format!("{kept} samples are kept in `{samples}`"))
+        Ok(Self { samples, journal, ended: 0 })
     }
 }
 
@@ -271,10 +288,15 @@ impl Observer for Keeper {
     fn stands(&mut self, tally: &Tally) {
         self.progress.show(tally);
         // Flushing here and not per sample gives the writer thread few, larger pieces.
-        self.journal.flush();
+        if let Some(files) = &mut self.files {
+            files.journal.flush();
+        }
     }
 
     fn ended(&mut self, index: usize, sample: &Sample) {
-        self.journal.sample(index, sample);
+        if let Some(files) = &mut self.files {
+            files.journal.sample(index, sample);
+            files.ended += u64::from(!sample.is_given_up());
+        }
     }
 }

@@ -75,12 +75,17 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
     // A request that waits for another's answer has no send time of its own.
     let last_us = manifest.requests.iter().filter(|request| request.after.is_none());
     let last_us = last_us.map(|request| request.send_us).max().unwrap_or(0);
-    println!("scenario       {}", manifest.scenario);
-    println!("requests       {}", manifest.requests.len());
-    println!("input tokens   {}", manifest.input_tokens());
-    println!("output tokens  {}", manifest.output_tokens());
-    println!("last send      {}.{:06} s", last_us / 1_000_000, last_us % 1_000_000);
-    println!("manifest       {sha256}");
+    let summary = format!(
+        "scenario       {}\nrequests       {}\ninput tokens   {}\noutput tokens  {}\n\
+         last send      {}.{:06} s\nmanifest       {sha256}\n",
+        manifest.scenario,
+        manifest.requests.len(),
+        manifest.input_tokens(),
+        manifest.output_tokens(),
+        last_us / 1_000_000,
+        last_us % 1_000_000
+    );
+    files::print_summary(flags.out.as_deref().unwrap_or(Path::new("")), &summary);
     if let Some(path) = &flags.out {
         let saved = PlanFile {
             schema: SCHEMA.to_owned(),
@@ -114,7 +119,7 @@ pub fn drawn(
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
 }
 
-/// Reads a saved plan and checks that it is unchanged, was drawn with `tokenizer`, can be sent to
+/// Reads a saved plan and checks that its scenario is sound, that it is unchanged, was drawn with `tokenizer`, can be sent to
 /// an engine that takes prompts in `form`, and has no request that waits for a later one.
 pub fn replayed(
     path: &Path,
@@ -126,6 +131,8 @@ pub fn replayed(
     let saved: PlanFile = serde_json::from_str(&text)
         .with_context(|| format!("`{shown}` is not a plan that `redline-bench plan` saved"))?;
     ensure!(saved.schema == SCHEMA, "`{shown}` is a `{}`, not a `{SCHEMA}`", saved.schema);
+    let scenario = saved.scenario.check();
+    scenario.with_context(|| format!("the scenario of plan `{shown}` cannot be used"))?;
     let manifest = &saved.manifest;
     if manifest.sha256()? != saved.manifest_sha256 {
         bail!("plan `{shown}` was changed: its requests do not have the hash that it states");

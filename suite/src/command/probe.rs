@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
+use schema::untrusted;
 
 use super::files::{KeyFlag, ServerFlags};
 use crate::client::probe::{first_answer, probe};
@@ -16,8 +17,8 @@ use crate::client::probe::{first_answer, probe};
 /// The output holds version, effective configuration, model and counters, as far as the engine
 /// reports them; a value that it does not report is null or left out.
 ///
-/// Exit codes: 0 printed; 2 wrong use, a host that is not found, or certificates that cannot be read;
-/// 4 the server is not ready, with the reason on standard error, or another file cannot be read.
+/// Exit codes: 0 printed; 2 wrong use, or certificates that cannot be read; 4 the host is not found
+/// or the server is not ready, with the reason on standard error, or another file cannot be read.
 #[derive(Debug, Args)]
 #[command(after_long_help = PROBE_EXAMPLE)]
 pub struct ProbeFlags {
@@ -41,7 +42,9 @@ Example, the version that is running and the size of its KV cache:
 pub fn execute(flags: &ProbeFlags) -> anyhow::Result<Exit> {
     let engine = flags.server.engine()?;
     let server = flags.server.server(&flags.key)?;
-    answered(probe(&server, &engine.id, &engine.file), |probed| Ok(to_file_text(&probed.probe)?))
+    answered(probe(&server, &engine.id, &engine.file), |probed| {
+        Ok(untrusted::json(&to_file_text(&probed.probe)?))
+    })
 }
 
 /// Request one token from a starting server until it answers, and print when it did.
@@ -58,6 +61,7 @@ pub struct FirstAnswerFlags {
     server: ServerFlags,
     /// Give up if the starting server has not answered after so many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     timeout_s: u64,
 }
 
@@ -92,7 +96,7 @@ fn answered<T, E: Display>(
             Ok(Exit::Well)
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            eprintln!("error: {}", untrusted::lines(&error.to_string()));
             Ok(Exit::Environment)
         }
     }

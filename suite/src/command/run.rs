@@ -22,7 +22,7 @@ use super::files::{Engine, Keeper, KeyFlag, ScenarioFile, ServerFlags};
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
 use super::table::table;
-use crate::client::control::{ControlError, Server};
+use crate::client::control::{ControlError, Server, is_name};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, find_route, probe, served_model};
 use crate::clock::{realtime_ns, utc_now};
@@ -69,8 +69,9 @@ pub struct BenchFlags {
     /// Style of the progress report on standard error.
     #[arg(long, value_enum, default_value_t = Style::Auto)]
     progress: Style,
-    /// Stop a run if requests are in flight and no event arrives on any connection for so many
-    /// seconds.
+    /// Stop a run if requests are in flight and none makes progress for so many seconds: no response
+    /// begins, and no token arrives, on any connection. Comments and other events that only keep a
+    /// connection alive are no progress.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
     /// Interval, in seconds, at which the server's counters, this machine and its GPUs are sampled
@@ -244,7 +245,7 @@ impl Bench {
     ///
     /// # Errors
     /// The client's own system refuses what the run needs (as with a low limit on open files), a
-    /// file cannot be written, or the run was interrupted.
+    /// file cannot be written, or the run was interrupted before a request of it had ended.
     pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;
@@ -263,7 +264,7 @@ impl Bench {
             reference: self.reference.as_ref(),
             slos,
             conduct: self.conduct,
-            // Samples already taken are kept when a signal arrives.
+            // What was measured so far is kept when a signal arrives.
             stop: self.signals.stops_the_run(),
         };
         match assignment.run(&mut keeper) {
@@ -273,6 +274,18 @@ impl Bench {
             }
             Err(error) => Err(keeper.abandon(error)),
         }
+    }
+
+    /// Returns the exit code of a command whose run was interrupted and has a partial measurement,
+    /// and says so, except after SIGTERM.
+    pub fn interrupted(&self, out: &Path) -> Exit {
+        if !self.signals.told.load(Ordering::Relaxed) {
+            eprintln!(
+                "error: interrupted\nnote: what was measured so far is in `{}`",
+                out.display()
+            );
+        }
+        Exit::Environment
     }
 
     /// Returns the exit code of a command whose run ended with `error` instead of a measurement.
@@ -311,7 +324,8 @@ impl Bench {
 pub(super) fn model_name(given: Option<&str>, server: &Server, probed: &Probed) -> String {
     let told = || Some(probed.probe.model.id.clone()).filter(|id| !id.is_empty());
     let served = || served_model(server);
-    given.map(str::to_owned).or_else(served).or_else(told).unwrap_or_default()
+    let reported = || served().or_else(told).filter(|id| is_name(id));
+    given.map(str::to_owned).or_else(reported).unwrap_or_default()
 }
 
 /// Returns the engine and what its server reports about itself. A server that no engine file
@@ -346,7 +360,8 @@ pub(super) fn can_be_primed(scenario: &Scenario, form: PromptForm) -> anyhow::Re
 }
 
 /// Handlers for SIGINT and SIGTERM. Before the run a signal ends the program at once, because
-/// nothing needs cleaning up; during the run it asks the client's loop to stop.
+/// nothing needs cleaning up; during the run it asks the client's loop to stop, and a second one
+/// ends the program at once.
 pub(super) struct Signals {
     at_once: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
@@ -365,9 +380,11 @@ impl Signals {
         let told = Arc::new(AtomicBool::new(false));
         flag::register(SIGTERM, Arc::clone(&told)).context("cannot catch signals")?;
         let code = i32::from(Exit::Environment.code());
-        // Handlers run in the order of registration: the exit before a run precedes the stop flag.
+        // Handlers run in the order of registration: the exits precede the stop flag, so that the
+        // first signal during a run only sets it.
         for signal in [SIGINT, SIGTERM] {
             flag::register_conditional_shutdown(signal, code, Arc::clone(&at_once))
+                .and_then(|_| flag::register_conditional_shutdown(signal, code, Arc::clone(&stop)))
                 .and_then(|_| flag::register(signal, Arc::clone(&stop)))
                 .context("cannot catch signals")?;
         }
@@ -396,7 +413,9 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 ///
 /// A failed request is data: it is counted, classified and written, and so is a server that dies or
 /// hangs. Every sample is written beside the result as soon as its request ends. Until the run has
-/// ended the result says `partial`, also after this program was killed.
+/// ended the result says `partial`, also after this program was killed. Ctrl-C ends the run: the
+/// result then holds what was answered before, and says `partial`. A second Ctrl-C ends the program
+/// at once.
 ///
 /// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, or a request failed; 2 wrong use; 4 no
 /// server, interrupted, a file that cannot be read or written, or a failure of the client's system.
@@ -406,7 +425,7 @@ pub struct RunFlags {
     #[command(flatten)]
     bench: BenchFlags,
     /// File to write the run's measurement to, as JSON; by default `measurement-TIME.json` in this
-    /// folder.
+    /// folder. A device or pipe, such as `/dev/stdout`, gets the measurement alone, without samples.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Latency limit for goodput, as `ttft_ms=500`, `tpot_ms=50` or `e2e_ms=9000`; may be given
@@ -450,20 +469,24 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     let out = flags.out.clone().map_or_else(|| default_out("measurement"), Ok)?;
     if flags.bench.is_scenario_built_in() {
         // The scenario is saved so that it can be edited, and the same prompts sent again.
-        let path = out.with_file_name(format!("{}.toml", bench.file.id));
+        let name = format!("{}.toml", bench.file.id);
+        // A device's folder is no place for it.
+        let is_stream = whole_file::is_stream(&out).unwrap_or(false);
+        let path = if is_stream { PathBuf::from(name) } else { out.with_file_name(name) };
         files::text(&path, &bench.file.scenario.to_toml().context("the built-in scenario")?)?;
         eprintln!("scenario `{}`: {}", path.display(), bench.file.scenario.question);
     }
-    let measurement = match bench.measure(&bench.point()?, &flags.slo, &out) {
-        Ok(finished) => finished.measurement,
-        Err(error) => return bench.unmeasured(error),
-    };
-    print!("{}", table(&measurement));
+    let Finished { measurement, interrupted, .. } =
+        match bench.measure(&bench.point()?, &flags.slo, &out) {
+            Ok(finished) => finished,
+            Err(error) => return bench.unmeasured(error),
+        };
+    files::print_summary(&out, &table(&measurement));
     if flags.out.is_none() {
         println!("measurement    {}", out.display());
     }
-    export_all(&flags.export, &out, &bench.report_facts())?;
-    Ok(exit_of(&measurement))
+    export_all(&flags.export, (&out, &measurement), &bench.report_facts())?;
+    Ok(if interrupted { bench.interrupted(&out) } else { exit_of(&measurement) })
 }
 
 fn words_scenario(engine: &Engine) -> anyhow::Result<ScenarioFile> {
@@ -501,15 +524,17 @@ pub fn exit_of(measurement: &Measurement) -> Exit {
 /// or server) failed, else 2 for wrong use.
 pub fn exit_of_error(error: &anyhow::Error) -> Exit {
     let io = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>();
-    // A malformed URL or an unusable TLS setting is wrong use; any other failure of a connection is
-    // the environment's.
     let environment = error.chain().any(|cause| {
         cause.is::<DriveError>()
             || cause.is::<AlternationError>()
-            || cause
-                .downcast_ref()
-                .is_some_and(|error| !matches!(error, ControlError::Url(_) | ControlError::Tls(_)))
+            || cause.downcast_ref().is_some_and(|error| !is_wrong_use(error))
             || io(cause)
     });
     if environment { Exit::Environment } else { Exit::Unsound }
+}
+
+/// True for a malformed URL or an unusable TLS setting; any other failure of a connection is the
+/// environment's.
+fn is_wrong_use(error: &ControlError) -> bool {
+    matches!(error, ControlError::Url(_) | ControlError::UserInfo(_) | ControlError::Tls(_))
 }

@@ -14,6 +14,7 @@ use schema::search::{SCHEMA, SearchResult, SearchRun, SearchTrial};
 use super::files;
 use super::run::{Bench, BenchFlags, exit_of, positive};
 use super::table::rate;
+use crate::client::drive::DriveError;
 use crate::measure::capacity::{
     Range, Repeat, Standing, Target, Trial, highest, lowest_lost, search,
 };
@@ -72,12 +73,15 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     for (name, arrival) in points(flags, &bench.file.scenario.arrival) {
         let point = bench.point_at(arrival, &name)?;
         let file = flags.out.join(format!("{name}.json"));
-        let measurement = match bench.measure(&point, &flags.slo, &file) {
-            Ok(finished) => finished.measurement,
+        let finished = match bench.measure(&point, &flags.slo, &file) {
+            Ok(finished) => finished,
             Err(error) => return bench.unmeasured(error),
         };
-        println!("{}", line(&name, &measurement));
-        worst = worst.max(exit_of(&measurement));
+        println!("{}", line(&name, &finished.measurement));
+        if finished.interrupted {
+            return Ok(bench.interrupted(&file));
+        }
+        worst = worst.max(exit_of(&finished.measurement));
     }
     Ok(worst)
 }
@@ -233,12 +237,15 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
 
 /// Performs run number `number` at `rate` requests per second and returns the number of its
 /// requests that met all latency limits and the number planned. A run that is INVALID although no
-/// request failed is an error.
+/// request failed is an error, and so is one that was interrupted.
 fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Result<Repeat> {
     let arrival = at_rate(&bench.file.scenario.arrival, rate);
     let point = bench.point_at(arrival, &format!("rate-{rate}"))?;
     let file = flags.out.join(file(rate, number));
     let finished = bench.measure(&point, &flags.slo, &file)?;
+    if finished.interrupted {
+        return Err(DriveError::Interrupted.into());
+    }
     let measurement = &finished.measurement;
     let failed = measurement.counts.as_ref().and_then(|counts| counts.requests_failed);
     // An overloaded server may fail requests; those just meet no limit. But an INVALID run without

@@ -7,6 +7,7 @@ use schema::measurement::Measurement;
 use schema::metric::{METRICS, by_name};
 use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts, ValidityVerdict};
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Telemetry};
+use schema::untrusted::one_line;
 
 use crate::measure::summary::float;
 
@@ -229,12 +230,12 @@ fn grouped(count: u64) -> String {
     grouped
 }
 
-/// Wraps `text` at spaces to lines of the table's width; the lines after the first are indented to
-/// the end of `head`.
+/// Wraps `text`, which may quote a server, at spaces to lines of the table's width; the lines after
+/// the first are indented to the end of `head`.
 fn wrapped(head: &str, text: &str) -> Vec<String> {
     let indent = " ".repeat(head.len());
     let mut lines = vec![head.to_owned()];
-    for word in text.split_whitespace() {
+    for word in text.split_whitespace().map(one_line) {
         let line = lines.last().map_or(0, |line| line.chars().count());
         let begun = line > head.len();
         if begun && line + 1 + word.chars().count() > WIDTH {
@@ -243,7 +244,7 @@ fn wrapped(head: &str, text: &str) -> Vec<String> {
             line.push(' ');
         }
         if let Some(line) = lines.last_mut() {
-            line.push_str(word);
+            line.push_str(&word);
         }
     }
     lines

@@ -81,8 +81,8 @@ pub struct Alternating<'a> {
     pub seed: u64,
     /// End of the alternation.
     pub until: Until,
-    /// Time without any event from a server while requests are in flight, in nanoseconds, after
-    /// which a slice is given up.
+    /// Time without progress while requests are in flight, in nanoseconds, after which a slice is
+    /// given up.
     pub no_progress_ns: u64,
     /// Flag that another thread or a signal handler sets to stop.
     pub stop: &'a AtomicBool,
@@ -330,7 +330,7 @@ impl Alternating<'_> {
             stop: self.stop,
             kernel_timestamps: true,
         };
-        drive(&orders, &mut Unobserved)
+        drive(&orders, &mut Unobserved)?.whole()
     }
 
     fn freeze(&self, side: Side) -> Result<(), AlternationError> {

@@ -27,7 +27,7 @@ pub struct Journal {
     lines: Sender<Vec<u8>>,
     writer: JoinHandle<std::io::Result<()>>,
     /// Number of samples written to the file so far, pending ones included.
-    pub samples: u64,
+    samples: u64,
     failures: BTreeMap<String, u64>,
 }
 

@@ -81,8 +81,8 @@ pub struct Assignment<'a> {
 /// runs of a command.
 #[derive(Clone, Copy, Debug)]
 pub struct Conduct {
-    /// Time without any event from the server while requests are in flight, in nanoseconds, after
-    /// which the run is given up as hung.
+    /// Time without progress while requests are in flight, in nanoseconds, after which the run is
+    /// given up as hung.
     pub no_progress_ns: u64,
     /// Time between two telemetry samples during the run, in nanoseconds; `None` takes samples only
     /// before and after the run.
@@ -109,16 +109,19 @@ pub struct Finished {
     pub measurement: Measurement,
     /// Number of the run's requests that were answered within all latency limits.
     pub slos_met: u64,
+    /// True when a signal ended the run before its end.
+    pub interrupted: bool,
 }
 
 impl Assignment<'_> {
     /// Performs the run: warm-up; if the scenario asks for them, a reset of the prefix cache and
     /// its priming; the timed requests; and the correctness check unless it is switched off. A
-    /// failure in warm-up or priming ends the run before the timed requests.
+    /// failure in warm-up or priming ends the run before the timed requests. A run that is stopped
+    /// among the timed requests, after one of them was answered, is measured up to there.
     ///
     /// # Errors
     /// A limit on open files or local ports is too low, a system call that the client needs fails,
-    /// or `stop` was set.
+    /// or `stop` was set before a timed request was answered.
     pub fn run(&self, observer: &mut dyn Observer) -> Result<Finished, DriveError> {
         let payloads: Vec<Payload> = self.written(&self.plan.manifest.requests);
         // System limits are checked first, so that they fail before anything is sent.
@@ -126,7 +129,7 @@ impl Assignment<'_> {
         // Warm-up requests are sent at once whatever the scenario's arrival: nothing of them is
         // timed.
         let warmup = self.written(&self.plan.warmup);
-        let warmed = self.drive(&warmup, &Arrival::AllAtOnce, &mut Unobserved)?;
+        let warmed = self.drive(&warmup, &Arrival::AllAtOnce)?;
         if let Some(failure) = failure_of(&warmed, self.is_gone(&warmed), Phase::Warmup) {
             return Ok(self.failed_before_the_clock(failure));
         }
@@ -143,10 +146,14 @@ impl Assignment<'_> {
         let started_at = utc_now();
         let driven = watch.around(|| drive(&self.timed_orders(&payloads), observer))?;
         let finished_at = utc_now();
+        let interrupted = driven.interrupted;
+        if interrupted && !driven.samples.iter().any(Sample::is_ok) {
+            return Err(DriveError::Interrupted);
+        }
         // Asked before the counters are read again: a dead server would cost every retry of
-        // `settle`.
-        let gone = self.is_gone(&driven);
-        if !gone {
+        // `settle`. Whoever interrupts a run does not wait for either.
+        let gone = !interrupted && self.is_gone(&driven);
+        if !gone && !interrupted {
             watch.settle(driven.output_tokens());
         }
         let seen = Seen {
@@ -161,8 +168,13 @@ impl Assignment<'_> {
             time.finished_at = finished_at;
         }
         // The check comes last, when it can no longer affect any figure.
-        self.check_outputs(&mut measurement)?;
-        Ok(Finished { measurement, slos_met })
+        let interrupted = interrupted
+            || match self.check_outputs(&mut measurement) {
+                // The figures are complete: the signal costs the check alone.
+                Err(DriveError::Interrupted) => true,
+                checked => checked.map(|()| false)?,
+            };
+        Ok(Finished { measurement, slos_met, interrupted })
     }
 
     /// Returns the device and the number of GPUs that the server computes on; the number of GPUs is
@@ -177,13 +189,12 @@ impl Assignment<'_> {
         written(self.server, self.engine, &self.model, &self.scenario.output, requests)
     }
 
-    fn drive(
-        &self,
-        payloads: &[Payload],
-        arrival: &Arrival,
-        observer: &mut dyn Observer,
-    ) -> Result<Driven, DriveError> {
-        drive(&self.orders(payloads, arrival), observer)
+    /// Sends requests outside the timed part, and waits for all answers.
+    ///
+    /// # Errors
+    /// Those of [`drive`], and `stop` was set.
+    fn drive(&self, payloads: &[Payload], arrival: &Arrival) -> Result<Driven, DriveError> {
+        drive(&self.orders(payloads, arrival), &mut Unobserved)?.whole()
     }
 
     /// Returns the orders for sending the measured requests, on warm or cold connections as the
@@ -214,7 +225,7 @@ impl Assignment<'_> {
         concurrency: u64,
     ) -> Result<Driven, DriveError> {
         let arrival = Arrival::Closed { concurrency };
-        self.drive(&self.written(requests), &arrival, &mut Unobserved)
+        self.drive(&self.written(requests), &arrival)
     }
 }
 
@@ -243,7 +254,7 @@ impl Assignment<'_> {
     fn failed_before_the_clock(&self, failure: Failure) -> Finished {
         let validity = "nothing-measured: the warm-up failed";
         let measurement = bare(&self.facts, Status::Failed, failure, validity);
-        Finished { measurement, slos_met: 0 }
+        Finished { measurement, slos_met: 0, interrupted: false }
     }
 
     /// Builds the measurement of a run, still without the correctness check, and returns it with
@@ -451,12 +462,15 @@ fn class_of(kind: FailureKind) -> FailureClass {
         FailureKind::Connect | FailureKind::Reset | FailureKind::Closed => FailureClass::Crash,
         FailureKind::Stall => FailureClass::Hang,
         FailureKind::Http(408 | 504) => FailureClass::Timeout,
-        FailureKind::Http(429 | 503) | FailureKind::NotSent => FailureClass::Infrastructure,
+        FailureKind::Http(429 | 503) | FailureKind::NotSent | FailureKind::Interrupted => {
+            FailureClass::Infrastructure
+        }
         FailureKind::Http(400..=499 | 501) => FailureClass::Unsupported,
         FailureKind::Http(_)
         | FailureKind::ErrorEvent
         | FailureKind::NoTokens
         | FailureKind::BadHttp
-        | FailureKind::BadEvent => FailureClass::BadOutput,
+        | FailureKind::BadEvent
+        | FailureKind::TooLong => FailureClass::BadOutput,
     }
 }

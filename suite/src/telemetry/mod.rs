@@ -23,7 +23,7 @@ use schema::telemetry::{GpuTelemetry, LookCost, Series, ServerTelemetry, Spread,
 
 use self::gpu::{GpuReading, Meter};
 use self::host::HostReading;
-use crate::client::control::{Caller, LIMIT, Server, read_metrics};
+use crate::client::control::{Bounds, Caller, LIMIT, Server, read_metrics};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::measure::summary::{float, whole};
 
@@ -140,7 +140,8 @@ impl<'a> Watch<'a> {
             return None;
         }
         let began_ns = monotonic_ns();
-        let page = self.server.ask(&mut self.caller, "GET", self.engine.metrics_route(), limit);
+        let bounds = Bounds { time: limit, ..Bounds::PAGE };
+        let page = self.server.ask(&mut self.caller, "GET", self.engine.metrics_route(), bounds);
         let took_us = (monotonic_ns() - began_ns) / 1000;
         self.cost.server_look_us_max = self.cost.server_look_us_max.max(took_us);
         match page {

@@ -48,7 +48,7 @@ fn events(steady: &Steady) -> Vec<(u64, String)> {
 /// connection ends the body.
 fn played(dialect: ApiFormat, pieces: &[(u64, &[u8])]) -> Sample {
     let sample = Sample { sent_ns: Some(0), ..Sample::default() };
-    let mut stream = Stream::new(sample, dialect);
+    let mut stream = Stream::new(sample, dialect, 6);
     stream.take(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", Moment::at(0));
     for (at_ns, bytes) in pieces {
         stream.take(bytes, Moment::at(*at_ns));

@@ -7,13 +7,15 @@ use expect_test::{Expect, expect};
 use judge::quantile::Bins;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use schema::measurement::Measurement;
 use schema::run::{CacheState, FailureClass, Phase, Status};
 use serde_json::{Value, json};
 use suite::mock_server::script::{Action, Answer, Framing, Script, Scripted, Steady, When};
 use suite::mock_server::server::Logged;
 
 use crate::harness::{Exchange, ready_url, refusing_address, wait_until};
-use crate::workspace::{PLAN, REQUESTS, Workspace, scenario, server, stderr, url};
+use crate::kept::lines;
+use crate::workspace::{PLAN, REQUESTS, Workspace, scenario, script, server, stderr, url};
 
 /// Condition that matches measured request `n`, which follows two warm-up requests.
 fn measured(n: u64) -> When {
@@ -228,6 +230,120 @@ fn an_interrupted_run_leaves_no_file() {
         assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
         assert_eq!(stderr(&output).trim(), said, "{signal}");
         assert_eq!(workspace.left_over(), [""; 0]);
+    }
+}
+
+#[test]
+fn an_interrupted_run_keeps_what_was_measured() {
+    let stall = |n| Answer {
+        when: measured(n),
+        ..Answer::events(vec![Scripted::action(0, Action::Stall)])
+    };
+    for (signal, said) in [(Signal::SIGINT, true), (Signal::SIGTERM, false)] {
+        let workspace = Workspace::new();
+        let exchange = server(vec![stall(2), stall(3)]);
+        let child =
+            workspace.run_flags(&url(&exchange)).stderr(Stdio::piped()).spawn().expect("runs");
+        wait_until(|| lines(&workspace).len() > 2);
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+        kill(pid, signal).expect("still running");
+        let output = finished(child);
+        assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("interrupted"), said, "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("`out.json`"), said, "{}", stderr(&output));
+        let text = fs::read(workspace.path("out.json")).expect("kept");
+        let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
+        assert_eq!(found.status, Status::Partial);
+        let failure = found.failure.expect("a failure");
+        assert_eq!(failure.class, FailureClass::Infrastructure, "{}", failure.message);
+        let counts = found.counts.expect("counts");
+        assert_eq!((counts.requests_ok, counts.requests_planned), (Some(2), Some(4)));
+        assert_eq!(counts.failures, Some([("interrupted".to_owned(), 2)].into()));
+        assert!(found.metrics.is_some_and(|metrics| metrics.ttft_us.is_some()));
+    }
+}
+
+#[test]
+fn a_second_signal_ends_the_program_at_once() {
+    // After the warm-up, the server is silent about the reset of its prefix cache.
+    let silent = Answer {
+        when: When { path: Some("/reset_prefix_cache".to_owned()), ..When::default() },
+        ..Answer::events(vec![Scripted::action(0, Action::Stall)])
+    };
+    let workspace = Workspace::new();
+    let mut script = script(vec![silent]);
+    script.routes.remove("/reset_prefix_cache");
+    let exchange = Exchange::playing(script);
+    let child = workspace.run_flags(&url(&exchange)).stderr(Stdio::piped()).spawn().expect("runs");
+    wait_until(|| exchange.log().iter().any(|line| line.request == 2));
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id"));
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        kill(pid, signal).expect("still running");
+    }
+    let output = finished(child);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    // A run that ends in order removes it.
+    assert!(workspace.path("out.json").exists(), "it ended before it could clean up");
+}
+
+#[test]
+fn counts_that_no_run_has_are_refused_with_their_field() {
+    let usual = scenario(4, "{ kind = \"all-at-once\" }");
+    let words = |requests: &str, input: &str, output: &str| {
+        let keys = format!("input_tokens = {input}, output_tokens = {output}, seed = 1");
+        let workload = format!("workload = {{ pack = \"words\", requests = {requests}, {keys} }}");
+        let lines = usual.lines().map(|line| match line.starts_with("workload") {
+            true => workload.as_str(),
+            false => line,
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let arrival = |text: &str| usual.replace("{ kind = \"all-at-once\" }", text);
+    for (text, field) in [
+        (words("1000000000000", "8", "8"), "`workload.requests`"),
+        (
+            words("1", "40000000", "8"),
+            "`workload.input_tokens` must be from 1 to 10000000 (no model",
+        ),
+        (words("1", "8", "1000000000000000"), "`workload.output_tokens`"),
+        (words("1000000", "10000", "8"), "`workload.requests` of `workload.input_tokens`"),
+        (arrival("{ kind = \"closed\", concurrency = 1000000000 }"), "`arrival.concurrency`"),
+        (
+            words("1000000", "8", "8").replace(
+                "{ kind = \"all-at-once\" }",
+                "{ kind = \"constant\", requests_per_s = 0.001 }",
+            ),
+            "days",
+        ),
+        (usual.replace("requests = 2,", "requests = 1000000000000,"), "`warmup.requests`"),
+    ] {
+        let workspace = Workspace::new();
+        workspace.write("short.toml", &text);
+        let output = workspace.bench().args(PLAN).output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{field}: {}", stderr(&output));
+        assert!(stderr(&output).contains(field), "{field}: {}", stderr(&output));
+        assert_eq!(workspace.left_over(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_host_that_is_not_found_is_the_environments_fault() {
+    let workspace = Workspace::new();
+    // No resolver asks the network for a label of more than 63 letters.
+    let host = "x".repeat(70);
+    let output = workspace.run_flags(&format!("http://{host}:8000")).output().expect("runs");
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    assert!(stderr(&output).contains(&format!("host `{host}`")), "{}", stderr(&output));
+}
+
+#[test]
+fn a_password_in_the_url_is_refused_and_not_printed() {
+    let workspace = Workspace::new();
+    for url in ["http://ada:s3cret@127.0.0.1:1", "http://s3cret@127.0.0.1:1/v2", "ada:s3cret@h"] {
+        let output = workspace.run_flags(url).output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(said.contains("password") && !said.contains("s3cret"), "{said}");
     }
 }
 

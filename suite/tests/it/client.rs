@@ -454,6 +454,7 @@ fn ports_that_ended_connections_hold_are_counted_before_the_run() {
             bytes: vec![],
             send_us: index * 900_000 / ports as u64,
             after: None,
+            output_tokens: 1,
         })
         .collect();
     let arrival = Arrival::Constant { requests_per_s: 1e6, concurrency_max: None };
@@ -521,20 +522,24 @@ fn some_requests_may_fail_while_others_do_not() {
 fn a_run_that_is_told_to_stop_stops() {
     let exchange = Exchange::of(vec![Answer::events(vec![Scripted::action(0, Action::Stall)])]);
     let stop = stop_never();
-    let payloads = payloads(1);
+    let payloads = payloads(2);
     let orders = Orders {
         address: exchange.address,
         tls: None,
         payloads: &payloads,
         dialect: ApiFormat::Completions,
-        arrival: &Arrival::AllAtOnce,
+        arrival: &Arrival::Closed { concurrency: 1 },
         connections: Connections::Warm,
         no_progress_ns: u64::MAX,
         stop: &stop,
         kernel_timestamps: true,
     };
-    let stopped = drive(&orders, &mut Stopper(&stop));
-    assert!(matches!(stopped, Err(DriveError::Interrupted)));
+    let stopped = drive(&orders, &mut Stopper(&stop)).expect("it had begun");
+    let kinds: Vec<_> =
+        stopped.samples.iter().map(|sample| sample.failure.as_ref().map(|f| f.kind)).collect();
+    assert_eq!((stopped.interrupted, stopped.hung), (true, false));
+    assert_eq!(kinds, [Some(FailureKind::Interrupted), Some(FailureKind::NotSent)]);
+    assert!(matches!(stopped.whole(), Err(DriveError::Interrupted)));
 }
 
 /// Observer that asks the client to stop at the first progress report.

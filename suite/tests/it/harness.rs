@@ -96,7 +96,8 @@ pub fn payloads(count: usize) -> Vec<Payload> {
     let body = r#"{"prompt":[1,2,3],"max_tokens":6,"stream":true}"#;
     let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
     let text = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
-    vec![Payload { bytes: text.into_bytes(), send_us: 0, after: None }; count]
+    let bytes = text.into_bytes();
+    vec![Payload { bytes, send_us: 0, after: None, output_tokens: 6 }; count]
 }
 
 /// Reads the line in which a mock server that was started as a process says that it is ready, and

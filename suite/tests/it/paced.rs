@@ -26,7 +26,7 @@ fn numbered(count: usize, tokens: u64) -> Vec<Payload> {
         );
         let head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\n";
         let text = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
-        Payload { bytes: text.into_bytes(), send_us: 0, after: None }
+        Payload { bytes: text.into_bytes(), send_us: 0, after: None, output_tokens: tokens }
     };
     (1..=count).map(payload).collect()
 }

@@ -113,6 +113,11 @@ pub fn url(exchange: &Exchange) -> String {
 /// Mock server that answers with the first entry of `first` that matches, else with a steady stream
 /// in the route's API format.
 pub fn server(first: Vec<Answer>) -> Exchange {
+    Exchange::playing(script(first))
+}
+
+/// Script of the mock server of [`server`].
+pub fn script(first: Vec<Answer>) -> Script {
     let mut script = Script::steady();
     let route = |body: Value| serde_json::from_value(json!({"body": body})).expect("a route");
     let info = json!({
@@ -129,7 +134,7 @@ pub fn server(first: Vec<Answer>) -> Exchange {
         (steady.first_us, steady.gap_us) = (10_000, 2_000);
     }
     script.requests.splice(0..0, first);
-    Exchange::playing(script)
+    script
 }
 
 pub fn stderr(output: &Output) -> String {

@@ -215,6 +215,7 @@ pub struct ServerFlags {
     pub api_key_file: Option<PathBuf>,
     /// Longest time, in seconds, to wait for a server that does not answer yet.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub ready_check_timeout_sec: u64,
 }
 
@@ -328,8 +329,8 @@ pub struct SendingFlags {
     /// Reset the server's prefix cache before the clock starts; by default it is left unchanged.
     #[arg(long)]
     pub flush_cache: bool,
-    /// Stop the run if requests are in flight and no event arrives on any connection for so many
-    /// seconds.
+    /// Stop the run if requests are in flight and none makes progress for so many seconds: no
+    /// response begins, and no token arrives, on any connection.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     pub timeout_s: f64,
 }

@@ -23,7 +23,7 @@ use crate::client::control::{ControlError, Key, Server};
 use crate::client::probe::{Probed, probe, served_model};
 use crate::clock::utc_now;
 use crate::export::{ReportFacts, Selection, name_of};
-use crate::session::Conduct;
+use crate::session::{Conduct, Finished};
 use crate::telemetry::gpu;
 use crate::workload::tokenizer::Tokenizer;
 use flags::{Backend, Tool};
@@ -137,14 +137,14 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
         conduct,
     };
     let measured = bench.measure(&bench.point()?, &flags.results.goodput, &places.own);
-    let measurement = match measured {
-        Ok(finished) => finished.measurement,
+    let Finished { measurement, interrupted, .. } = match measured {
+        Ok(finished) => finished,
         Err(error) => return bench.unmeasured(error),
     };
     places.report(&asked)?;
     println!("measurement    {}", places.own.display());
     print!("{}", verdict(&measurement));
-    Ok(exit_of(&measurement))
+    Ok(if interrupted { bench.interrupted(&places.own) } else { exit_of(&measurement) })
 }
 
 fn server(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Server> {

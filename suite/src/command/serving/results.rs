@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use schema::untrusted;
 
 use super::super::export::Saved;
 use super::super::files;
@@ -57,8 +58,16 @@ impl Places {
     /// Creates the folders for the results before anything is sent.
     ///
     /// # Errors
-    /// A folder cannot be created.
+    /// A folder cannot be created, or the measurement would go to a device or pipe.
     pub fn prepare(&self) -> anyhow::Result<()> {
+        let own = self.own.display();
+        let is_stream =
+            whole_file::is_stream(&self.own).with_context(|| format!("cannot write `{own}`"))?;
+        ensure!(
+            !is_stream,
+            "`{own}` keeps no measurement, and the tool's report is made from it and its samples\n\
+             hint: give `--out` a file"
+        );
         let folders = [Some(&self.own), self.result.as_ref()].into_iter().flatten();
         folders.filter_map(|file| file.parent()).try_for_each(files::make_folder)
     }
@@ -83,7 +92,8 @@ impl Places {
                 return Ok(());
             }
         };
-        print!("{}\n{block}", self.echo);
+        // The server's name of the model is part of the block.
+        print!("{}\n{}", self.echo, untrusted::lines(&block));
         if let (Some(path), Some(text)) = (&self.result, result) {
             if self.appends {
                 self.append(path, &text)?
