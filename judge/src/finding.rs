@@ -3,9 +3,8 @@
 
 use std::fmt;
 
+use schema::untrusted::one_line;
 use serde::Serialize;
-
-use crate::table::plain;
 
 /// Storage rule: a claim that must hold for a file of the registry. The rules called `E01` and
 /// `E03` in lists of quality rules are the storage rules [`PATH`] and [`HASH`].
@@ -96,9 +95,9 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = if self.breach { "breach" } else { "remark" };
         // Paths and details quote files, and a file may hold terminal escapes.
-        write!(f, "{level} {} {}: {}", self.rule, plain(&self.path), plain(&self.detail))?;
+        write!(f, "{level} {} {}: {}", self.rule, one_line(&self.path), one_line(&self.detail))?;
         match &self.hint {
-            Some(hint) => write!(f, "\n  hint: {}", plain(hint)),
+            Some(hint) => write!(f, "\n  hint: {}", one_line(hint)),
             None => Ok(()),
         }
     }

@@ -1,25 +1,19 @@
-//! Tables in columns for a terminal, and text with control characters made visible.
+//! Tables in columns and wrapped text for a terminal.
 
 use std::fmt::Write as _;
 
-/// Returns `text` with control characters escaped, so that quoted file content cannot control the
-/// terminal.
-pub fn plain(text: &str) -> String {
-    let visible =
-        |c: char| if c.is_control() { c.escape_default().collect() } else { c.to_string() };
-    text.chars().map(visible).collect()
-}
+use schema::untrusted::one_line;
 
 /// Number of columns of a terminal that text for people fits.
 pub const COLUMNS: usize = 100;
 
 /// Wraps `text` at spaces to lines of at most [`COLUMNS`] characters; lines after the first are
-/// indented by `indent` spaces. Control characters are escaped. A word that is longer than a line
+/// indented by `indent` spaces. Hidden characters are escaped. A word that is longer than a line
 /// keeps a line of its own.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = String::new();
     let mut used = 0;
-    for word in plain(text).split(' ') {
+    for word in one_line(text).split(' ') {
         let length = word.chars().count();
         if used > 0 && used + 1 + length > COLUMNS {
             let _ = write!(lines, "\n{:indent$}", "");
@@ -34,20 +28,20 @@ pub fn wrapped(text: &str, indent: usize) -> String {
     lines
 }
 
-/// Formats lines, each a list of texts, as columns that are aligned on the left; control characters
+/// Formats lines, each a list of texts, as columns that are aligned on the left; hidden characters
 /// are escaped.
 pub fn columns(lines: &[Vec<String>]) -> String {
     let widest = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
-        cells.map(|cell| plain(cell).chars().count()).max().unwrap_or(0)
+        cells.map(|cell| one_line(cell).chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..widest).map(width).collect();
     let mut text = String::new();
     for line in lines {
         let mut row = String::new();
         for (cell, width) in line.iter().zip(&widths) {
-            let _ = write!(row, "{:width$}  ", plain(cell));
+            let _ = write!(row, "{:width$}  ", one_line(cell));
         }
         text.push_str(row.trim_end());
         text.push('\n');

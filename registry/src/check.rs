@@ -9,6 +9,7 @@ use anyhow::Result;
 use schema::exit::Exit;
 use schema::path::read_again;
 use schema::run::RunRecord;
+use schema::untrusted::one_line;
 use serde::Serialize;
 
 use crate::history;
@@ -17,7 +18,6 @@ use crate::survey::{Place, Survey, Surveyed, Trust};
 use judge::diff::words::plural;
 use judge::finding::{Finding, ID};
 use judge::groups::{self, Badge, GROUP_RULES, Known};
-use judge::table::plain;
 use store::folder::Listing;
 use store::storage::{self, Parsed};
 
@@ -67,7 +67,7 @@ impl Report {
                 if let Some(detail) = &badge.detail {
                     let _ = write!(line, " {detail}");
                 }
-                writeln!(f, "{}", plain(&line))?;
+                writeln!(f, "{}", one_line(&line))?;
             }
         }
         Ok(())

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use git2::build::TreeUpdateBuilder;
-use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, Oid, Signature, Time};
+use git2::{ErrorCode, FileMode, Index, IndexEntry, IndexTime, ObjectType, Oid, Signature, Time};
 
 use crate::repository::{Environment, RESULTS, WorkTree};
+use crate::turn::Turn;
 use store::layout::leftover_name;
 
 /// Limit on the number of attempts at a commit; an attempt fails when HEAD moved or a lock was
@@ -34,11 +35,11 @@ pub struct Addition {
     pub derived: bool,
 }
 
-/// Commits `additions` at the time `unix_s`, in seconds since 1970. Returns the new commit and the
-/// paths of the files that it adds or replaces; HEAD and no paths where HEAD contains all files
-/// already.
+/// Commits `additions` at the time `unix_s`, in seconds since 1970, in the writer's turn. Returns
+/// the new commit and the paths of the files that it adds or replaces; HEAD and no paths where HEAD
+/// contains all files already.
 pub(crate) fn commit(
-    tree: &WorkTree,
+    (tree, turn): (&WorkTree, &mut Turn),
     additions: &[Addition],
     message: &str,
     unix_s: i64,
@@ -60,7 +61,8 @@ pub(crate) fn commit(
         }
         // Files come before index entries, because an entry contains the times of its file.
         for addition in &new {
-            landing.put(&addition.path, &addition.bytes, addition.derived)?;
+            let blob = Oid::hash_object(ObjectType::Blob, &addition.bytes)?;
+            landing.put(addition, &mut || turn.note(blob, &addition.path))?;
         }
         let blobs = new.iter().map(|addition| tree.repo.blob(&addition.bytes));
         let blobs: Vec<Oid> = blobs.collect::<Result<_, _>>()?;
@@ -123,7 +125,7 @@ fn not_in_head<'a>(
             Err(error) if error.code() == ErrorCode::NotFound => None,
             Err(error) => return Err(error.into()),
         };
-        let blob = Oid::hash_object(git2::ObjectType::Blob, &addition.bytes)?;
+        let blob = Oid::hash_object(ObjectType::Blob, &addition.bytes)?;
         match held {
             Some(held) if held == blob => {}
             Some(_) if !addition.derived => bail!(
@@ -226,7 +228,7 @@ impl Drop for Staged<'_> {
 
 /// Builds the index entry of a file just written, with its times and size, so that `git status`
 /// need not read the file.
-fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry> {
+pub(crate) fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry> {
     let file = tree.root.join(path);
     let facts = fs::symlink_metadata(&file);
     let facts = facts.with_context(|| format!("cannot read `{}`", file.display()))?;
@@ -268,14 +270,15 @@ impl Landing {
         Self { root, landed: Vec::new(), folders: Vec::new(), replaced: Vec::new(), kept: false }
     }
 
-    /// Writes `bytes` to `path` below the root. An existing file with the same bytes is left
-    /// alone; one with other bytes is replaced only where `replace` allows it.
+    /// Writes a file below the root, after `note`. An existing file with the same bytes is left
+    /// alone; one with other bytes is replaced only if it is a derived one.
     ///
     /// # Errors
     ///
     /// The path has an entry that must not be replaced, lies behind a link or a file, or cannot be
-    /// read or written.
-    fn put(&mut self, path: &str, bytes: &[u8], replace: bool) -> Result<()> {
+    /// read or written; or `note` fails.
+    fn put(&mut self, new: &Addition, note: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let Addition { path, bytes, derived } = new;
         let target = self.root.join(path);
         self.make_folders(path)?;
         match fs::symlink_metadata(&target) {
@@ -284,20 +287,22 @@ impl Landing {
                 let old = if is_file { fs::read(&target) } else { Ok(Vec::new()) };
                 let old = old.with_context(|| cannot_write(&target))?;
                 // The file was here before, so it is not listed as landed, and no undo removes it.
-                if is_file && old == bytes {
+                if is_file && old == *bytes {
                     return Ok(());
                 }
-                if !is_file || !replace {
+                if !is_file || !derived {
                     bail!(
                         "`{}` exists with other content\nhint: a record is never replaced; move the \
                          file away",
                         target.display()
                     );
                 }
+                note()?;
                 write_aside(&target, bytes)?;
                 self.replaced.push((target, old));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                note()?;
                 write_aside(&target, bytes)?;
                 self.landed.push(target);
             }
@@ -356,7 +361,8 @@ impl Drop for Landing {
     }
 }
 
-fn write_aside(target: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file under a temporary name in its folder, and renames it to `target`.
+pub(crate) fn write_aside(target: &Path, bytes: &[u8]) -> Result<()> {
     let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     // It lies in the target's folder, because a rename is atomic only in one file system.
     let aside = target.with_file_name(leftover_name(&name, std::process::id()));
@@ -385,6 +391,11 @@ fn cannot_write(path: &Path) -> String {
 mod tests {
     use super::*;
 
+    fn put(landing: &mut Landing, path: &str, text: &str) -> Result<()> {
+        let (path, bytes, derived) = (path.to_owned(), text.into(), path == "README.md");
+        landing.put(&Addition { path, bytes, derived }, &mut || Ok(()))
+    }
+
     #[test]
     fn what_is_not_kept_leaves_no_trace() {
         let dir = tempfile::tempdir().unwrap();
@@ -392,8 +403,8 @@ mod tests {
         fs::create_dir(&results).unwrap();
         fs::write(results.join("README.md"), "old").unwrap();
         let mut landing = Landing::new(&results);
-        landing.put("runs/a/b.json", b"record", false).unwrap();
-        landing.put("README.md", b"new", true).unwrap();
+        put(&mut landing, "runs/a/b.json", "record").unwrap();
+        put(&mut landing, "README.md", "new").unwrap();
         assert_eq!(fs::read(results.join("README.md")).unwrap(), b"new");
         drop(landing);
         assert_eq!(fs::read(results.join("README.md")).unwrap(), b"old");
@@ -409,10 +420,10 @@ mod tests {
         fs::write(results.join("runs/a.json"), "old").unwrap();
         std::os::unix::fs::symlink(&elsewhere, results.join("kernels")).unwrap();
         let mut landing = Landing::new(&results);
-        landing.put("runs/a.json", b"old", false).unwrap();
-        let occupied = landing.put("runs/a.json", b"new", false).unwrap_err();
+        put(&mut landing, "runs/a.json", "old").unwrap();
+        let occupied = put(&mut landing, "runs/a.json", "new").unwrap_err();
         assert!(occupied.to_string().contains("exists with other content"), "{occupied}");
-        let linked = landing.put("kernels/a.json", b"new", false).unwrap_err();
+        let linked = put(&mut landing, "kernels/a.json", "new").unwrap_err();
         assert!(linked.to_string().contains("is a symbolic link or no folder"), "{linked}");
         landing.keep();
         assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);

@@ -15,6 +15,7 @@ use commands::{World, additions, queries};
 use registry::repository::{Unsound, chain, exit_of};
 use schema::event::EventKind;
 use schema::exit::Exit;
+use schema::untrusted;
 
 fn main() -> ExitCode {
     // On wrong use clap ends the process itself, with code 2.
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
             for finding in error.downcast_ref::<Unsound>().iter().flat_map(|of| &of.findings) {
                 eprintln!("{finding}");
             }
-            eprintln!("error: {}", chain(&error));
+            eprintln!("error: {}", untrusted::lines(&chain(&error)));
             exit_of(&error)
         }
     };

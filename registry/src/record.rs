@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::commit::{Addition, commit};
 use crate::repository::{Environment, RESULTS, Unsound, WorkTree};
+use crate::undo::{take_turn, undo_killed};
 use judge::finding::{Finding, HISTORY, ID};
 use store::folder::{Listing, Stamp, StoreError, read_folder};
 use store::layout::FileKind;
@@ -49,6 +50,7 @@ pub struct Recorded {
 /// file stays behind.
 pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Result<Recorded> {
     let tree = WorkTree::open(registry)?;
+    undo_killed(&tree)?;
     // An unfit repository is reported before any file is read; it is checked again under the lock.
     tree.ready()?;
     let folder = read_folder(staged)?;
@@ -85,7 +87,7 @@ pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Res
         );
     }
     // From here on no other process of this program changes the clone.
-    let _turn = tree.lock()?;
+    let mut turn = take_turn(&tree)?;
     let head = tree.ready()?;
     findings.extend(against_head(&tree, &additions, &ids)?);
     findings.sort();
@@ -97,7 +99,7 @@ pub fn record(registry: &Path, staged: &Path, message: &str, unix_s: i64) -> Res
         let staged = staged.display();
         bail!("`{staged}` holds no record and no page\nhint: lay it out like results/");
     }
-    let (commit, new) = commit(&tree, &additions, message, unix_s)?;
+    let (commit, new) = commit((&tree, &mut turn), &additions, message, unix_s)?;
     Ok(Recorded {
         commit: commit.map(|commit| commit.to_string()),
         branch: head.branch,

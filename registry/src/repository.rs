@@ -1,10 +1,10 @@
-//! Git repository of a registry: checks that it can be written to, reads the branch and commit, and
-//! holds the lock of its one writer. Errors of commands: a message with its hint, and whether the data
-//! or the environment is to blame, which decides the exit code.
+//! Git repository of a registry: checks that it can be written to, and reads the branch and commit.
+//! Errors of commands: a message with its hint, and whether the data or the environment is to blame,
+//! which decides the exit code.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -25,12 +25,8 @@ pub const RESULTS: &str = "results";
 /// Largest number of waits for git's index lock, which git commands hold briefly; two seconds in
 /// all.
 const LOCK_TRIES: u32 = 40;
-/// Name of the writer lock's file in the git folder.
-const WRITER_LOCK: &str = "redline-results.lock";
-/// Number of attempts to get the writer lock; with the pause between them, a minute in all.
-const WRITER_TRIES: u32 = 1_200;
 /// Pause between two checks whether a lock is free.
-const LOCK_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Example path, below `results/`, of each kind of file in a registry, for querying the attributes
 /// that git gives such files.
@@ -140,15 +136,6 @@ impl WorkTree {
         self.root.join(RESULTS)
     }
 
-    /// Takes the writer lock of this clone, and waits for it a minute at most.
-    ///
-    /// # Errors
-    ///
-    /// Another process kept the lock, or the lock file cannot be opened, locked or written.
-    pub(crate) fn lock(&self) -> Result<File> {
-        lock_writer(self.repo.path(), WRITER_TRIES)
-    }
-
     /// Checks that a commit can be made on the checked-out branch.
     ///
     /// # Errors
@@ -228,7 +215,7 @@ impl WorkTree {
     /// Waits up to two seconds until no git command holds the lock of git's index; after that
     /// returns an error.
     pub(crate) fn wait_for_index(&self) -> Result<()> {
-        let lock = self.repo.path().join("index.lock");
+        let lock = self.index_lock();
         for _ in 0..LOCK_TRIES {
             if !lock.exists() {
                 return Ok(());
@@ -241,10 +228,21 @@ impl WorkTree {
     /// Returns an error if a lock on `branch` or on HEAD exists. The caller has waited long enough
     /// to conclude that the lock's owner was killed, or will not end soon.
     pub(crate) fn no_lock_stays(&self, branch: &str) -> Result<()> {
+        let [of_branch, of_head] = self.locks(branch);
+        let lock = [of_branch, of_head].into_iter().find(|lock| lock.exists());
+        lock.map_or(Ok(()), |lock| Err(locked(&lock)))
+    }
+
+    /// Returns the paths at which git's library locks `branch` and HEAD.
+    pub(crate) fn locks(&self, branch: &str) -> [PathBuf; 2] {
         // Linked worktrees share their branches, but each has a HEAD of its own.
         let of_branch = self.repo.commondir().join(format!("{branch}.lock"));
-        let locks = [of_branch, self.repo.path().join("HEAD.lock")];
-        locks.iter().find(|lock| lock.exists()).map_or(Ok(()), |lock| Err(locked(lock)))
+        [of_branch, self.repo.path().join("HEAD.lock")]
+    }
+
+    /// Returns the path at which git's library locks the index.
+    pub(crate) fn index_lock(&self) -> PathBuf {
+        self.repo.path().join("index.lock")
     }
 
     /// Returns the paths of pages and of `README.md` that differ from HEAD: the next rendering
@@ -328,7 +326,8 @@ impl WorkTree {
     }
 }
 
-fn locked(lock: &Path) -> anyhow::Error {
+/// Builds the error of a lock that another program of git holds.
+pub(crate) fn locked(lock: &Path) -> anyhow::Error {
     let hint = "wait for it; delete the file if no git program runs";
     Environment(format!("another git program holds `{}`\nhint: {hint}", lock.display())).into()
 }
@@ -345,34 +344,6 @@ fn under_way(state: RepositoryState) -> Option<&'static str> {
         | RepositoryState::RebaseMerge => "a rebase",
         RepositoryState::ApplyMailbox | RepositoryState::ApplyMailboxOrRebase => "`git am`",
     })
-}
-
-/// Takes the writer lock of a clone, the right to write to it, which closing the file releases. The
-/// kernel releases its lock on the file when the owner ends, so a lock cannot go stale; the file
-/// names the owner.
-fn lock_writer(git_dir: &Path, tries: u32) -> Result<File> {
-    let path = git_dir.join(WRITER_LOCK);
-    let failed = || format!("cannot lock `{}`", path.display());
-    let mut options = File::options();
-    // The file is not truncated, because it may still name the process that holds the lock.
-    options.create(true).truncate(false).write(true);
-    let mut file = options.open(&path).with_context(failed)?;
-    for turn in 1.. {
-        match file.try_lock() {
-            Ok(()) => break,
-            Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
-            Err(TryLockError::WouldBlock) if turn >= tries => {
-                let owner = fs::read_to_string(&path).unwrap_or_default();
-                let (owner, path) = (owner.trim(), path.display());
-                bail!(Environment(format!("another writer (process {owner}) holds `{path}`")));
-            }
-            Err(TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
-        }
-    }
-    // The previous owner's id may be longer than this one's.
-    file.set_len(0).with_context(failed)?;
-    writeln!(file, "{}", std::process::id()).with_context(failed)?;
-    Ok(file)
 }
 
 /// Failure of the environment and not of the data: for example, a lock is held, a tool is missing,
@@ -424,22 +395,4 @@ pub fn chain(error: &anyhow::Error) -> String {
         hints.extend(lines.map(|line| format!("\n{line}")));
     }
     messages.join(": ") + &hints.concat()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_held_lock_names_its_owner_and_a_dead_owner_holds_nothing() {
-        let dir = tempfile::tempdir().unwrap();
-        // A killed writer leaves the file behind, without the kernel's lock.
-        fs::write(dir.path().join(WRITER_LOCK), "1\n").unwrap();
-        let held = lock_writer(dir.path(), 1).unwrap();
-        let second = lock_writer(dir.path(), 1).unwrap_err();
-        let owner = format!("another writer (process {})", std::process::id());
-        assert!(second.to_string().starts_with(&owner), "{second}");
-        drop(held);
-        lock_writer(dir.path(), 1).unwrap();
-    }
 }

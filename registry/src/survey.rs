@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use git2::{ObjectType, Oid};
@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use judge::finding::Finding;
 use store::folder::{Listing, Stamp, StoreError};
-use store::layout::leftover_name;
 use store::storage::{Facts, examine};
 
 /// Folder of the index, below the root of the repository.
@@ -197,9 +196,7 @@ impl Index {
         fs::create_dir_all(&folder)?;
         // A registry in a repository of its own does not ignore target/.
         fs::write(folder.join(".gitignore"), "*\n")?;
-        // The file is renamed when complete, so that others read the old index or the new one.
-        let aside: PathBuf = folder.join(leftover_name(FILE, std::process::id()));
-        let mut out = BufWriter::new(fs::File::create(&aside)?);
+        let mut out = Vec::new();
         let head = Head { format: FORMAT, program: program.to_owned() };
         serde_json::to_writer(&mut out, &head)?;
         for known in files {
@@ -207,8 +204,8 @@ impl Index {
             serde_json::to_writer(&mut out, known)?;
         }
         out.write_all(b"\n")?;
-        out.flush()?;
-        fs::rename(&aside, folder.join(FILE))
+        // Others read the old index or the new one.
+        whole_file::replace(&folder.join(FILE), &out)
     }
 }
 

@@ -16,6 +16,8 @@ use crate::commit::{Addition, commit, contention};
 use crate::history::short;
 use crate::record::{held_records, render};
 use crate::repository::{Environment, RESULTS, Unsound, WorkTree};
+use crate::turn::Turn;
+use crate::undo::take_turn;
 use judge::finding::{Finding, HISTORY, ID};
 use store::folder::read_folder;
 use store::layout::FileKind;
@@ -72,7 +74,7 @@ pub struct Means<'a> {
 pub fn sync(means: Means<'_>) -> Result<Synced> {
     let tree = WorkTree::open(means.registry)?;
     // The lock is held until the push, so that no other command moves this clone's branch.
-    let _turn = tree.lock()?;
+    let mut turn = take_turn(&tree)?;
     let head = tree.ready()?;
     let branch = format!("refs/heads/{}", head.branch);
     let network = Network { dir: &tree.root, remote: means.remote, branch };
@@ -85,7 +87,7 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
             move_to(&tree, &branch, ours, joined)?;
         }
         // Every attempt renders, because commits are moved without their rendered files.
-        synced.pages_rendered += render_pages(&tree, means)?;
+        synced.pages_rendered += render_pages((&tree, &mut turn), means)?;
         let (_, tip) = tree.tip()?;
         synced.commit = tip.map(|tip| tip.to_string());
         if tip == theirs {
@@ -142,14 +144,14 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
 }
 
 /// Renders the pages and commits those that were out of date; returns their number.
-fn render_pages(tree: &WorkTree, means: Means<'_>) -> Result<usize> {
+fn render_pages(written: (&WorkTree, &mut Turn), means: Means<'_>) -> Result<usize> {
     let out = tempfile::tempdir().context("cannot make a folder for the pages")?;
     render(means.tools, means.registry, None, out.path())?;
     let files = read_folder(out.path())?.files.into_iter();
     let pages = files.filter(|(path, _)| FileKind::of(path).is_derived());
     let pages: Vec<Addition> =
         pages.map(|(path, bytes)| Addition { path, bytes, derived: true }).collect();
-    let (_, changed) = commit(tree, &pages, RENDERED, means.unix_s)?;
+    let (_, changed) = commit(written, &pages, RENDERED, means.unix_s)?;
     Ok(changed.len())
 }
 

@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 use judge::Registry;
 use schema::exit::Exit;
+use schema::untrusted;
 use site::{Catalog, ReleaseKey, RenderError, Renderer, build, document, pages, terminal, text};
 
 /// Renders a registry: pages are a pure function of its records.
@@ -115,7 +116,7 @@ fn main() -> ExitCode {
     match run(&Cli::parse().command) {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", untrusted::lines(&format!("{error:#}")));
             ExitCode::from(exit_of(&error))
         }
     }
@@ -160,7 +161,8 @@ fn run(command: &Command) -> Result<Exit> {
         Command::Table { source, engine, release, hardware } => {
             let registry = read(source)?;
             let catalog = Catalog::of(&registry);
-            print!("{}", text::release(&catalog, &ReleaseKey::new(engine, release, hardware))?);
+            let table = text::release(&catalog, &ReleaseKey::new(engine, release, hardware))?;
+            print!("{}", untrusted::lines(&table));
         }
         Command::Check { source, part } => {
             let registry = read(source)?;
@@ -175,7 +177,7 @@ fn run(command: &Command) -> Result<Exit> {
                 stale.extend(picture.and_then(|picture| terminal::stale(file, &picture)));
             }
             for problem in &stale {
-                println!("{problem}");
+                println!("{}", untrusted::lines(problem));
             }
             if !stale.is_empty() {
                 println!("  hint: `cargo xtask site --pages` renders the pages again");

@@ -1,6 +1,9 @@
 //! Cleans untrusted text: names and messages in records. Text is cleaned once, when a view is
 //! made; templates escape it for HTML or Markdown.
 
+use schema::shell;
+use schema::untrusted::is_hidden;
+
 /// Largest length of a shown name, in characters; a longer one is cut, and the record has it whole.
 const NAME_MAX: usize = 120;
 /// Largest length of a shown message, in characters; a longer one is cut.
@@ -29,8 +32,7 @@ pub fn line(text: &str) -> String {
 /// Cleans a text of several lines: keeps line breaks, and puts U+FFFD in place of other control
 /// characters and of invisible ones. Does not cut the text.
 pub fn block(text: &str) -> String {
-    let visible =
-        |c: char| if c != '\n' && (c.is_control() || reorders(c)) { '\u{fffd}' } else { c };
+    let visible = |c: char| if c != '\n' && is_hidden(c) { '\u{fffd}' } else { c };
     text.chars().map(visible).collect()
 }
 
@@ -42,16 +44,14 @@ pub fn short_hash(text: &str, digits: usize) -> String {
 /// Formats a command line for a shell, quoting arguments where a shell requires it. Each argument
 /// is cleaned as a name, so one of more than 120 characters is cut.
 pub fn command(argv: &[impl AsRef<str>]) -> String {
-    let quoted: Vec<String> = argv.iter().map(|part| quote(&name(part.as_ref()))).collect();
-    quoted.join(" ")
+    let words: Vec<String> = argv.iter().map(|part| name(part.as_ref())).collect();
+    shell::line(&words)
 }
 
-fn quote(part: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+{}".contains(c);
-    if !part.is_empty() && part.chars().all(plain) {
-        return part.to_owned();
-    }
-    format!("'{}'", part.replace('\'', r"'\''"))
+/// Formats the beginning of a command line that sets the variable `name`; `None` where the shell
+/// would run other code by it, or it is no name of a variable. The value is cleaned as a name.
+pub fn assignment(variable: &str, value: &str) -> Option<String> {
+    shell::assignment(variable, &name(value))
 }
 
 fn one_line(text: &str) -> String {
@@ -61,7 +61,7 @@ fn one_line(text: &str) -> String {
         match c {
             '\n' | '\r' | '\t' | '\u{2028}' | '\u{2029}' => line.push(' '),
             // Replaced and not removed, so that the reader sees that something was there.
-            c if c.is_control() || reorders(c) => line.push('\u{fffd}'),
+            c if is_hidden(c) => line.push('\u{fffd}'),
             c => line.push(c),
         }
     }
@@ -69,12 +69,6 @@ fn one_line(text: &str) -> String {
         line.push('…');
     }
     line.trim().to_owned()
-}
-
-/// True for characters that change the order or appearance of the following text (Unicode, UAX 9),
-/// and for zero-width characters that make two names look equal.
-fn reorders(c: char) -> bool {
-    matches!(c, '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
 fn clip(text: &str, max: usize) -> String {

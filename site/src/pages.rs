@@ -72,10 +72,8 @@ pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
         let folder = file.parent().context("a page has no folder")?;
         fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder `{}`", folder.display()))?;
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let aside = folder.join(store::layout::leftover_name(&name, std::process::id()));
-        fs::write(&aside, text).with_context(|| format!("cannot write `{}`", aside.display()))?;
-        fs::rename(&aside, &file).with_context(|| format!("cannot write `{}`", file.display()))?;
+        whole_file::replace(&file, text.as_bytes())
+            .with_context(|| format!("cannot write `{}`", file.display()))?;
         written += 1;
     }
     Ok(written)

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::catalog::{Catalog, ReleaseKey};
-use crate::{escape, text};
+use crate::{escape, outside, text};
 
 /// Height of a line, and width of a character of the monospaced font, in SVG units.
 const LINE: (usize, usize) = (18, 8);
@@ -25,11 +25,12 @@ const COLUMNS: usize = judge::table::COLUMNS;
 pub fn picture(catalog: &Catalog) -> Result<Option<String>> {
     let Some(key) = newest(catalog) else { return Ok(None) };
     let table = text::release(catalog, &key)?;
-    let engine = match key.engine.as_str() {
-        "redline" => String::new(),
-        other => format!("--engine {other} "),
-    };
-    let command = format!("$ cargo xtask release-bench {engine}{}", key.release);
+    let mut words = vec!["cargo", "xtask", "release-bench"];
+    if key.engine != "redline" {
+        words.extend(["--engine", key.engine.as_str()]);
+    }
+    words.push(&key.release);
+    let command = format!("$ {}", outside::command(&words));
     let lines: Vec<&str> = std::iter::once(command.as_str()).chain(table.lines()).collect();
     Ok(Some(svg(&lines)))
 }

@@ -1,10 +1,12 @@
 //! Tests of the commands of `redline-site`: output, written files and exit codes.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use expect_test::expect;
+use schema::run::RunRecord;
 
 fn registry() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
@@ -197,5 +199,117 @@ fn an_unsound_record_stops_every_command() {
         assert_eq!(exit, Some(2), "{command}: {said}");
         assert!(said.contains("broken.json") && said.contains("cargo xtask check"), "{said}");
         assert!(!folder.path().join("out").exists(), "{command} wrote something");
+    }
+}
+
+/// Words of a hostile record. Each makes the file `marker` where a shell takes it for more than a
+/// word.
+const HOSTILE: [&str; 8] = [
+    "$(>marker)",
+    "`>marker`",
+    ";>marker;",
+    "'>marker'",
+    "\n>marker\n",
+    "|>marker|",
+    "&>marker&",
+    "x >marker",
+];
+
+/// Programs that the commands of the pages start.
+const PROGRAMS: [&str; 3] = ["cargo", "redline", "redline-bench"];
+
+/// Registry in which a measured record is hostile in all that a command is made of.
+fn hostile_registry() -> tempfile::TempDir {
+    let folder = registry();
+    let mut records = samples::registry::records().into_iter();
+    for (hostile, mut record) in HOSTILE.iter().zip(records.by_ref()) {
+        let word = |word: &str| word.to_owned();
+        let server = record.server.as_mut().expect("a server");
+        server.argv = Some(["redline", "serve", "{model}", *hostile].map(word).to_vec());
+        let env = [("PLAIN", *hostile), (*hostile, "1"), ("LD_PRELOAD", "x.so"), ("PATH", ".")];
+        server.env = Some(env.map(|(name, value)| (word(name), word(value))).into());
+        let record: RunRecord = samples::reseal(record);
+        let (path, text) = samples::registry::file(&record);
+        fs::write(folder.path().join("results").join(path), text).expect("a file");
+    }
+    folder
+}
+
+/// Commands that a reader copies from the pages below `folder`.
+fn commands(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in files_below(folder) {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        if file.extension().is_some_and(|extension| extension == "html") {
+            for (open, close) in
+                [("<pre class=\"copy\"><code", "</code>"), ("data-command=\"", "\"")]
+            {
+                let parts = text.split(open).skip(1).filter_map(|part| part.split(close).next());
+                // An attribute of the code element ends where its text begins.
+                let parts = parts.map(|part| match open.starts_with('<') {
+                    true => part.split_once('>').map_or("", |(_, code)| code),
+                    false => part,
+                });
+                found.extend(parts.map(unescaped));
+            }
+        } else if file.extension().is_some_and(|extension| extension == "md") {
+            found.extend(text.split("```\n").skip(1).step_by(2).map(str::to_owned));
+        }
+    }
+    found.retain(|command| {
+        let first = command.split([' ', '\n']).next().unwrap_or_default();
+        PROGRAMS.contains(&first) || command.contains("PLAIN=") || command.contains("marker")
+    });
+    found.retain(|command| !command.starts_with('{'));
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn unescaped(text: &str) -> String {
+    let names = [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&amp;", "&")];
+    names.iter().fold(text.to_owned(), |text, (name, c)| text.replace(name, c))
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
+    }
+    files
+}
+
+#[test]
+fn a_copied_command_of_a_hostile_record_starts_its_program_and_nothing_else() {
+    let folder = hostile_registry();
+    for arguments in [&["build", "--out", "site"][..], &["pages", "--out", "results"]] {
+        let (exit, said) = site(folder.path(), arguments);
+        assert_eq!(exit, Some(0), "{said}");
+    }
+    let programs = folder.path().join("bin");
+    fs::create_dir(&programs).expect("a folder");
+    let calls = folder.path().join("calls");
+    for program in PROGRAMS {
+        let script = "#!/bin/sh\nfor word do printf '%s\\n' \"$word\"; done >>\"$CALLS\"\n";
+        fs::write(programs.join(program), script).expect("a program");
+        fs::set_permissions(programs.join(program), fs::Permissions::from_mode(0o755)).expect("x");
+    }
+    let commands = commands(folder.path());
+    for command in &commands {
+        let here = tempfile::tempdir().expect("a folder");
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", command]).current_dir(here.path()).env_clear();
+        shell.env("PATH", &programs).env("CALLS", &calls).stdin(Stdio::null());
+        let ended = shell.output().expect("a shell");
+        assert!(ended.status.success(), "{command}: {ended:?}");
+        let left: Vec<PathBuf> = files_below(here.path());
+        assert_eq!(left, [""; 0].map(PathBuf::from), "{command}");
+        assert!(!command.contains("LD_PRELOAD") && !command.contains("PATH="), "{command}");
+    }
+    let calls = fs::read_to_string(&calls).expect("the programs were started");
+    for hostile in HOSTILE {
+        let word = hostile.replace('\n', " ");
+        assert!(calls.lines().any(|line| line == word.trim()), "`{word}` reached no program");
     }
 }

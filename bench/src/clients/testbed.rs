@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use campaign::files::{FileError, make_dir, read_text};
+use campaign::files::{FileError, put, read_text, temp_near};
 use campaign::inputs::Input;
 use campaign::node::server::status_bytes;
 use campaign::process::{Group, Interrupt, ProcessError, children_us, describe};
@@ -292,13 +292,10 @@ fn file_of_conversations(dir: &Path) -> Result<PathBuf, Stop> {
     // The name has the constants that the file is made from, so other ones give another file.
     let path = dir.join(format!("conversations-{ENTRIES}-{SEED}.json"));
     if !path.is_file() {
-        make_dir(dir)?;
-        // Renamed when complete, so that an interrupted run leaves no partial file under the name.
-        let half = path.with_extension("part");
-        let file = File::create(&half).map_err(FileError::at("write", &half))?;
-        write_conversations(BufWriter::new(file), ENTRIES)
-            .and_then(|()| fs::rename(&half, &path))
+        let mut whole = temp_near(&path)?;
+        write_conversations(BufWriter::new(whole.as_file_mut()), ENTRIES)
             .map_err(FileError::at("write", &path))?;
+        put(whole, &path)?;
     }
     Ok(path)
 }

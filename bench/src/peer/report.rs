@@ -8,6 +8,7 @@ use judge::diff::policy::standard;
 use judge::side_by_side::{Ratio, ratio_of_pairs};
 use judge::summary::{self, Summary};
 use schema::run::HardwareFacts;
+use schema::shell;
 use serde::Serialize;
 
 use crate::float;
@@ -123,9 +124,9 @@ impl Report {
             lines.extend(last.map(memory_line));
         }
         for variant in [redline, peer] {
-            lines.push(format!("{} served: {}", variant.engine, variant.serve.join(" ")));
+            lines.push(format!("{} served: {}", variant.engine, shell::line(&variant.serve)));
             if variant.start != variant.serve {
-                let start = variant.start.join(" ");
+                let start = shell::line(&variant.start);
                 lines.push(format!("{} first answer: {start}", variant.engine));
             }
         }

@@ -4,11 +4,13 @@
 use std::fmt::Write as _;
 
 use schema::comparison::{CellDiff, Diff, Row};
+use schema::shell;
+use schema::untrusted::{code_span, one_line};
 use schema::verdict::{Cell, VerdictKind};
 
 use super::words::{broad, cells, commits, heads, missing, rows, title, word};
 use super::{caveats, grouped};
-use crate::table::{columns, plain, wrapped};
+use crate::table::{columns, wrapped};
 
 /// First line of the pull-request comment, by which a program finds the comment that it must
 /// replace.
@@ -89,7 +91,7 @@ fn table_text(lines: &[Vec<String>]) -> String {
     let table = columns(&rows);
     let mut rows = table.lines();
     let line = |line: &Vec<String>| match line.as_slice() {
-        [name] => plain(name),
+        [name] => one_line(name),
         _ => format!("  {}", rows.next().unwrap_or_default()),
     };
     lines.iter().map(line).collect::<Vec<_>>().join("\n")
@@ -177,7 +179,7 @@ fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
         .map(|row| cells(row).iter().map(|cell| name(cell)).collect())
         .collect();
     table(text, &heads, &lines);
-    let _ = writeln!(text, "Measure again: {}\n\n</details>\n", code(&cell.command.join(" ")));
+    let _ = writeln!(text, "Measure again: {}\n\n</details>\n", code(&shell::line(&cell.command)));
 }
 
 /// Appends to `text` a Markdown table whose first and last columns are left-aligned text and whose
@@ -193,11 +195,11 @@ fn table(text: &mut String, heads: &[String], lines: &[Vec<String>]) {
     let _ = writeln!(text);
 }
 
-/// Escapes control characters and the characters `<`, `&`, `|`, `*`, `[`, `]` and `\` in text of a
+/// Escapes hidden characters and the characters `<`, `&`, `|`, `*`, `[`, `]` and `\` in text of a
 /// record, so that it adds no HTML, table columns, emphasis by `*` or links to Markdown.
 fn name(text: &str) -> String {
     let mut safe = String::new();
-    for character in plain(text).chars() {
+    for character in one_line(text).chars() {
         match character {
             '<' => safe.push_str("&lt;"),
             '&' => safe.push_str("&amp;"),
@@ -211,8 +213,7 @@ fn name(text: &str) -> String {
     safe
 }
 
-/// Formats text as a Markdown code span, with control characters escaped and back-ticks replaced by
-/// apostrophes.
+/// Formats text as a Markdown code span, with hidden characters escaped.
 fn code(text: &str) -> String {
-    format!("`{}`", plain(text).replace('`', "'"))
+    code_span(&one_line(text))
 }

@@ -1,6 +1,7 @@
 //! Prints the next round or the conclusion of a lab as text for a terminal.
 
 use schema::lab::{Candidate, LabFile, LabOutline, LabStage};
+use schema::shell;
 
 use super::arm::{Effect, Found, Row};
 use super::explore::Conclusion;
@@ -50,7 +51,7 @@ fn concluded(lab: &LabFile, conclusion: &Conclusion) -> String {
         Some(candidate) => format!("recommended: {}", title(lab, candidate)),
         None => "recommended: nothing: no candidate runs within the bounds".to_owned(),
     };
-    let flags = conclusion.recommended.as_ref().map(|candidate| lab.flags(candidate).join(" "));
+    let flags = conclusion.recommended.as_ref().map(|candidate| shell::line(&lab.flags(candidate)));
     let flags = flags.filter(|flags| !flags.is_empty());
     let flags = flags.map_or(String::new(), |flags| format!("\n  flags: {flags}"));
     format!("{recommended}{flags}\n  after {} launches\n{}", conclusion.runs, columns(&lines))

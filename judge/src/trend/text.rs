@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use schema::trend::Trend;
+use schema::untrusted::one_line;
 
 use crate::diff::words::{percent, title, value};
-use crate::table::{columns, plain};
+use crate::table::columns;
 
 /// Formats every trend as a table with one line per point; marks the lines at which the level
 /// changes.
@@ -15,7 +16,7 @@ pub fn text(trends: &[Trend]) -> String {
     for trend in trends {
         // Writing to a string cannot fail.
         if cell != Some(&trend.cell) {
-            let _ = writeln!(text, "{}", plain(&title(&trend.cell)));
+            let _ = writeln!(text, "{}", one_line(&title(&trend.cell)));
             cell = Some(&trend.cell);
         }
         let _ = writeln!(text, "  {}", trend.title);

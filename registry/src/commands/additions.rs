@@ -13,11 +13,13 @@ use registry::import::{Claim, import, source_of};
 use registry::record::{self, Recorded, render};
 use registry::repository::{RESULTS, WorkTree};
 use registry::sync::{self, Means};
+use registry::undo::undo_killed;
 use schema::canonical::to_file_text;
 use schema::event::{self, Event, EventKind};
 use schema::exit::Exit;
 use schema::id::{ulid, ulid_unix_ms};
 use schema::run::RunRecord;
+use schema::untrusted::one_line;
 use tempfile::TempDir;
 
 use super::{World, print, print_json, print_notes, reported};
@@ -30,7 +32,9 @@ use crate::cli::{
 const SUBJECT_CHARS: usize = 50;
 
 pub fn preflight(registry: &Path) -> anyhow::Result<Exit> {
-    print_json(&WorkTree::open(registry)?.ready()?)?;
+    let tree = WorkTree::open(registry)?;
+    undo_killed(&tree)?;
+    print_json(&tree.ready()?)?;
     Ok(Exit::Well)
 }
 
@@ -75,6 +79,8 @@ impl StagedResults {
     fn commit(&self, world: &World, to: &Renders, message: &str) -> anyhow::Result<Recorded> {
         let (registry, staged) = (&to.place.registry, self.0.path());
         let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
+        // Pages must not show what a killed writer has left, which is undone here.
+        undo_killed(&WorkTree::open(registry)?)?;
         render(tools, registry, Some(staged), staged)?;
         let recorded = record::record(registry, staged, message, world.unix_s())?;
         print_notes(&recorded.notes);
@@ -130,7 +136,9 @@ pub fn epoch(world: &World, given: &EpochArguments) -> anyhow::Result<Exit> {
 
 /// Writes an event, renders the pages with it, and commits both.
 fn event(world: &World, given: &EventArguments, draft: Event) -> anyhow::Result<Exit> {
-    let loaded = reported(store::load(&[&given.renders.place.registry.join(RESULTS)])?);
+    let registry = &given.renders.place.registry;
+    undo_killed(&WorkTree::open(registry)?)?;
+    let loaded = reported(store::load(&[&registry.join(RESULTS)])?);
     let id = ulid(after_the_others(&loaded, world.unix_ms), world.random);
     let event = compose(&loaded, draft, (id, world.unix_s()))?;
     let staged = StagedResults::new()?;
@@ -158,7 +166,8 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
         let source = given.source.clone().unwrap_or_else(|| source_of(&file));
         let imported = import(&text, &file, &source, claim.as_ref())?;
         for unread in &imported.unread {
-            eprintln!("{}:{}: not imported: {}", path.display(), unread.line, unread.why);
+            let place = format!("{}:{}", path.display(), unread.line);
+            eprintln!("{}", one_line(&format!("{place}: not imported: {}", unread.why)));
         }
         unread += imported.unread.len();
         for (place, record) in &imported.records {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use judge::Registry;
 use registry::survey::Place;
+use schema::untrusted;
 
 /// Clock, random bits and program facts that `main` reads once and passes to the commands.
 #[derive(Debug, Clone)]
@@ -47,18 +48,20 @@ fn reported(loaded: Registry) -> Registry {
 
 fn print_notes(notes: &[String]) {
     for note in notes {
-        eprintln!("note: {note}");
+        eprintln!("note: {}", untrusted::lines(note));
     }
 }
 
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    print(&serde_json::to_string_pretty(value)?)
+    print(&untrusted::json(&serde_json::to_string_pretty(value)?))
 }
 
-/// Writes `text` and a line end to standard output. A reader that closed the pipe is not an error.
+/// Writes `text` and a line end to standard output, with hidden characters other than line feeds as
+/// escapes, because records and files of others are quoted. A reader that closed the pipe is not an
+/// error.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+    match writeln!(out, "{}", untrusted::lines(text)).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }

@@ -16,6 +16,7 @@ use registry::survey::{Survey, Trust};
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::run::RunRecord;
+use schema::untrusted;
 use serde::Serialize;
 use store::export as exports;
 use store::layout::RunParts;
@@ -83,7 +84,7 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
 pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
     let loaded = reported(lists::load_for_find(&paths(&sources.roots()), run)?);
     let stored = lists::find(&loaded, run)?;
-    print(to_file_text(&stored.record)?.trim_end())?;
+    print(untrusted::json(&to_file_text(&stored.record)?).trim_end())?;
     Ok(Exit::Well)
 }
 
@@ -98,22 +99,17 @@ pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Writes the table of runs to `file` as Apache Parquet: under a temporary name that is renamed at
-/// the end, so that a file with the final name is complete.
+/// Writes the table of runs to `file` as Apache Parquet, completely or not at all.
 #[cfg(feature = "parquet")]
 fn export_parquet(
     load: impl Fn() -> Result<Registry, store::StoreError>,
     file: &Path,
 ) -> anyhow::Result<()> {
     let loaded = load()?;
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let cannot = || format!("cannot write `{}`", file.display());
-    // In the same folder, because a rename works within one file system only.
-    let folder = folder.unwrap_or(Path::new("."));
-    let mut aside = tempfile::NamedTempFile::new_in(folder).with_context(cannot)?;
-    registry::parquet::parquet(&loaded, &mut aside).with_context(cannot)?;
-    aside.persist(file).map_err(|error| error.error).with_context(cannot)?;
-    Ok(())
+    let mut whole = whole_file::temporary(file).with_context(cannot)?;
+    registry::parquet::parquet(&loaded, &mut whole).with_context(cannot)?;
+    whole_file::put(whole, file).with_context(cannot)
 }
 
 #[cfg(not(feature = "parquet"))]

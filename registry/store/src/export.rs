@@ -4,6 +4,7 @@
 use schema::metric::METRICS;
 use schema::path::{config_name, config_slug};
 use schema::run::RunRecord;
+use schema::untrusted::is_hidden;
 
 use judge::{Registry, Stored};
 
@@ -96,10 +97,10 @@ fn written(cell: Cell) -> String {
 }
 
 /// Formats a text cell for CSV, in quotes where it needs them and with spaces for control
-/// characters. A text that begins with `=`, `+`, `-` or `@` gets an apostrophe, because a
+/// characters and others that are not shown. A text that begins with `=`, `+`, `-` or `@` gets an apostrophe, because a
 /// spreadsheet would take it for a formula.
 pub fn quoted(text: &str) -> String {
-    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let plain = |c: char| if is_hidden(c) { ' ' } else { c };
     let text: String = text.chars().map(plain).collect();
     let lead = if text.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
     if lead.is_empty() && !text.contains([',', '"']) {

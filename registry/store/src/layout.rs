@@ -31,7 +31,7 @@ impl FileKind {
     pub fn of(path: &str) -> Self {
         let parts: Vec<&str> = path.split('/').collect();
         let name = parts.last().copied().unwrap_or_default();
-        if is_leftover(name) {
+        if whole_file::is_temporary(name) {
             return Self::Leftover;
         }
         let stem = |end: &str| name.strip_suffix(end).is_some_and(|stem| !stem.is_empty());
@@ -100,12 +100,7 @@ impl RunParts {
 /// Returns the temporary name under which process `pid` writes a file before it renames it to
 /// `name`.
 pub fn leftover_name(name: &str, pid: u32) -> String {
-    format!(".{name}.tmp-{pid}")
-}
-
-fn is_leftover(name: &str) -> bool {
-    let pid = name.strip_prefix('.').and_then(|rest| rest.rsplit_once(".tmp-"));
-    pid.is_some_and(|(_, pid)| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
+    whole_file::temporary_name(name, &pid.to_string())
 }
 
 #[cfg(test)]

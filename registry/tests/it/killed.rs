@@ -1,132 +1,123 @@
-//! Tests of a writer that is killed at every change that it makes to the file system: no record is
-//! lost or changed, and the next writer continues.
+//! Tests of a writer that is killed at every change that it makes to the file system: HEAD is the old
+//! commit or the new one, no record is lost or changed, and the next writer undoes what the killed
+//! one has left and continues.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use nix::libc;
-use nix::sys::ptrace;
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::Pid;
+use tests::killed::{Killed, killed_at, spread};
 
 use crate::scratch::{Scratch, place, repeats, write};
 
-/// Locks of git's library that a record needs.
-const LOCKS: [&str; 3] = [".git/index.lock", ".git/HEAD.lock", ".git/refs/heads/main.lock"];
+/// Number of changes at which the writer is killed by default.
+const SAMPLED: u32 = 40;
 
-/// System calls that change which files exist.
-const CHANGES: [i64; 9] = [
-    libc::SYS_mkdir,
-    libc::SYS_mkdirat,
-    libc::SYS_rename,
-    libc::SYS_renameat,
-    libc::SYS_renameat2,
-    libc::SYS_link,
-    libc::SYS_linkat,
-    libc::SYS_unlink,
-    libc::SYS_unlinkat,
-];
-
-/// True where a process stopped at the entry of a system call that makes, renames or removes a file
-/// or folder.
-fn is_change(pid: Pid) -> bool {
-    let registers = ptrace::getregs(pid).unwrap();
-    let makes = |flags: u64| flags & libc::O_CREAT as u64 != 0;
-    // The kernel's mark of an entry, as against an exit.
-    let is_entry = registers.rax.cast_signed() == -i64::from(libc::ENOSYS);
-    is_entry
-        && match registers.orig_rax.cast_signed() {
-            libc::SYS_open => makes(registers.rsi),
-            libc::SYS_openat => makes(registers.rdx),
-            other => CHANGES.contains(&other),
-        }
+/// A registry with one record, and staged results for a second commit.
+struct Base {
+    scratch: Scratch,
+    old: schema::run::RunRecord,
+    staged: PathBuf,
+    /// Commit before the second one.
+    head: String,
+    /// Tree of the second commit.
+    tree: String,
+    /// Number of changes that the second commit makes to the file system.
+    changes: u32,
 }
 
-/// Records `staged`, and kills the program where it begins its change number `end` of the file
-/// system. True when it was killed there, false when it had fewer changes to make.
-#[expect(clippy::zombie_processes, reason = "`waitpid` has waited for a program that ended")]
-fn is_killed_at(scratch: &Scratch, staged: &Path, end: u32) -> bool {
-    let command = scratch.command(&["record", staged.to_str().unwrap(), "--message", "Record"]);
-    // A shell that waits and then becomes the program can be traced from its start.
-    let mut child = Command::new("sh")
-        .args(["-c", "read go; exec \"$@\"", "sh"])
-        .arg(command.get_program())
-        .args(command.get_args())
-        .envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
-    let options = ptrace::Options::PTRACE_O_TRACESYSGOOD | ptrace::Options::PTRACE_O_TRACEEXEC;
-    ptrace::seize(pid, options).unwrap();
-    ptrace::interrupt(pid).unwrap();
-    drop(child.stdin.take());
-    let exe = format!("/proc/{pid}/exe");
-    let (mut is_program, mut changes) = (false, 0);
-    loop {
-        match waitpid(pid, None).unwrap() {
-            WaitStatus::Exited(_, code) => {
-                assert_eq!(code, 0);
-                return false;
-            }
-            WaitStatus::PtraceEvent(_, _, libc::PTRACE_EVENT_EXEC) => {
-                is_program = fs::read_link(&exe).is_ok_and(|path| path == command.get_program());
-            }
-            WaitStatus::PtraceSyscall(_) if is_program => {
-                changes += u32::from(is_change(pid));
-                if changes == end {
-                    child.kill().unwrap();
-                    child.wait().unwrap();
-                    return true;
-                }
-            }
-            _ => {}
-        }
-        ptrace::syscall(pid, None).unwrap();
+impl Base {
+    fn new() -> Self {
+        let (scratch, old) = (Scratch::new(), repeats("v0.9.1", 1, 1).remove(0));
+        let first = scratch.staged("first", std::slice::from_ref(&old));
+        write(&first.join("README.md"), "one\n");
+        assert_eq!(scratch.record(&first).code, 0);
+        let staged = scratch.staged("second", &repeats("v0.9.2", 50, 1));
+        write(&staged.join("README.md"), "two\n");
+        write(&staged.join("pages/redline/v0.9.2/cpu.md"), "a page\n");
+        let head = scratch.git(&["rev-parse", "HEAD"]);
+        let copy = scratch.copy();
+        let Killed::Ended { code: 0, changes } = killed_at(&recording(&copy, &staged), u32::MAX)
+        else {
+            panic!("nothing disturbs it");
+        };
+        let tree = copy.git(&["rev-parse", "HEAD^{tree}"]);
+        Self { scratch, old, staged, head, tree, changes }
     }
+
+    /// Kills the writer at its change number `end`, and checks what it leaves and how another one
+    /// continues.
+    fn kill_at(&self, end: u32) {
+        let scratch = self.scratch.copy();
+        let text = bytes(&self.scratch, &self.old);
+        let killed = killed_at(&recording(&scratch, &self.staged), end);
+        assert_eq!(killed, Killed::Killed, "change {end} of {}", self.changes);
+        let head = scratch.git(&["rev-parse", "HEAD"]);
+        if head != self.head {
+            assert_eq!(scratch.git(&["rev-parse", "HEAD^"]), self.head, "change {end}");
+            assert_eq!(scratch.git(&["rev-parse", "HEAD^{tree}"]), self.tree, "change {end}");
+        }
+        assert_eq!(bytes(&scratch, &self.old), text, "change {end}");
+        let check = scratch.results(&["check"]);
+        assert_eq!(check.code, 0, "change {end}: {check:?}");
+        let again = scratch.record(&self.staged);
+        assert_eq!(again.code, 0, "change {end}: {again:?}");
+        assert_eq!(scratch.git(&["rev-parse", "HEAD^{tree}"]), self.tree, "change {end}");
+        assert_eq!(scratch.git(&["status", "--porcelain"]), "", "change {end}");
+        scratch.git(&["fsck", "--strict"]);
+    }
+}
+
+fn recording(scratch: &Scratch, staged: &Path) -> Command {
+    scratch.command(&["record", staged.to_str().unwrap(), "--message", "Record"])
 }
 
 #[test]
-fn every_boundary() {
-    let (base, old, new) = (Scratch::new(), repeats("v0.9.1", 1, 1), repeats("v0.9.2", 50, 1));
-    let first = base.staged("first", &old);
-    write(&first.join("README.md"), "one\n");
-    assert_eq!(base.record(&first).code, 0);
-    let (head, text) = (base.git(&["rev-parse", "HEAD"]), bytes(&base, &old[0]));
-    let staged = base.staged("second", &new);
-    write(&staged.join("README.md"), "two\n");
-    let mut boundaries = 0;
-    for end in 1.. {
-        let scratch = base.copy();
-        if !is_killed_at(&scratch, &staged, end) {
-            break;
-        }
-        boundaries += 1;
-        // A lock that git's library left: the test below shows that the program names it.
-        for lock in LOCKS {
-            let _ = fs::remove_file(scratch.path(lock));
-        }
-        // Committed records are present and sound.
-        assert_eq!(bytes(&scratch, &old[0]), text, "boundary {end}");
-        scratch.git(&["merge-base", "--is-ancestor", head.trim(), "HEAD"]);
-        let check = scratch.results(&["check"]);
-        assert_eq!(check.code, 0, "boundary {end}: {check:?}");
-        // The user has to restore a rendered file that the killed writer had replaced.
-        scratch.git(&["checkout", "--quiet", "HEAD", "--", "results/README.md"]);
-        let again = scratch.record(&staged);
-        assert_eq!(again.code, 0, "boundary {end}: {again:?}");
-        for record in old.iter().chain(&new) {
-            assert!(scratch.files().contains(&place(record)), "boundary {end}");
-        }
-        let strays = scratch.git(&["status", "--porcelain"]);
-        let named = |line: &str| line.starts_with("?? ") && line.contains(".tmp-");
-        assert!(strays.lines().all(named), "boundary {end}: {strays}");
-        scratch.git(&["fsck", "--strict"]);
-    }
-    assert!(boundaries >= 12, "only {boundaries} boundaries");
+fn a_writer_that_is_killed_leaves_the_old_or_the_new_head_and_the_next_one_continues() {
+    let base = Base::new();
+    assert!(base.changes >= SAMPLED, "only {} changes", base.changes);
+    spread(SAMPLED, base.changes).into_iter().for_each(|end| base.kill_at(end));
+}
+
+#[test]
+fn extra_a_writer_may_be_killed_at_every_change() {
+    let base = Base::new();
+    (1..=base.changes).for_each(|end| base.kill_at(end));
+}
+
+/// The user may have gone on meanwhile: what is not the killed writer's stays.
+#[test]
+fn what_the_user_has_changed_since_a_writer_was_killed_is_not_undone() {
+    let base = Base::new();
+    let page = "results/README.md";
+    let landed = |scratch: &Scratch| fs::read_to_string(scratch.path(page)).unwrap() == "two\n";
+    let copies = (1..=base.changes).map(|end| {
+        let scratch = base.scratch.copy();
+        killed_at(&recording(&scratch, &base.staged), end);
+        scratch
+    });
+    let scratch = copies.into_iter().find(landed).expect("the page is replaced at some change");
+    scratch.write(page, "my own words\n");
+    scratch.write("results/notes.txt", "mine\n");
+    let answer = scratch.record(&base.staged);
+    let said = "a rendered file with changes that are not committed: `results/README.md`";
+    assert_eq!((answer.code, answer.err.contains(said)), (4, true), "{answer:?}");
+    assert_eq!(fs::read_to_string(scratch.path(page)).unwrap(), "my own words\n");
+    assert!(scratch.path("results/notes.txt").exists());
+}
+
+/// A lock that a git program may hold is not removed.
+#[test]
+fn a_lock_of_git_from_before_a_killed_writer_is_named() {
+    let base = Base::new();
+    let (scratch, lock) = (base.scratch.copy(), ".git/index.lock");
+    scratch.write(lock, "");
+    let before = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+    fs::File::options().write(true).open(scratch.path(lock)).unwrap().set_modified(before).unwrap();
+    scratch.write(".git/redline-results.lock", "1\n");
+    let answer = scratch.record(&base.staged);
+    assert_eq!((answer.code, answer.err.contains(lock)), (4, true), "{answer:?}");
+    assert!(scratch.path(lock).exists());
 }
 
 fn bytes(scratch: &Scratch, record: &schema::run::RunRecord) -> Vec<u8> {

@@ -195,3 +195,24 @@ fn an_older_program_does_not_write_beside_newer_records() {
     let answer = scratch.record(&scratch.staged("p", &repeats("v0.9.4", 300, 1)));
     assert!(answer.err.contains("events/2026"), "{answer:?}");
 }
+
+#[test]
+fn nothing_that_a_record_holds_acts_on_a_terminal() {
+    let scratch = Scratch::new();
+    let mut record = repeats("v0.9.1", 1, 1).remove(0);
+    let hostile = "a\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}b";
+    record.hardware.cpu_model = Some(hostile.to_owned());
+    let record = reseal(record);
+    scratch.write(&place(&record), &to_file_text(&record).unwrap());
+    for arguments in
+        [&["show", &record.id][..], &["list", "--runs", "--format", "json"], &["check"]]
+    {
+        let answer = scratch.results(arguments);
+        let said = answer.out.clone() + &answer.err;
+        let acts = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+        assert!(!said.contains(acts), "{arguments:?}: {said:?}");
+    }
+    let shown: RunRecord =
+        serde_json::from_str(&scratch.results(&["show", &record.id]).out).unwrap();
+    assert_eq!(shown.hardware.cpu_model.as_deref(), Some(hostile), "the same document");
+}

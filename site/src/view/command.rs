@@ -54,7 +54,8 @@ pub fn serve(record: &RunRecord) -> Option<Serve> {
         let of = |(name, value)| ["--env".to_owned(), format!("{name}={value}")];
         words.splice(2..2, std::mem::take(&mut env).into_iter().flat_map(of));
     }
-    let line = line(&env, &words);
+    let (line, left_out) = line(&env, &words);
+    notes.extend(left_out);
     if line.contains("{path}") {
         notes.push("`{path}` stands for a path that the report hides.".to_owned());
     }
@@ -67,12 +68,20 @@ pub fn environment(server: &ServerFacts) -> Vec<(&str, &str)> {
     all.map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// Formats a command line with environment variables before it, as a shell takes both.
-pub fn line(env: &[(&str, &str)], argv: &[String]) -> String {
-    let set = |(name, value): &(&str, &str)| {
-        format!("{}={} ", outside::name(name), outside::command(&[value]))
-    };
-    env.iter().map(set).collect::<String>() + &outside::command(argv)
+/// Formats a command line with environment variables before it, as a shell takes both, and returns a
+/// note for each variable that is left out because the shell would run other code by it.
+pub fn line(env: &[(&str, &str)], argv: &[String]) -> (String, Vec<String>) {
+    let (mut line, mut notes) = (String::new(), Vec::new());
+    for (name, value) in env {
+        match outside::assignment(name, value) {
+            Some(set) => line += &set,
+            None => notes.push(format!(
+                "The record's variable `{}` is left out: it is no plain setting of the server.",
+                outside::name(name)
+            )),
+        }
+    }
+    (line + &outside::command(argv), notes)
 }
 
 /// Returns the words of a command that begins with a program. A published report may give the

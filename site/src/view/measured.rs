@@ -200,7 +200,7 @@ fn roofline(stored: &Stored<KernelRecord>) -> Value {
         device => outside::name(&device),
         measured => day(record.time.started_at.as_deref().unwrap_or("day unknown")),
         record => Target::Record { path: stored.path.clone() },
-        command => format!("cargo xtask kernels {release}"),
+        command => outside::command(&["cargo", "xtask", "kernels", &release]),
         release,
         // Name of the model, data type of its matrix multiplications, and number of threads; none
         // where no model was measured.

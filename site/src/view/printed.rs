@@ -146,7 +146,7 @@ fn common(records: &[&RunRecord], parts: impl Fn(&RunRecord) -> Vec<String>) -> 
 /// it states none.
 fn command(record: &RunRecord) -> Option<String> {
     let server = record.server.as_ref()?;
-    Some(command::line(&command::environment(server), server.argv.as_ref()?))
+    Some(command::line(&command::environment(server), server.argv.as_ref()?).0)
 }
 
 /// Formats the lines of a result in its report: `lines 98 to 124`, or `line 9`.

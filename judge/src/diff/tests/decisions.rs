@@ -268,3 +268,11 @@ fn the_text_fits_a_terminal() {
     let long: Vec<&str> = text.lines().filter(|line| line.chars().count() > 100).collect();
     assert_eq!(long, [""; 0], "{text}");
 }
+
+#[test]
+fn a_command_in_a_comment_stays_in_its_quotes_and_in_its_code() {
+    let mut diff = compare_all(interleaved(5, 0.95));
+    diff.cells[0].command = ["cargo", "xtask", "v1`;>x;`"].map(str::to_owned).to_vec();
+    let text = report::markdown(&diff);
+    assert!(text.contains("Measure again: ``cargo xtask 'v1`;>x;`'``"), "{text}");
+}

@@ -1,0 +1,131 @@
+//! Undoes what a killed writer has left: its locks, and the files that it had put in place or in
+//! git's index without a commit. The clone is then as it was before that writer began, or after its
+//! commit.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use anyhow::{Context, Result};
+use git2::{ErrorCode, ObjectType, Oid};
+
+use crate::commit::{entry_of, write_aside};
+use crate::repository::{LOCK_PAUSE, RESULTS, WorkTree, locked};
+use crate::turn::{Left, Turn};
+use store::layout::leftover_name;
+
+/// Number of pauses after which a lock of git counts as left behind, where no git program runs.
+const LOCK_TRIES: u32 = 5;
+
+/// Waits for the writer's turn of a clone, and undoes what a killed writer has left.
+///
+/// # Errors
+///
+/// Another writer keeps its turn, a git program holds a lock, or a file cannot be read or written.
+pub(crate) fn take_turn(tree: &WorkTree) -> Result<Turn> {
+    begin(tree, Turn::take(tree.repo.path())?)
+}
+
+/// Undoes what a killed writer has left in a clone. Does nothing where none was killed, or another
+/// one writes.
+///
+/// # Errors
+///
+/// A git program holds a lock, or a file cannot be read or written.
+pub fn undo_killed(tree: &WorkTree) -> Result<()> {
+    Turn::after_killed(tree.repo.path())?.map_or(Ok(()), |turn| begin(tree, turn).map(drop))
+}
+
+fn begin(tree: &WorkTree, mut turn: Turn) -> Result<Turn> {
+    if let Some(left) = &turn.left {
+        undo(tree, left)?;
+    }
+    turn.begin()?;
+    Ok(turn)
+}
+
+fn undo(tree: &WorkTree, left: &Left) -> Result<()> {
+    let (branch, head) = tree.tip()?;
+    let locks = tree.locks(&branch).into_iter().chain([tree.index_lock()]);
+    for lock in locks {
+        release(tree, &lock, left)?;
+    }
+    let base = tree.tree_of(head)?;
+    let mut index = tree.repo.index()?;
+    index.read(true)?;
+    for (blob, path) in left.put.iter().rev() {
+        let target = tree.results().join(path);
+        let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let temporary = left.pid.map(|pid| target.with_file_name(leftover_name(&name, pid)));
+        temporary.map(fs::remove_file);
+        let committed = match base.get_path(format!("{RESULTS}/{path}").as_ref()) {
+            Ok(entry) if entry.id() == *blob => continue,
+            Ok(entry) => Some(entry.id()),
+            Err(error) if error.code() == ErrorCode::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        restore(tree, &target, *blob, committed)?;
+        let path = format!("{RESULTS}/{path}");
+        if index.get_path(path.as_ref(), 0).is_some_and(|entry| entry.id == *blob) {
+            match committed {
+                Some(committed) => index.add(&entry_of(tree, &path, committed)?)?,
+                None => index.remove_path(path.as_ref())?,
+            }
+        }
+    }
+    Ok(index.write()?)
+}
+
+/// Gives the file `target` the content of the blob `committed`, or removes it if there is none. A
+/// file that is not the one that the killed writer has put in place is left alone.
+fn restore(tree: &WorkTree, target: &Path, blob: Oid, committed: Option<Oid>) -> Result<()> {
+    let Ok(bytes) = fs::read(target) else { return Ok(()) };
+    if Oid::hash_object(ObjectType::Blob, &bytes)? != blob {
+        return Ok(());
+    }
+    match committed {
+        Some(committed) => write_aside(target, tree.repo.find_blob(committed)?.content()),
+        None => {
+            let failed = || format!("cannot remove `{}`", target.display());
+            fs::remove_file(target).with_context(failed)?;
+            let results = tree.results();
+            let above = target.ancestors().skip(1).take_while(|dir| dir.starts_with(&results));
+            // A folder that has other files stays, and so do those above it.
+            above.take_while(|dir| fs::remove_dir(dir).is_ok()).for_each(drop);
+            Ok(())
+        }
+    }
+}
+
+/// Removes a lock of git that the killed writer has left: one that is not older than its last note,
+/// stays, and belongs to no git program that runs.
+fn release(tree: &WorkTree, lock: &PathBuf, left: &Left) -> Result<()> {
+    let Ok(made) = fs::metadata(lock).and_then(|facts| facts.modified()) else { return Ok(()) };
+    for _ in 0..LOCK_TRIES {
+        thread::sleep(LOCK_PAUSE);
+        if !lock.exists() {
+            return Ok(());
+        }
+    }
+    if made < left.at || git_runs_in(&tree.root) {
+        return Err(locked(lock));
+    }
+    fs::remove_file(lock).with_context(|| format!("cannot remove `{}`", lock.display()))
+}
+
+/// True if a program of git may run in the working tree `root`.
+fn git_runs_in(root: &Path) -> bool {
+    let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).any(|process| {
+        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let is_in = || match fs::read_link(process.join("cwd")) {
+            Ok(dir) => dir.starts_with(&root),
+            // The folder of another user's process may be this one. A process that has ended has
+            // none.
+            Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+        };
+        name.starts_with("git") && is_in()
+    })
+}
