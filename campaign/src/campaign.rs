@@ -110,8 +110,21 @@ pub fn resume(
     ready.max_gpu_hours = max_gpu_hours.or(ready.max_gpu_hours);
     let executor = executor::named(world, (&ready.executor, &ready.slurm_options), id)?;
     executor.preflight()?;
+    go_on(world, &*executor, ready, &mut journal)
+}
+
+/// Carries out the rest of a campaign whose journal was opened again.
+///
+/// # Errors
+/// The campaign fails as in [`begin`].
+pub fn go_on(
+    world: &World,
+    executor: &dyn Executor,
+    ready: PreparedCampaign,
+    journal: &mut Journal,
+) -> Result<Exit, Stop> {
     let ids = Ids::new(world.clock.unix_ms(), world.random);
-    carry_out(world, &*executor, (ready, ids), &mut journal)
+    carry_out(world, executor, (ready, ids), journal)
         .map_err(|stop| journal.ended_early(stop, world))
 }
 
@@ -206,9 +219,17 @@ fn prepare(
         ready.lab = Some(Box::new(lab));
     }
     fit(world, &mut ready)?;
-    ready.freeze(&journal.places)?;
-    journal.note(Line::Campaign(Box::new(ready.clone())))?;
+    write_down(&mut ready, journal)?;
     Ok(ready)
+}
+
+/// Copies the files of the suite that a prepared campaign reads, and begins the journal with it.
+///
+/// # Errors
+/// A file cannot be read or written.
+pub fn write_down(ready: &mut PreparedCampaign, journal: &mut Journal) -> Result<(), Stop> {
+    ready.freeze(&journal.places)?;
+    journal.note(Line::Campaign(Box::new(ready.clone())))
 }
 
 /// Runs a lab's rounds, or the screening and confirmation stages, from wherever the journal says

@@ -1,8 +1,11 @@
 //! Console output: step headings with the time since the start, and notes, on standard error. The
-//! result of a command (plan, table, paths) goes to standard output.
+//! result of a command (plan, table, paths) goes to standard output. Text of servers, files and
+//! programs is part of all of them: what would act on a terminal is written as escapes.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
+
+use schema::untrusted::{lines, one_line};
 
 /// Terminal sequence that returns to the beginning of the line and clears it.
 const CLEAR: &str = "\r\x1b[K";
@@ -18,7 +21,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// Returns a console that writes no headings and notes, for tests.
+    /// Returns a console that writes nothing, for tests.
     pub fn silent() -> Self {
         Self { quiet: true, followed: false }
     }
@@ -50,7 +53,7 @@ impl Console {
     pub fn passing(&self, text: &str) {
         if self.is_live() {
             // A line that wraps could not be cleared by the next one.
-            let text: String = text.trim().chars().take(PASSING_CHARS).collect();
+            let text: String = one_line(text.trim()).chars().take(PASSING_CHARS).collect();
             eprint!("{CLEAR}         {text}");
         }
     }
@@ -65,21 +68,24 @@ impl Console {
     pub fn step(&self, elapsed: Duration, heading: &str) {
         self.clear();
         if !self.quiet {
-            eprintln!("[{:>6}] {heading}", clock_text(elapsed));
+            eprintln!("[{:>6}] {}", clock_text(elapsed), lines(heading));
         }
     }
 
     /// Prints a result on standard output. A closed pipe is no error.
     pub fn answer(&self, text: &str) {
+        if self.quiet {
+            return;
+        }
         let mut out = stdout().lock();
-        let _ = writeln!(out, "{text}").and_then(|()| out.flush());
+        let _ = writeln!(out, "{}", lines(text)).and_then(|()| out.flush());
     }
 
     /// Prints a note below the last heading.
     pub fn note(&self, text: &str) {
         self.clear();
         if !self.quiet {
-            eprintln!("         {text}");
+            eprintln!("         {}", lines(text));
         }
     }
 }

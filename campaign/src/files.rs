@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
 
+use crate::disk::{Change, announce, sync_dir};
 use crate::stop::{Ends, Stop, wrong_use};
 
 /// Error of a file operation, with the path of the file.
@@ -49,12 +50,32 @@ impl Ends for FileError {
     }
 }
 
-/// Creates a folder and its parents on disk; one that exists is left as it is.
+/// Creates a folder and its parents on disk; one that exists is left as it is. Each is on the disk
+/// when this function returns, so that no power failure takes what is written into it.
 ///
 /// # Errors
 /// The folder cannot be created.
 pub fn make_dir(path: &Path) -> Result<(), FileError> {
-    fs::create_dir_all(path).map_err(FileError::at("make the folder", path))
+    make_dirs(path).map_err(FileError::at("make the folder", path))
+}
+
+fn make_dirs(path: &Path) -> io::Result<()> {
+    let above = path.parent().unwrap_or(Path::new(""));
+    if path.is_dir() {
+        // A process that was stopped below has not flushed the name, and has put nothing in.
+        let is_empty = fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none());
+        return if is_empty { sync_dir(above) } else { Ok(()) };
+    }
+    if !above.as_os_str().is_empty() {
+        make_dirs(above)?;
+    }
+    announce(Change::MakeDir(path))?;
+    match fs::create_dir(path) {
+        // Another process was faster.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made?,
+    }
+    sync_dir(above)
 }
 
 /// Reads a UTF-8 file as text.
@@ -65,38 +86,58 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
     fs::read_to_string(path).map_err(FileError::at("read", path))
 }
 
-/// Writes `bytes` to `path` atomically: to a temporary file beside it, which is then renamed.
+/// Creates the folder of `path` and writes `bytes` to `path`, completely or not at all
+/// ([`whole_file::write`]). The file is on the disk, under its name, when this function returns.
 ///
 /// # Errors
 /// The folder cannot be created, or the file cannot be written or renamed; no partial file remains.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let mut file = temp_near(path)?;
-    file.write_all(bytes).map_err(FileError::at("write", path))?;
+    let announced = announce(Change::Append(file.path(), bytes));
+    let written = announced.and_then(|()| file.write_all(bytes));
+    written.map_err(FileError::at("write", path))?;
     put(file, path)
 }
 
-/// Creates a temporary file in the folder of `path`, so that it can be renamed to `path`.
+/// Copies the file `from` to `to` as [`write_whole`] writes one.
+///
+/// # Errors
+/// `from` cannot be read or `to` not be written; no partial file remains.
+pub fn copy(from: &Path, to: &Path) -> Result<(), FileError> {
+    write_whole(to, &fs::read(from).map_err(FileError::at("read", from))?)
+}
+
+/// Creates a temporary file that [`put`] turns into the file `path`, in the same folder.
 ///
 /// # Errors
 /// The folder cannot be created or is not writable.
 pub fn temp_near(path: &Path) -> Result<NamedTempFile, FileError> {
+    make_parent(path)?;
     let dir = path.parent().unwrap_or(Path::new("."));
-    make_dir(dir)?;
-    NamedTempFile::new_in(dir).map_err(FileError::at("write in", dir))
+    let made = announce(Change::CreateTemp(dir)).and_then(|()| whole_file::temporary(path));
+    made.map_err(FileError::at("write in", dir))
 }
 
-/// Flushes a finished temporary file to disk, makes it readable by all users, and renames it to
-/// `path`.
+/// Flushes a finished temporary file to disk, makes it readable by all users, renames it to `path`,
+/// and flushes the name.
 ///
 /// # Errors
 /// The file cannot be flushed, given its permissions or renamed.
 pub fn put(file: NamedTempFile, path: &Path) -> Result<(), FileError> {
-    // Without the flush, a crash after the rename could leave an empty file under the final name.
-    file.as_file().sync_all().map_err(FileError::at("write", path))?;
-    // Temporary files are readable by their owner only, but results must be readable by others.
-    set_mode(file.path(), 0o644).map_err(FileError::at("write", path))?;
-    file.persist(path).map_err(|error| FileError::at("write", path)(error.error))?;
-    Ok(())
+    persist(file, path).map_err(FileError::at("write", path))
+}
+
+fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
+    // A copy has the permissions of its source, but results must be readable by others.
+    set_mode(file.path(), 0o644)?;
+    announce(Change::Sync(file.path()))?;
+    announce(Change::Rename(file.path(), path))?;
+    whole_file::put(file, path)?;
+    sync_dir(path.parent().unwrap_or(Path::new("")))
+}
+
+fn make_parent(path: &Path) -> Result<(), FileError> {
+    make_dir(path.parent().unwrap_or(Path::new(".")))
 }
 
 /// Sets the permission bits of a file.
@@ -108,12 +149,15 @@ pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Lists the files below a folder, sorted by path. A folder that does not exist or cannot be read
-/// has none.
+/// Lists the files below a folder, sorted by path, without temporary ones that a killed process has
+/// left. A folder that does not exist or cannot be read has none.
 pub fn files_below(dir: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    for path in entries {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let is_left =
+        |entry: &fs::DirEntry| whole_file::is_temporary(&entry.file_name().to_string_lossy());
+    for entry in entries.filter(|entry| !is_left(entry)) {
+        let path = entry.path();
         if path.is_dir() { files.extend(files_below(&path)) } else { files.push(path) }
     }
     files.sort();
@@ -174,6 +218,8 @@ pub fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, Stop> 
 pub struct Lines {
     file: File,
     path: PathBuf,
+    /// Length in bytes of the lines that were written whole.
+    whole_bytes: u64,
 }
 
 impl Lines {
@@ -187,15 +233,15 @@ impl Lines {
         let dir = path.parent().unwrap_or(Path::new("."));
         make_dir(dir)?;
         let held = read_lines(path)?;
-        let file = OpenOptions::new().create(true).append(true).open(path);
+        let made = if path.exists() { Ok(()) } else { announce(Change::Create(path)) };
+        let file = made.and_then(|()| OpenOptions::new().create(true).append(true).open(path));
         let file = file.map_err(FileError::at("write", path))?;
-        // Appending after an incomplete line would join the two into one unreadable line.
-        let brought = file.set_len(held.whole_bytes as u64).and_then(|()| file.sync_all());
+        let lines = Self { file, path: path.to_owned(), whole_bytes: held.whole_bytes as u64 };
+        let brought = lines.cut().and_then(|()| lines.sync());
         brought.map_err(FileError::at("write", path))?;
         // A new file's name is on disk only once its folder is flushed.
-        let folder = File::open(dir).and_then(|folder| folder.sync_all());
-        folder.map_err(FileError::at("write in", dir))?;
-        Ok((Self { file, path: path.to_owned() }, held))
+        sync_dir(dir).map_err(FileError::at("write in", dir))?;
+        Ok((lines, held))
     }
 
     /// Appends one JSON line to the file and flushes it to disk.
@@ -204,16 +250,40 @@ impl Lines {
     /// `line` has no JSON form, or the file cannot be written.
     pub fn append<T: Serialize>(&mut self, line: &T) -> Result<(), FileError> {
         let text = serde_json::to_string(line).map_err(io::Error::from);
-        let written = text.and_then(|text| {
-            self.file.write_all(format!("{text}\n").as_bytes())?;
-            self.file.sync_data()
-        });
+        let written = text.and_then(|text| self.write(format!("{text}\n").as_bytes()));
         written.map_err(FileError::at("write", &self.path))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        // An earlier line may have come to the file in part, as on a full disk.
+        self.cut()?;
+        announce(Change::Append(&self.path, bytes))?;
+        self.file.write_all(bytes)?;
+        self.sync()?;
+        self.whole_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Cuts off what follows the whole lines: appending after an incomplete line would join the two
+    /// into one unreadable line.
+    fn cut(&self) -> io::Result<()> {
+        if self.file.metadata()?.len() == self.whole_bytes {
+            return Ok(());
+        }
+        announce(Change::Cut(&self.path, self.whole_bytes))?;
+        self.file.set_len(self.whole_bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        announce(Change::Sync(&self.path))?;
+        self.file.sync_data()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use store::layout::FileKind;
+
     use super::*;
 
     #[test]
@@ -251,6 +321,32 @@ mod tests {
             let held = read_lines::<u32>(&path).unwrap();
             assert_eq!((held.lines, held.torn), (vec![1, 2, 4], false));
         }
+    }
+
+    #[test]
+    fn a_line_that_came_to_the_disk_in_part_is_not_joined_with_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lines.jsonl");
+        let (mut lines, _) = Lines::open::<u32>(&path).unwrap();
+        lines.append(&1).unwrap();
+        // As an append leaves it that fails on a full disk.
+        OpenOptions::new().append(true).open(&path).unwrap().write_all(b"23").unwrap();
+        lines.append(&4).unwrap();
+        lines.append(&5).unwrap();
+        let held = read_lines::<u32>(&path).unwrap();
+        assert_eq!((held.lines, held.torn), (vec![1, 4, 5], false));
+    }
+
+    #[test]
+    fn what_a_killed_process_has_left_is_not_listed() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = dir.path().join("runs/a.json");
+        write_whole(&kept, b"{}").unwrap();
+        // The file of a process that was killed is not removed.
+        let left = temp_near(&kept).unwrap().into_temp_path().keep().unwrap();
+        assert_eq!(files_below(dir.path()), [kept]);
+        let name = format!("runs/{}", left.file_name().unwrap().to_string_lossy());
+        assert_eq!(FileKind::of(&name), FileKind::Leftover, "the registry knows it too");
     }
 
     #[test]

@@ -72,6 +72,17 @@ impl Git {
         }
     }
 
+    /// Returns the folder in which git keeps the objects and refs that all worktrees of the clone
+    /// share.
+    ///
+    /// # Errors
+    /// git cannot be run, fails or is interrupted.
+    pub fn common_folder(&self) -> Result<PathBuf, ProcessError> {
+        let folder = self.text(&["rev-parse", "--git-common-dir"])?;
+        // Git states it relative to the folder in which it runs.
+        Ok(self.dir.join(folder.trim()))
+    }
+
     /// Returns the hashes of the commits whose parents this shallow clone lacks.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ mod serve;
 pub mod catalog;
 pub mod clock;
 mod console;
+mod disk;
 pub mod files;
 pub mod git;
 pub mod lock;
@@ -40,6 +41,10 @@ mod redact;
 pub mod stop;
 pub mod tools;
 pub mod world;
+
+#[cfg(test)]
+#[path = "../tests/simulation/mod.rs"]
+mod simulation;
 
 pub use catalog::{Catalog, Engine, ScenarioEntry};
 pub use cli::{Cli, Inputs, parse_hours, parse_time};

@@ -86,7 +86,7 @@ impl Interrupt {
 
     /// Sleeps for `duration`, without regard to the flag; the caller polls it afterwards.
     pub fn sleep(&self, duration: Duration) {
-        thread::sleep(duration);
+        self.clock.sleep(duration);
     }
 
     /// Returns the shared flag that the signal handlers set.
@@ -263,6 +263,10 @@ pub fn capture_until(
     interrupt: &Interrupt,
 ) -> Result<Option<Written>, ProcessError> {
     interrupt.check()?;
+    #[cfg(test)]
+    if let Some(ended) = crate::simulation::programs::run(command, interrupt) {
+        return ended.map(Some);
+    }
     let mut group = Group::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?;
     // Both pipes are read while the child runs, because a full pipe would block it.
     let stdout = group.child.stdout.take().map(drain);
@@ -311,6 +315,10 @@ pub fn text(command: &mut Command, interrupt: &Interrupt) -> Result<String, Proc
 /// interrupted.
 pub fn show(command: &mut Command, interrupt: &Interrupt) -> Result<ExitStatus, ProcessError> {
     interrupt.check()?;
+    #[cfg(test)]
+    if let Some(ended) = crate::simulation::programs::run(command, interrupt) {
+        return ended.map(|written| written.status);
+    }
     let status = Group::start(command)?.wait(None, interrupt)?;
     Ok(status.unwrap_or_else(|| ExitStatus::from_raw(0)))
 }

@@ -9,6 +9,7 @@ use std::{env, fs};
 
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
+use schema::untrusted::lines;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::catalog::Catalog;
@@ -104,7 +105,7 @@ const SERVER_VARIABLES: &str = "\
 /// Converts a command's result to the program's exit code, and prints the error if there is one.
 pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
     let exit = ended.unwrap_or_else(|stop| {
-        eprintln!("{stop}");
+        eprintln!("{}", lines(&stop.to_string()));
         stop.exit()
     });
     ExitCode::from(exit.code())

@@ -6,6 +6,7 @@
 
 pub mod clone;
 pub mod disk;
+pub mod killed;
 pub mod program;
 pub mod scripted;
 pub mod server;

@@ -102,8 +102,8 @@ fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
 /// changes of its own, and moved to the release's commit if it is at another one.
 ///
 /// # Errors
-/// The checkout has changes, git fails, the wait for it is interrupted, or a folder cannot be
-/// created or removed.
+/// The checkout has changes or belongs to another clone, git fails, the wait for it is interrupted,
+/// or a folder cannot be created or removed.
 pub fn check_out(git: &Git, release: &Release, path: &Path) -> Result<(), Stop> {
     let tree = git.at(path);
     let is_worktree = path.is_dir()
@@ -111,6 +111,19 @@ pub fn check_out(git: &Git, release: &Release, path: &Path) -> Result<(), Stop> 
             .try_text(&["rev-parse", "--show-toplevel"])?
             .is_some_and(|top| same_folder(Path::new(top.trim()), path));
     if is_worktree {
+        let own = git.common_folder()?;
+        let found = tree.common_folder()?;
+        // A clone that was copied with its `target` has the checkouts of the first: git would move
+        // the commit of that clone's checkout, and take this one's files for its changes.
+        if !same_folder(&own, &found) {
+            let (release, path, found) = (&release.name, path.display(), found.display());
+            return Err(environment!(
+                "the checkout of {release} in `{path}` belongs to another clone, `{found}`"
+            )
+            .with_hint(format!(
+                "this clone was copied with its checkouts: keep what you need, then `rm -r {path}`"
+            )));
+        }
         if !tree.text(&["status", "--porcelain"])?.trim().is_empty() {
             let (release, path) = (&release.name, path.display());
             return Err(environment!(

@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use schema::exit::Exit;
@@ -114,7 +113,7 @@ impl<'a> Drive<'a> {
         let clock = &self.world.clock;
         let until = clock.elapsed() + pause;
         while clock.elapsed() < until && !self.world.interrupt.raised() {
-            thread::sleep(WAKE.min(until.saturating_sub(clock.elapsed())));
+            clock.sleep(WAKE.min(until.saturating_sub(clock.elapsed())));
         }
     }
 
@@ -356,7 +355,7 @@ impl<'a> Drive<'a> {
             while self.world.clock.elapsed() < until
                 && matches!(self.executor.poll(handle), Ok(JobState::Running { .. }))
             {
-                thread::sleep(self.executor.pause());
+                self.world.clock.sleep(self.executor.pause());
             }
             let places = job::places(self.world, self.ready, &job.planned.key);
             let _ = collect(&places, &self.journal.places.staged());

@@ -1,16 +1,13 @@
 //! Jobs that make an alternating comparison: the files in which a node keeps it, the share of the
 //! budget that a job gets, and what a later attempt takes over from an earlier one.
 
-use std::fs;
-use std::path::Path;
-
 use judge::alternation::share_us;
 use schema::alternation::AlternatingComparison;
 use schema::verdict::Stage;
 
 use crate::executor::job::{COMPARISON, Progress, Step, places, read_steps, verified};
 use crate::executor::journal::{Entry, Journal, PreparedCampaign, Reached, State};
-use crate::files::{self, FileError, Lines};
+use crate::files::{self, Lines};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedAlternation;
 use crate::stop::Stop;
@@ -88,16 +85,17 @@ pub fn take_over(
         .iter()
         .filter(|other| is_same(other, entry) && other.planned.attempt < entry.planned.attempt);
     let Some(earlier) = earlier.max_by_key(|other| other.planned.attempt) else { return Ok(()) };
-    if entry.stage != Some(Stage::Alternate) || to.steps().exists() {
+    let steps = read_steps(&to)?;
+    if entry.stage != Some(Stage::Alternate) || steps.contains(&Step::Began) {
         return Ok(());
     }
     let from = places(world, ready, &earlier.planned.key);
     let starts = Progress::of(&read_steps(&from)?).starts;
     let (mut lines, _) = Lines::open::<Step>(&to.steps())?;
-    for file in starts {
-        let path = to.dir.join(&file.path);
-        files::make_dir(path.parent().unwrap_or(Path::new(".")))?;
-        fs::copy(from.dir.join(&file.path), &path).map_err(FileError::at("write", &path))?;
+    // A controller that was killed here has taken over some of them.
+    let taken = Progress::of(&steps).starts;
+    for file in starts.into_iter().filter(|start| !taken.contains(start)) {
+        files::copy(&from.dir.join(&file.path), &to.dir.join(&file.path))?;
         // The earlier attempt has counted the time.
         lines.append(&Step::StartEnded { file, said: Vec::new(), wall_us: 0 })?;
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::ReleaseBench;
 use crate::executor::Handle;
-use crate::files::{self, Lines, files_below, read_lines, read_text, write_whole};
+use crate::files::{self, Lines, files_below, read_lines};
 use crate::places::{CampaignPlaces, STARTS};
 use crate::plan::brief::CellBrief;
 use crate::plan::decide::Decided;
@@ -181,8 +181,7 @@ impl PreparedCampaign {
 
 fn keep(file: &Path, dir: &Path) -> Result<PathBuf, Stop> {
     let to = dir.join(file.file_name().unwrap_or_default());
-    files::make_dir(dir)?;
-    write_whole(&to, read_text(file)?.as_bytes())?;
+    files::copy(file, &to)?;
     Ok(to)
 }
 

@@ -11,6 +11,8 @@ use judge::lab::{self, Next, text};
 use schema::exit::Exit;
 use schema::lab::{Candidate, LabStage, Round, flag_name};
 use schema::run::{RunRecord, Status};
+use schema::shell;
+use schema::untrusted::one_line;
 use schema::verdict::Stage;
 use toml::{Table, Value};
 
@@ -292,9 +294,10 @@ fn serve(
     let model = &lab.asked.file.model;
     let spec = ready.variants[candidate.engine].with_variant(variant.clone());
     if variant.engine == REDLINE {
-        let flags = quoted(&variant.flags);
-        let more = if flags.is_empty() { String::new() } else { format!(" -- {flags}") };
-        return Ok(format!("cargo xtask serve {} --model {model}{more}", variant.release));
+        let mut words = vec!["cargo", "xtask", "serve", &variant.release, "--model", model];
+        words.extend((!variant.flags.is_empty()).then_some("--"));
+        words.extend(variant.flags.iter().map(String::as_str));
+        return Ok(pasted(&words));
     }
     let cell = ready.plan.cells.first();
     let filling = Filling {
@@ -304,17 +307,12 @@ fn serve(
         observed: false,
         ..spec.filling(model, 0)
     };
-    Ok(quoted(&command_line(&spec.engine.file, filling)?.recorded))
+    Ok(pasted(&command_line(&spec.engine.file, filling)?.recorded))
 }
 
-/// Joins words into a command line for the shell, quoted where needed.
-fn quoted(words: &[String]) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+{}".contains(c);
-    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
-        true => word.clone(),
-        false => format!("'{}'", word.replace('\'', "'\\''")),
-    };
-    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+/// Returns a command line for the shell, without characters that a terminal acts on.
+fn pasted(words: &[impl AsRef<str>]) -> String {
+    shell::line(&words.iter().map(|word| one_line(word.as_ref())).collect::<Vec<_>>())
 }
 
 /// Returns server flags as the text of a file for `redline serve --profile`; `None` without flags.
@@ -370,6 +368,7 @@ mod tests {
     #[test]
     fn a_command_can_be_pasted() {
         let line = [words("serve --threads 1"), vec!["{\"a\": 1}".to_owned(), "it's".to_owned()]];
-        assert_eq!(quoted(&line.concat()), r#"serve --threads 1 '{"a": 1}' 'it'\''s'"#);
+        assert_eq!(pasted(&line.concat()), r#"serve --threads 1 '{"a": 1}' 'it'\''s'"#);
+        assert_eq!(pasted(&["\u{1b}c"]), r"'\u{1b}c'");
     }
 }

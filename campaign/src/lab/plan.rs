@@ -9,6 +9,7 @@ use std::time::Duration;
 use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
+use schema::shell;
 
 use crate::cli::{Lab, ReleaseBench};
 use crate::console::about;
@@ -127,7 +128,7 @@ pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String
     let mut listing = Listing::new(title);
     listing.line("question", &file.question);
     for (index, title) in brief.variants.iter().enumerate() {
-        let flags = decided.plan.variants[index].flags.join(" ");
+        let flags = shell::line(&decided.plan.variants[index].flags);
         let flags = if flags.is_empty() { flags } else { format!(", with {flags}") };
         let key = if index == 0 { "baseline" } else { "beside it" };
         listing.line(key, &format!("{title}{flags}"));
@@ -138,7 +139,7 @@ pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String
     listing.line("objective", &objective(lab));
     let axes = file.axes.iter().map(|axis| {
         let options: Vec<String> =
-            axis.options.iter().map(|option| option.flags.join(" ")).collect();
+            axis.options.iter().map(|option| shell::line(&option.flags)).collect();
         format!("{} of {}: {}", axis.name, axis.engine, options.join(" | "))
     });
     listing.lines("axes", axes);

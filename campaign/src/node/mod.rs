@@ -20,10 +20,11 @@ use std::time::Duration;
 
 use judge::alternation::text;
 use nix::sys::statvfs::statvfs;
-use schema::alternation::Start;
+use schema::alternation::{AlternatingComparison, Start};
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
 use schema::run::{Gpu, HardwareFacts, RunRecord, Status, ValidityVerdict};
+use schema::untrusted;
 
 use crate::cli::NodeFlags;
 use crate::executor::job::{
@@ -41,7 +42,7 @@ use crate::places::CampaignPlaces;
 use crate::plan::brief::gpu_hours;
 use crate::plan::{PlannedAlternation, PlannedRun};
 use crate::process::{self, ProcessError, attempted, micros};
-use crate::server_spec::container_name;
+use crate::server_spec::{ReadyCell, ServerSpec, container_name};
 use crate::stop::{Stop, wrong_use};
 use crate::tools::BENCH;
 use crate::world::World;
@@ -61,33 +62,112 @@ pub fn run(world: &World, flags: &NodeFlags) -> Result<Exit, Stop> {
     if flags.when_told && !may_begin() {
         return Err(Stop::environment("the controller ended before it started this job"));
     }
-    let places = CampaignPlaces::at(&flags.dir);
+    carry_out(world, &CampaignPlaces::at(&flags.dir), &Real)
+}
+
+/// Carries out the job in the folder `places` with these instruments.
+///
+/// # Errors
+/// Those of [`run`], except for the controller's end.
+pub(crate) fn carry_out(
+    world: &World,
+    places: &CampaignPlaces,
+    instruments: &dyn Instruments,
+) -> Result<Exit, Stop> {
     let held = format!("another process carries out the job in `{}`", places.dir.display());
     let _lock = Lock::take_or(&places.dir.join("node.lock"), world.pid, &held)?;
     // The job may be started again after it has finished, by its scheduler or by hand.
-    if Done::read(&places)?.is_some() {
+    if Done::read(places)?.is_some() {
         return Ok(Exit::Well);
     }
-    let job = Job::read(&places)?;
+    let job = &Job::read(places)?;
     let console = if job.watched { world.console.followed() } else { world.console };
     let world = &World { console, ..world.clone() };
     let (lines, held) = Lines::open::<Step>(&places.steps())?;
     let progress = Progress::of(&held.lines);
-    let mut node =
-        Node { world, places: &places, job: &job, lines, progress, noted: BTreeSet::new() };
+    let noted = BTreeSet::new();
+    let mut node = Node { world, instruments, places, job, lines, progress, noted };
     let end = match node.carry_out() {
         Ok(end) => end,
         // No final report after an interrupt: the job can be resumed.
         Err(stop) if world.interrupt.raised() => return Err(stop),
         Err(stop) => {
-            eprintln!("{stop}");
+            eprintln!("{}", untrusted::lines(&stop.to_string()));
             NodeEnd::stopped(&stop)
         }
     };
     let exit = end.stop().map_or(Exit::Well, |stop| stop.exit());
     let files = std::mem::take(&mut node.progress.files);
-    Done { end, files }.write(&places)?;
+    Done { end, files }.write(places)?;
     Ok(exit)
+}
+
+/// What a job measures with: the machine that it is on, and servers. Simulations make both up.
+pub(crate) trait Instruments {
+    /// Returns facts about the machine's hardware, or the reason why it cannot measure the job in
+    /// the folder `dir`.
+    ///
+    /// # Errors
+    /// The wait for a tool was interrupted, or the hardware cannot be detected.
+    fn inspect(&self, world: &World, job: &Job, dir: &Path) -> Result<Inspected, Stop>;
+
+    /// Executes a planned run and returns its record without findings and hash.
+    ///
+    /// # Errors
+    /// Those of [`Bench::run_unsealed`].
+    fn run(
+        &self,
+        bench: &Bench<'_>,
+        planned: &PlannedRun,
+        spec: &ServerSpec,
+        cell: &ReadyCell,
+    ) -> Result<RunRecord, Stop>;
+
+    /// Adds starts to those of an alternating comparison.
+    ///
+    /// # Errors
+    /// Those of [`Alternating::carry_out`].
+    fn alternate(
+        &self,
+        alternating: &Alternating<'_>,
+        earlier: Vec<Start>,
+        after: &mut dyn FnMut(&AlternatingComparison) -> Result<(), Stop>,
+    ) -> Result<AlternatingComparison, Stop>;
+}
+
+/// Facts about a machine's hardware, or the reason why it cannot measure a job.
+pub(crate) type Inspected = Result<HardwareFacts, String>;
+
+/// This machine, and servers that are started on it.
+struct Real;
+
+impl Instruments for Real {
+    fn inspect(&self, world: &World, job: &Job, dir: &Path) -> Result<Inspected, Stop> {
+        let machine = hardware::detect(world)?;
+        Ok(match unfit(world, job, dir, &machine)? {
+            Some(said) => Err(said),
+            None => Ok(machine.facts(&machine.id(job.on_gpu))),
+        })
+    }
+
+    fn run(
+        &self,
+        bench: &Bench<'_>,
+        planned: &PlannedRun,
+        spec: &ServerSpec,
+        cell: &ReadyCell,
+    ) -> Result<RunRecord, Stop> {
+        bench.run_unsealed(planned, spec, cell, &mut |_| Ok(()))
+    }
+
+    fn alternate(
+        &self,
+        alternating: &Alternating<'_>,
+        earlier: Vec<Start>,
+        after: &mut dyn FnMut(&AlternatingComparison) -> Result<(), Stop>,
+    ) -> Result<AlternatingComparison, Stop> {
+        alternating.carry_out(earlier, after)
+    }
 }
 
 /// Waits for the line [`GO`] on standard input; returns false if the controller ends before it
@@ -100,6 +180,7 @@ fn may_begin() -> bool {
 /// A job in progress on this node.
 struct Node<'a> {
     world: &'a World,
+    instruments: &'a dyn Instruments,
     places: &'a CampaignPlaces,
     job: &'a Job,
     lines: Lines,
@@ -118,13 +199,11 @@ impl Node<'_> {
         if let Some(block) = self.progress.block_open.filter(|_| job.alternation.is_none()) {
             self.set_aside(block)?;
         }
-        let machine = hardware::detect(world)?;
-        let unfit = unfit(world, job, &self.places.dir, &machine)?;
-        if let Some(said) = unfit {
-            return Ok(NodeEnd::Unfit { said });
-        }
-        let hardware =
-            job.hardware.clone().map_or_else(|| machine.facts(&machine.id(job.on_gpu)), |of| of.0);
+        let detected = match self.instruments.inspect(world, job, &self.places.dir)? {
+            Ok(facts) => facts,
+            Err(said) => return Ok(NodeEnd::Unfit { said }),
+        };
+        let hardware = job.hardware.clone().map_or(detected, |of| of.0);
         if let Some(planned) = job.alternation {
             self.alternate(planned, &hardware)?;
             return Ok(NodeEnd::Well);
@@ -177,7 +256,7 @@ impl Node<'_> {
         };
         let mut since_us = earlier.last().map_or(0, |start| start.end_us);
         let lines = &mut self.lines;
-        let comparison = alternating.carry_out(earlier, &mut |comparison| {
+        let comparison = self.instruments.alternate(&alternating, earlier, &mut |comparison| {
             let Some(start) = comparison.starts.last() else { return Ok(()) };
             let path = start_path(comparison.starts.len() - 1);
             write_json(&places.dir.join(&path), start)?;
@@ -253,7 +332,7 @@ impl Node<'_> {
         let variant = &job.variants[run.variant];
         let bench = bench(world, job, self.places, hardware);
         let (started, started_ms) = (world.clock.elapsed(), world.clock.unix_ms());
-        let mut record = bench.run_unsealed(run, variant, &job.cell, &mut |_| Ok(()))?;
+        let mut record = self.instruments.run(&bench, run, variant, &job.cell)?;
         let took = world.clock.elapsed().saturating_sub(started);
         if let Some(step_ms) = clock_step_ms(started_ms, world.clock.unix_ms(), took) {
             degrade(&mut record, step_ms);

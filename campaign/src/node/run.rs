@@ -378,6 +378,9 @@ impl Run<'_> {
             }
             (None, Some(_)) => None,
         };
+        // A signal to all processes of a job ends the load generator too, which then leaves the
+        // measurement of a part of the run.
+        world.interrupt.check()?;
         let measurement = read_measurement(&out, ended, happening.is_some())?;
         if let Some(correctness) = measurement.as_ref().and_then(|one| one.correctness.as_ref())
             && !reference.exists()

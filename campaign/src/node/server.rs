@@ -227,15 +227,17 @@ pub fn ask(
 /// Probes a server that somebody else started, and returns its answer.
 ///
 /// # Errors
-/// Interrupted, the tool cannot be run or its output cannot be parsed, or no such server answers at
-/// `url`.
+/// Interrupted, the tool cannot be run or its output cannot be parsed, `url` is no address of a
+/// server, or no such server answers there.
 pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, Stop> {
     match ask(&world.tools, url, &engine.path, RUNNING_LIMIT, &world.interrupt)? {
         ProbeAnswer::Ready(probe) => Ok(*probe),
-        ProbeAnswer::NotYet(said) | ProbeAnswer::Unreadable(said) => {
-            Err(environment!("no server answers at `{url}`: {said}")
-                .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
+        // Its words name the fault; the URL may hold a password and is not repeated.
+        ProbeAnswer::Unreadable(said) => {
+            Err(Stop::wrong_use(said.strip_prefix("error: ").unwrap_or(&said)))
         }
+        ProbeAnswer::NotYet(said) => Err(environment!("no server answers at `{url}`: {said}")
+            .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id))),
     }
 }
 

@@ -17,6 +17,7 @@ use schema::comparison::{CellDiff, Decision, DecisionKind, Diff};
 use schema::exit::Exit;
 use schema::metric::{Unit, by_name};
 use schema::run::{RunRecord, ValidityVerdict};
+use schema::shell;
 use serde_json::Value;
 
 use crate::executor::in_turns::comparisons;
@@ -156,7 +157,7 @@ fn validity(records: &[RunRecord]) -> String {
 /// Returns the command to go on with: the whole comparison for a release that is held, the same
 /// campaign again where it was inconclusive, else the site.
 fn next_command(ready: &PreparedCampaign, decision: Option<&Decision>, staged: bool) -> String {
-    let again = || format!("cargo xtask {}", ready.command.join(" "));
+    let again = || format!("cargo xtask {}", shell::line(&ready.command));
     match (decision.map(|decision| decision.verdict), ready.compared()) {
         (Some(DecisionKind::Hold), Some((baseline, candidate))) if !staged => {
             format!("cargo xtask diff {baseline} {}", candidate.release)
@@ -194,6 +195,10 @@ fn commit(
     let registry = Registry::new(world, &ready.registry);
     let staged = journal.places.staged();
     world.step("Render pages");
+    // Undoes what a writer that was killed has left, since pages would show it.
+    if journal.state.committed.is_none() {
+        registry.preflight()?;
+    }
     registry.render_pages(&staged)?;
     world.step("Commit the records");
     // The journal is asked first: after a crash the records may be in the registry already.

@@ -3,7 +3,6 @@
 //! and measures nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::exit::Exit;
@@ -16,7 +15,7 @@ use crate::executor::job::{self, Job, check, collect};
 use crate::executor::journal::{
     Journal, Line, PlannedJob, PreparedCampaign, Reached, RecordedHardware,
 };
-use crate::files::{self, FileError, files_below};
+use crate::files::{self, files_below};
 use crate::lock::Lock;
 use crate::places::CampaignPlaces;
 use crate::plan::release::is_development;
@@ -227,9 +226,7 @@ fn keep(from: &Path, to: &Path) -> Result<(), Stop> {
     }
     for path in files_below(from) {
         let Ok(below) = path.strip_prefix(from) else { continue };
-        let to = to.join(below);
-        files::make_dir(to.parent().unwrap_or(Path::new(".")))?;
-        fs::copy(&path, &to).map_err(FileError::at("copy", &path))?;
+        files::copy(&path, &to.join(below))?;
     }
     Ok(())
 }

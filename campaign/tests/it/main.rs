@@ -12,6 +12,7 @@ mod in_turns;
 mod ingest;
 mod journey;
 mod kernels;
+mod killed;
 mod lab;
 mod refusals;
 mod reproduce;

@@ -118,6 +118,24 @@ fn a_checkout_with_changes_is_not_overwritten() {
 }
 
 #[test]
+fn a_copied_clone_leaves_the_checkouts_of_the_first_alone() {
+    let scratch = Scratch::new();
+    let args = ["release-bench", "v0.9.2", "--repeats", "1"];
+    scratch.run(&args).expect(0, &[]);
+    let copy = scratch.fixtures().join("copy");
+    let copied = Command::new("cp").arg("-a").arg(scratch.root()).arg(&copy).status().unwrap();
+    assert!(copied.success());
+    let index = scratch.root().join(".git/worktrees/v0.9.2/index");
+    let before = fs::read(&index).unwrap();
+    let root = copy.to_str().unwrap();
+    let said = ["belongs to another clone", "rm -r "];
+    scratch.run(&[&args[..], &["--root", root]].concat()).expect(4, &said);
+    assert_eq!(fs::read(&index).unwrap(), before);
+    fs::remove_dir_all(copy.join("target/releases/v0.9.2")).unwrap();
+    scratch.run(&[&args[..], &["--root", root]].concat()).expect(0, &[]);
+}
+
+#[test]
 fn a_checkout_that_vanished_is_made_again() {
     let scratch = Scratch::new();
     let args = ["release-bench", "v0.9.2", "--repeats", "1"];

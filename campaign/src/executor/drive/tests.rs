@@ -7,86 +7,39 @@ use std::collections::VecDeque;
 use schema::alternation::Start;
 use schema::canonical::to_file_text;
 use schema::exit::Exit;
-use schema::run::{EngineFacts, FailureClass, HardwareFacts, RunRecord, Status};
+use schema::run::{FailureClass, HardwareFacts, RunRecord, Status};
 
 use super::*;
-use crate::catalog::Catalog;
 use crate::clock::Clock;
-use crate::console::Console;
 use crate::executor::JobSpec;
 use crate::executor::job::{FileFact, Job, Progress, Step, record_path, start_path, write_json};
 use crate::executor::journal::RecordedHardware;
 use crate::files::{Lines, write_whole};
-use crate::inputs::Obtained;
-use crate::inputs::cache::Cache;
-use crate::places::Places;
-use crate::plan::{Cell, Plan, PlannedAlternation, Round, Variant, interleave};
-use crate::process::Interrupt;
-use crate::redact::Identity;
-use crate::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
-use crate::tools::Tools;
+use crate::plan::{Plan, PlannedAlternation, Round, interleave};
+use crate::simulation::campaigns;
 use crate::world::Ids;
 
 fn world(root: &Path) -> World {
-    let clock = Clock::start();
-    World {
-        places: Places::new(root, None),
-        tools: Tools::new(root),
-        catalog: Catalog::new(&root.join("suite")),
-        cache: Cache::new(&root.join("cache")),
-        interrupt: Interrupt::new(clock),
-        clock,
-        console: Console::silent(),
-        identity: Identity::default(),
-        server_env: BTreeMap::new(),
-        slurm_env: BTreeMap::new(),
-        search_path: Vec::new(),
-        cores: 1,
-        pid: std::process::id(),
-        program: "redline-campaign".into(),
-        random: 7,
-        hub_home: root.join("hub"),
-        given: BTreeMap::new(),
-        command: vec!["release-bench".to_owned()],
-    }
+    campaigns::world(root, Clock::start(), 7)
 }
 
 /// Returns a prepared campaign of two releases in two blocks of one cell, on one GPU each.
 fn ready() -> PreparedCampaign {
-    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite");
-    let catalog = Catalog::new(&suite);
-    let engine = catalog.engine("redline").unwrap();
-    let variants: Vec<ServerSpec> = ["v0.9.1", "v0.9.2"]
-        .map(|release| {
-            let variant = Variant::plain("redline", release);
-            let facts = EngineFacts {
-                name: "redline".to_owned(),
-                release: release.to_owned(),
-                ..EngineFacts::default()
-            };
-            let built = BuiltVariant::program(variant, facts, "redline".into(), None);
-            ServerSpec { engine: engine.clone(), built }
-        })
-        .into();
-    let cell =
-        Cell { model: "m".into(), tp: 1, scenario: "balanced-lite".into(), ..Cell::default() };
+    let (variants, cells) = (campaigns::VARIANTS.to_vec(), campaigns::CELLS[..1].to_vec());
     let mut ids = Ids::new(1_700_000_000_000, 1);
     let plan = Plan {
         campaign: ids.next_id(),
         variants: variants.iter().map(|variant| variant.built.variant.clone()).collect(),
-        cells: vec![cell.clone()],
+        cells: cells.iter().map(|cell| cell.cell.clone()).collect(),
         runs: interleave(&Round::first(1, 2, 2), || ids.next_id()),
     };
-    let model = Obtained::file("m.gguf".into(), "00".repeat(32), "path".to_owned());
-    let scenario = catalog.scenario("balanced-lite").unwrap();
-    let tokenizer = model.path.clone();
     let hardware = HardwareFacts { id: "h100-80g".to_owned(), ..HardwareFacts::default() };
     PreparedCampaign {
         command: Vec::new(),
         executor: "scripted".to_owned(),
         plan,
         variants,
-        cells: vec![ReadyCell { cell, scenario, model, dataset: None, tokenizer, plan: None }],
+        cells,
         inputs: vec![Vec::new()],
         hardware: RecordedHardware(hardware),
         on_gpu: true,
@@ -342,6 +295,37 @@ fn a_comparison_in_turns_has_time_for_its_budget_and_its_starts_outlive_lost_nod
         assert!(progress.starts.iter().all(|start| spec.dir.join(&start.path).is_file()));
     }
     assert_eq!(submitted.len(), 3);
+}
+
+#[test]
+fn starts_that_a_killed_controller_took_over_in_part_are_all_taken_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let (world, ready) = (world(dir.path()), ready());
+    let mut ids = Ids::new(1_700_000_000_000, 2);
+    let stage = Some(Stage::Alternate);
+    let round = Round { cells: vec![0], variants: 2, repeats: 1, block: 2, stage };
+    let first = jobs_of(&ready.plan.campaign, &interleave(&round, || ids.next_id())).remove(0);
+    let second = PlannedJob { key: "second".to_owned(), attempt: 2, ..first.clone() };
+    let mut journal = Journal::new(world.places.campaign(&ready.plan.campaign));
+    journal.note(Line::Planned { stage, jobs: vec![first.clone(), second.clone()] }).unwrap();
+    let places = |job: &PlannedJob| job::places(&world, &ready, &job.key);
+    let end = |job: &PlannedJob, number| {
+        let (dir, path) = (places(job).dir, start_path(number));
+        write_json(&dir.join(&path), &Start::default()).unwrap();
+        let file = FileFact::of(&dir, &path).unwrap();
+        let (mut lines, _) = Lines::open::<Step>(&places(job).steps()).unwrap();
+        lines.append(&Step::StartEnded { file, said: Vec::new(), wall_us: START_US }).unwrap();
+    };
+    end(&first, 0);
+    end(&first, 1);
+    end(&second, 0);
+    for _ in 0..2 {
+        let entry = &journal.state.jobs[1];
+        in_turns::take_over(&world, &ready, &journal.state, entry).unwrap();
+        let progress = Progress::of(&read_steps(&places(&second)).unwrap());
+        let paths: Vec<&str> = progress.starts.iter().map(|start| start.path.as_str()).collect();
+        assert_eq!(paths, [start_path(0), start_path(1)]);
+    }
 }
 
 #[test]

@@ -4,6 +4,8 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use schema::shell;
+
 use crate::executor::JobSpec;
 use crate::files::write_whole;
 use crate::places::NODE_LOG;
@@ -99,15 +101,13 @@ pub fn write(job: &JobSpec) -> Result<PathBuf, Stop> {
 fn text(job: &JobSpec) -> Result<String, Stop> {
     let mut text = format!("#!/bin/sh\n# {}: what sbatch was given.\n", job.key);
     for (name, value) in &job.env {
-        let letters = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-        if !letters || name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) {
+        if !shell::is_variable(name) {
             return Err(wrong_use!("`{name}` is no name of a variable"));
         }
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "export {name}={}", quoted(value));
+        let _ = writeln!(text, "export {name}={}", shell::word(value));
     }
-    let words: Vec<String> = job.argv.iter().map(|word| quoted(word)).collect();
-    let _ = writeln!(text, "exec {}", words.join(" "));
+    let _ = writeln!(text, "exec {}", shell::line(&job.argv));
     Ok(text)
 }
 
@@ -148,11 +148,6 @@ pub fn submission(job: &JobSpec, options: &Options, script: &Path) -> Result<Vec
     words.extend(options.words.iter().cloned());
     words.push(path(script)?);
     Ok(words)
-}
-
-/// Quotes a word for the shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
