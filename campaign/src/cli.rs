@@ -108,7 +108,7 @@ impl Inputs {
 /// Flags that say where a campaign's jobs run and where its records go.
 #[derive(Debug, Clone, Args, Default)]
 pub struct Execution {
-    /// Fail a run when its server sends nothing for this many seconds; default: two minutes.
+    /// Fail a run when its server makes no progress for this many seconds; default: two minutes.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub timeout_s: Option<u32>,
     /// Repository whose `results/` receives the records; default: this clone.

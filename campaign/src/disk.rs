@@ -3,7 +3,7 @@
 //! power failure would undo.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// A change that is about to be made.
@@ -44,10 +44,21 @@ pub fn announce(_: Change<'_>) -> io::Result<()> {
 /// a power failure only after this.
 ///
 /// # Errors
-/// The folder cannot be opened or flushed.
+/// The folder does not exist, or cannot be flushed.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     announce(Change::SyncDir(dir))?;
     // The empty path is the parent of a bare file name.
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    File::open(dir)?.sync_all()
+    match File::open(dir).and_then(|dir| dir.sync_all()) {
+        // A folder above those of the user need not be readable, and some file systems flush none.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::InvalidInput | ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        flushed => flushed,
+    }
 }

@@ -228,7 +228,7 @@ impl Drop for Staged<'_> {
 
 /// Builds the index entry of a file just written, with its times and size, so that `git status`
 /// need not read the file.
-pub(crate) fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry> {
+fn entry_of(tree: &WorkTree, path: &str, blob: Oid) -> Result<IndexEntry> {
     let file = tree.root.join(path);
     let facts = fs::symlink_metadata(&file);
     let facts = facts.with_context(|| format!("cannot read `{}`", file.display()))?;

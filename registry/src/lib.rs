@@ -2,9 +2,10 @@
 //! them. The only package that knows git.
 //!
 //! Reading order: [`survey`] (the content of a large folder, read quickly), [`record`] and [`commit`]
-//! (adding to it), [`undo`] (after a writer that was killed), [`sync`] (uniting two clones in one history), [`check`] and [`history`] (is the
-//! registry sound), [`events`] (retractions, annotations and waivers), [`import`] (figures published
-//! elsewhere) and [`list`]. The package `store` reads a folder, and `judge` draws the conclusions.
+//! (adding to it), [`undo`] (after a writer that was killed), [`sync`] (uniting two clones in one
+//! history), [`check`] and [`history`] (is the registry sound), [`events`] (retractions, annotations
+//! and waivers), [`import`] (figures published elsewhere) and [`list`]. The package `store` reads a
+//! folder, and `judge` draws the conclusions.
 
 #![warn(missing_docs)]
 

@@ -18,6 +18,7 @@ use judge::finding::Finding;
 use schema::exit::Exit;
 use serde::Serialize;
 use store::StoreError;
+use store::layout::FileKind;
 
 /// Name of the registry's folder in the root of its repository.
 pub const RESULTS: &str = "results";
@@ -253,7 +254,9 @@ impl WorkTree {
         options.include_untracked(true).recurse_untracked_dirs(true).include_ignored(false);
         let statuses = self.repo.statuses(Some(&mut options))?;
         let changed = statuses.iter().filter(|entry| entry.status() != Status::CURRENT);
-        Ok(changed.map(|e| String::from_utf8_lossy(e.path_bytes()).into_owned()).collect())
+        let paths = changed.map(|entry| String::from_utf8_lossy(entry.path_bytes()).into_owned());
+        // A temporary file that a killed program has left is no page.
+        Ok(paths.filter(|path| FileKind::of(path) != FileKind::Leftover).collect())
     }
 
     /// Returns an error where the repository requires signed commits, or is set to store or check

@@ -4,19 +4,22 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use git2::{ErrorCode, ObjectType, Oid};
+use git2::{ErrorCode, IndexEntry, IndexTime, ObjectType, Oid};
 
-use crate::commit::{entry_of, write_aside};
+use crate::commit::write_aside;
 use crate::repository::{LOCK_PAUSE, RESULTS, WorkTree, locked};
 use crate::turn::{Left, Turn};
 use store::layout::leftover_name;
 
 /// Number of pauses after which a lock of git counts as left behind, where no git program runs.
 const LOCK_TRIES: u32 = 5;
+/// Time after the last note of a writer within which it makes its last lock.
+const LOCK_AFTER: Duration = Duration::from_secs(60);
 
 /// Waits for the writer's turn of a clone, and undoes what a killed writer has left.
 ///
@@ -57,8 +60,10 @@ fn undo(tree: &WorkTree, left: &Left) -> Result<()> {
     for (blob, path) in left.put.iter().rev() {
         let target = tree.results().join(path);
         let name = target.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-        let temporary = left.pid.map(|pid| target.with_file_name(leftover_name(&name, pid)));
-        temporary.map(fs::remove_file);
+        if let Some(pid) = left.pid {
+            // Most often there is none: the writer has renamed it.
+            let _ = fs::remove_file(target.with_file_name(leftover_name(&name, pid)));
+        }
         let committed = match base.get_path(format!("{RESULTS}/{path}").as_ref()) {
             Ok(entry) if entry.id() == *blob => continue,
             Ok(entry) => Some(entry.id()),
@@ -69,7 +74,7 @@ fn undo(tree: &WorkTree, left: &Left) -> Result<()> {
         let path = format!("{RESULTS}/{path}");
         if index.get_path(path.as_ref(), 0).is_some_and(|entry| entry.id == *blob) {
             match committed {
-                Some(committed) => index.add(&entry_of(tree, &path, committed)?)?,
+                Some(committed) => index.add(&entry_without_times(&path, committed))?,
                 None => index.remove_path(path.as_ref())?,
             }
         }
@@ -98,9 +103,29 @@ fn restore(tree: &WorkTree, target: &Path, blob: Oid, committed: Option<Oid>) ->
     }
 }
 
-/// Removes a lock of git that the killed writer has left: one that is not older than its last note,
-/// stays, and belongs to no git program that runs.
-fn release(tree: &WorkTree, lock: &PathBuf, left: &Left) -> Result<()> {
+/// Builds the index entry of a committed file, without times and size: the file may be missing or
+/// have changes of the user, which git would not see if the entry had the times of that file.
+fn entry_without_times(path: &str, committed: Oid) -> IndexEntry {
+    IndexEntry {
+        ctime: IndexTime::new(0, 0),
+        mtime: IndexTime::new(0, 0),
+        dev: 0,
+        ino: 0,
+        mode: 0o100_644,
+        uid: 0,
+        gid: 0,
+        file_size: 0,
+        id: committed,
+        flags: 0,
+        flags_extended: 0,
+        path: path.as_bytes().to_vec(),
+    }
+}
+
+/// Removes a lock of git that the killed writer has left: one that was made soon after its last note,
+/// stays, and belongs to no git program that runs here. A program in a container or on another machine
+/// is not seen, so that a younger lock is never removed.
+fn release(tree: &WorkTree, lock: &Path, left: &Left) -> Result<()> {
     let Ok(made) = fs::metadata(lock).and_then(|facts| facts.modified()) else { return Ok(()) };
     for _ in 0..LOCK_TRIES {
         thread::sleep(LOCK_PAUSE);
@@ -108,7 +133,7 @@ fn release(tree: &WorkTree, lock: &PathBuf, left: &Left) -> Result<()> {
             return Ok(());
         }
     }
-    if made < left.at || git_runs_in(&tree.root) {
+    if !(left.at..left.at + LOCK_AFTER).contains(&made) || git_runs_in(&tree.root) {
         return Err(locked(lock));
     }
     fs::remove_file(lock).with_context(|| format!("cannot remove `{}`", lock.display()))
@@ -126,6 +151,6 @@ fn git_runs_in(root: &Path) -> bool {
             // none.
             Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
         };
-        name.starts_with("git") && is_in()
+        (name.trim_end() == "git" || name.starts_with("git-")) && is_in()
     })
 }

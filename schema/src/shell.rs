@@ -7,9 +7,20 @@ const RESERVED: &[&str] = &[
     "select", "then", "time", "until", "while", "{", "}",
 ];
 
-/// Names of variables by which the shell or the loader runs other code than the program that the
-/// line names.
-const OTHER_CODE: &[&str] = &["BASH_ENV", "ENV", "IFS", "PATH", "SHELLOPTS"];
+/// Names of variables by which the shell, the loader or Python runs other code than the program that
+/// the line names. Python starts the program in `BROWSER` for a certain value of `PYTHONWARNINGS`.
+const OTHER_CODE: &[&str] = &[
+    "BASH_ENV",
+    "BROWSER",
+    "ENV",
+    "IFS",
+    "PATH",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "PYTHONWARNINGS",
+    "SHELLOPTS",
+];
 /// Beginnings of names of variables by which the loader runs other code.
 const OTHER_CODE_BEGINS: &[&str] = &["DYLD_", "LD_"];
 

@@ -1,6 +1,6 @@
 //! Writes files completely or not at all: to a temporary file in the same folder, which is then
-//! renamed. A rename only ever replaces a regular file or nothing: what a path names else, such as a
-//! device or a pipe, is written to as it is.
+//! renamed. The rename replaces a regular file or nothing: a path that names something else, such as
+//! a device or a pipe, is opened and written to.
 
 #![warn(missing_docs)]
 

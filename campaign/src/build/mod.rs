@@ -91,6 +91,8 @@ fn keep(places: &Places, built: &Path) -> Result<(PathBuf, String), FileError> {
         let mut temp = files::temp_near(&kept)?;
         let mut source = File::open(built).map_err(FileError::at("read", built))?;
         io::copy(&mut source, &mut temp).map_err(FileError::at("write", &kept))?;
+        // Without this, a power failure could leave an empty file that is taken for the binary.
+        temp.as_file().sync_all().map_err(FileError::at("write", &kept))?;
         let written = temp.into_temp_path();
         files::set_mode(&written, 0o755).map_err(FileError::at("write", &kept))?;
         fs::rename(&written, &kept).map_err(FileError::at("write", &kept))?;

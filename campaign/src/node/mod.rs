@@ -27,6 +27,7 @@ use schema::run::{Gpu, HardwareFacts, RunRecord, Status, ValidityVerdict};
 use schema::untrusted;
 
 use crate::cli::NodeFlags;
+use crate::disk::{Change, announce};
 use crate::executor::job::{
     COMPARISON, Done, FileFact, Job, NodeEnd, Progress, Step, record_path, start_path, verified,
     write_json,
@@ -369,7 +370,10 @@ impl Node<'_> {
             for path in [self.places.log(&run.run), self.places.measurement(&run.run), record] {
                 let Some(name) = path.file_name().filter(|_| path.exists()) else { continue };
                 files::make_dir(&aside)?;
-                fs::rename(&path, aside.join(name)).map_err(FileError::at("move", &path))?;
+                let to = aside.join(name);
+                let moved =
+                    announce(Change::Rename(&path, &to)).and_then(|()| fs::rename(&path, &to));
+                moved.map_err(FileError::at("move", &path))?;
             }
         }
         Ok(self.lines.append(&Step::SetAside { block, folder })?)

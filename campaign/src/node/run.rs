@@ -54,8 +54,8 @@ pub struct Bench<'a> {
     /// URL of a server that is already running and is measured; `None` where each run starts its
     /// own.
     pub url: Option<&'a str>,
-    /// Limit, in seconds, of the time in which a server sends nothing, as `--timeout-s` sets it;
-    /// `None` for the load generator's default.
+    /// Limit, in seconds, of the time without progress, as `--timeout-s` sets it; `None` for the load
+    /// generator's default.
     pub timeout_s: Option<u32>,
     /// Time limit of one measurement; `None` for the limit of the scenario's tier.
     pub limit: Option<Duration>,

@@ -81,8 +81,9 @@ impl Structure {
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
-        // The `regex` syntax allows a backslash before all ASCII punctuation.
-        if c.is_ascii_punctuation() {
+        // The `regex` syntax allows a backslash before all ASCII punctuation, but `\<` and `\>` match
+        // the start and the end of a word.
+        if c.is_ascii_punctuation() && !matches!(c, '<' | '>') {
             escaped.push('\\');
         }
         escaped.push(c);
@@ -362,7 +363,7 @@ mod tests {
             "$defs": {"age": {"type": "integer"}},
         });
         let number = Structure::Regex("-?[0-9]{1,3}".into());
-        let choice = Structure::Choice(vec!["yes".into(), "n.o".into()]);
+        let choice = Structure::Choice(vec!["yes".into(), "n.o".into(), "<a>".into()]);
         for (structure, text, said, ends) in [
             (&Structure::any_object(), r#"{"a": [1, true]} "#, r#"{"a": [1, true]}"#, true),
             (&Structure::any_object(), "[1]", "", false),
@@ -379,6 +380,7 @@ mod tests {
             (&choice, "yesterday", "yes", true),
             (&choice, "nno", "n", false),
             (&choice, "n.o", "n.o", true),
+            (&choice, "<a>", "<a>", true),
         ] {
             assert_eq!(follow(structure, text), (said.to_owned(), ends), "{structure:?}: {text}");
         }

@@ -104,7 +104,7 @@ async fn converse(
     let mut conversation = pin!(http.serve_connection(TokioIo::new(socket), service));
     let ended = tokio::select! {
         biased;
-        // What went wrong on a connection is the client's to know.
+        // An error of a connection concerns its client alone, and is not logged.
         _ = conversation.as_mut() => return,
         ended = ended => ended,
     };

@@ -9,10 +9,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
 
-use super::error::{ApiError, ErrorKind, Result};
-
-/// Longest part of a header's value that a message repeats, in characters.
-const SHOWN_MAX: usize = 200;
+use super::error::{ApiError, ErrorKind, Result, shown};
 
 /// Rule by which requests are accepted or refused before a route sees them; `/health` is exempt.
 #[derive(Debug, Clone)]
@@ -147,7 +144,7 @@ fn text(value: &HeaderValue) -> String {
 }
 
 fn forbidden(what: &str, found: &str) -> ApiError {
-    let found: String = found.chars().take(SHOWN_MAX).collect();
+    let found = shown(found);
     let message = format!(
         "a server without API key does not answer {what} `{found}`; hint: address it by its IP \
          address or as `localhost`, or start it with `--api-key-file`"

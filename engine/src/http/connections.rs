@@ -92,6 +92,11 @@ impl Connections {
     /// Waits until there is room for one more connection. At the limit this closes the connection
     /// that has been idle for longest.
     pub(super) async fn room(&self) {
+        if self.is_full() {
+            // Connections that were just opened read their requests first: they would be closed as
+            // idle otherwise.
+            tokio::task::yield_now().await;
+        }
         loop {
             match self.make_room() {
                 Room::Free => return,
@@ -102,16 +107,19 @@ impl Connections {
         }
     }
 
+    fn is_full(&self) -> bool {
+        self.lock().open.len() >= self.limit
+    }
+
     fn make_room(&self) -> Room {
         let mut state = self.lock();
-        if state.open.len() < self.limit {
-            Room::Free
-        } else if state.close_idle() {
-            Room::Freed
-        } else if state.open.len() < self.limit + SPARE {
-            Room::Free
-        } else {
-            Room::None
+        let before = state.open.len();
+        // Spare connections may be idle too: closing one of them would leave the new one a spare.
+        while state.open.len() >= self.limit && state.close_idle() {}
+        match state.open.len() {
+            open if open < before => Room::Freed,
+            open if open < self.limit + SPARE => Room::Free,
+            _ => Room::None,
         }
     }
 
@@ -172,6 +180,8 @@ pub(super) enum Stage {
     Streaming,
     /// As `Streaming`, and a comment is to be written to find out whether the client still reads.
     Probing,
+    /// The answer has been handed over whole, and its last bytes may still wait for the client.
+    Flushing,
 }
 
 /// Connection of one client, as its socket and the requests on it share it.
@@ -210,6 +220,21 @@ impl Connection {
         let _ = self.advance(Stage::Receiving, Stage::Answering)
             || self.advance(Stage::Ending, Stage::Answering);
     }
+
+    /// Notes that the system has all bytes that were handed over: if they end an answer, the
+    /// connection is idle from now on.
+    pub(super) fn end_answer(&self) {
+        if !self.advance(Stage::Flushing, Stage::Idle) {
+            return;
+        }
+        let state = &mut *self.connections.lock();
+        let since = state.next();
+        if let Some(open) = state.open.get_mut(&self.id) {
+            open.idle_since = Some(since);
+            state.idle.insert(since, self.id);
+        }
+        self.connections.freed.notify_one();
+    }
 }
 
 impl Drop for Connection {
@@ -222,8 +247,8 @@ impl Drop for Connection {
     }
 }
 
-/// One request on a connection, from its head to the end of its answer: while it lives, the
-/// connection is not idle.
+/// One request on a connection, from its head until its answer has been handed over: while it lives,
+/// and until the last bytes of the answer are written, the connection is not idle.
 #[derive(Debug)]
 pub(super) struct ActiveRequest(pub(super) Arc<Connection>);
 
@@ -242,13 +267,6 @@ impl ActiveRequest {
 
 impl Drop for ActiveRequest {
     fn drop(&mut self) {
-        *self.0.lock() = Stage::Idle;
-        let state = &mut *self.0.connections.lock();
-        let since = state.next();
-        if let Some(open) = state.open.get_mut(&self.0.id) {
-            open.idle_since = Some(since);
-            state.idle.insert(since, self.0.id);
-        }
-        self.0.connections.freed.notify_one();
+        *self.0.lock() = Stage::Flushing;
     }
 }

@@ -63,7 +63,7 @@ impl Socket {
             Stage::Streaming if self.half_closed.is_none() => {
                 connection.advance(Stage::Streaming, Stage::Probing);
             }
-            Stage::Answering | Stage::Streaming | Stage::Probing => {}
+            Stage::Answering | Stage::Streaming | Stage::Probing | Stage::Flushing => {}
         }
         let [first, longest] = RESET_POLLS;
         let (timer, pause) =
@@ -131,7 +131,10 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        // hyper flushes only once it has written all that it has.
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.connection.end_answer();
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -53,7 +53,8 @@ fn dribble(stream: &mut TcpStream) -> String {
 #[tokio::test]
 async fn a_request_that_does_not_arrive_is_cut_off() {
     let mut setup = Setup::default();
-    setup.connections.head = Duration::from_millis(100);
+    // Long enough for the last request to arrive on a busy machine.
+    setup.connections.head = Duration::from_millis(500);
     // Without a key: nobody needs one to be slow.
     setup.api_key = Some("sesame");
     let server = start(setup).await;
@@ -233,6 +234,25 @@ async fn a_client_that_has_finished_sending_gets_its_answer() {
     assert!(said.await.starts_with("HTTP/1.1 200 OK"));
 }
 
+#[tokio::test]
+async fn a_client_that_has_finished_sending_gets_all_of_a_large_answer() {
+    let mut setup = Setup::default();
+    setup.limits.pages = 4096;
+    let server = start(setup).await;
+    // More than the buffers of both sockets hold.
+    let body = json!({
+        "prompt": "hello", "max_tokens": 200, "n": 60, "logprobs": 20, "ignore_eos": true,
+    });
+    let said = server.talk(move |socket| {
+        socket.write_all(post(COMPLETIONS, "", &body).as_bytes()).unwrap();
+        socket.shutdown(Shutdown::Write).unwrap();
+        rest(socket)
+    });
+    let said = said.await;
+    // The usage is at the end of the answer.
+    assert!(said.contains("\"completion_tokens\":12000"), "cut after {} bytes", said.len());
+}
+
 /// Waits until `count` sequences were aborted.
 async fn aborted(server: &Running, count: f64) {
     server.wait_for("redline_requests_total{outcome=\"abort\"}", count).await;
@@ -240,7 +260,8 @@ async fn aborted(server: &Running, count: f64) {
 
 #[tokio::test]
 async fn a_client_that_leaves_while_it_waits_gives_up_its_place() {
-    let step_time = Duration::from_millis(20);
+    // The running request must outlast the test on a busy machine.
+    let step_time = Duration::from_millis(100);
     let mut setup = Setup { behavior: Behavior { step_time, ..slow() }, ..Setup::default() };
     setup.limits.max_batch_size = 1;
     let server = start(setup).await;
@@ -265,7 +286,9 @@ async fn a_client_that_leaves_while_it_waits_gives_up_its_place() {
 
 #[tokio::test]
 async fn a_client_that_stops_reading_is_given_up() {
-    let mut setup = Setup { behavior: slow(), ..Setup::default() };
+    // The sequences must outlast the filling of the buffers on a busy machine.
+    let step_time = Duration::from_millis(20);
+    let mut setup = Setup { behavior: Behavior { step_time, ..slow() }, ..Setup::default() };
     setup.connections.unread = Duration::from_millis(100);
     setup.limits.pages = 4096;
     let server = start(setup).await;

@@ -80,7 +80,7 @@ impl Expected {
             self.read.push(token.token);
         }
         match &output.finish {
-            Some(Finish::Failed(reason)) => assert!(!self.fits, "refused: {reason}"),
+            Some(Finish::Refused(reason)) => assert!(!self.fits, "refused: {reason}"),
             Some(finish) => {
                 assert_eq!((finish, self.read.len()), (&Finish::Length, self.wanted));
                 assert!(self.fits, "what cannot fit was served");

@@ -97,8 +97,8 @@ fn written(cell: Cell) -> String {
 }
 
 /// Formats a text cell for CSV, in quotes where it needs them and with spaces for control
-/// characters and others that are not shown. A text that begins with `=`, `+`, `-` or `@` gets an apostrophe, because a
-/// spreadsheet would take it for a formula.
+/// characters and others that are not shown. A text that begins with `=`, `+`, `-` or `@` gets an
+/// apostrophe, because a spreadsheet would take it for a formula.
 pub fn quoted(text: &str) -> String {
     let plain = |c: char| if is_hidden(c) { ' ' } else { c };
     let text: String = text.chars().map(plain).collect();

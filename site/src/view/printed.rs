@@ -61,26 +61,29 @@ struct Shared {
 pub fn table(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> Value {
     let records: Vec<&RunRecord> = runs.iter().map(|run| run.record).collect();
     let settings = common(&records, settings);
-    let commands = distinct(records.iter().map(|record| command(record)));
+    let served = distinct(records.iter().map(|record| served(record)));
     let engines = distinct(records.iter().map(|record| ReleaseKey::of(record)));
     let scenarios = distinct(records.iter().map(|record| &record.scenario.id));
     let shared = Shared {
         headings: common(&records, headings),
         flags: common(&records, catalog::config_parts),
-        own_flags: commands.len() > 1,
+        own_flags: served.len() > 1,
         several_engines: engines.len() > 1,
         several_scenarios: scenarios.len() > 1,
     };
     let first = records.first();
     let profile = first.and_then(|record| printed(record)?.profile.as_deref());
+    let command = first.filter(|_| !shared.own_flags).and_then(|record| command(record));
     context! {
         model => first.map(|record| Link::model(&record.model.id)),
         hardware => first.map(|record| outside::name(&record.hardware.id)).unwrap_or_default(),
         profile => profile.map(outside::name).unwrap_or_default(),
         engine => (engines.len() == 1).then(|| engines.first().map(Link::release)),
         headings => outside::message(&shared.headings.join(" \u{203a} ")),
-        // Serving command of all results; none where they have different ones.
-        command => commands.into_iter().next().flatten().filter(|_| !shared.own_flags),
+        // Serving command of all results with notes on what it leaves out; none where they have
+        // different ones.
+        command => command.as_ref().map(|(line, _)| line),
+        notes => command.iter().flat_map(|(_, notes)| notes).collect::<Value>(),
         own_flags => shared.own_flags,
         flags => shared.own_flags.then(|| shown(&shared.flags)),
         settings => shown(&settings),
@@ -142,11 +145,17 @@ fn common(records: &[&RunRecord], parts: impl Fn(&RunRecord) -> Vec<String>) -> 
     first.iter().filter(|part| rest.iter().all(|own| own.contains(part))).cloned().collect()
 }
 
-/// Returns the serving command that the report states, with its environment variables; `None` where
-/// it states none.
-fn command(record: &RunRecord) -> Option<String> {
+/// Returns the environment variables and arguments that the report states of a server.
+fn served(record: &RunRecord) -> Option<(Vec<(&str, &str)>, &[String])> {
     let server = record.server.as_ref()?;
-    Some(command::line(&command::environment(server), server.argv.as_ref()?).0)
+    Some((command::environment(server), server.argv.as_ref()?))
+}
+
+/// Returns the serving command that the report states, with its environment variables, and notes on
+/// those that it leaves out; `None` where the report states none.
+fn command(record: &RunRecord) -> Option<(String, Vec<String>)> {
+    let (env, argv) = served(record)?;
+    Some(command::line(&env, argv))
 }
 
 /// Formats the lines of a result in its report: `lines 98 to 124`, or `line 9`.

@@ -224,8 +224,8 @@ impl Server {
         let bounds = Bounds { time: LIMIT, bytes: LIST_MAX };
         let list: ModelList =
             json(ROUTE, &self.ask(&mut Caller::new(self), "GET", ROUTE, bounds)?)?;
-        let first = list.data.into_iter().next().and_then(|model| model.id);
-        Ok(first.filter(|id| is_name(id)))
+        let first = list.data.first().and_then(|model| model["id"].as_str());
+        Ok(first.filter(|id| is_name(id)).map(str::to_owned))
     }
 
     /// Sends an empty POST to the server's `route` and returns the response as JSON, or `null`
@@ -330,12 +330,7 @@ fn json<T: DeserializeOwned>(route: &str, text: &str) -> Result<T, ControlError>
 /// List of a server's models, of which only names are read.
 #[derive(Deserialize)]
 struct ModelList {
-    data: Vec<Model>,
-}
-
-#[derive(Deserialize)]
-struct Model {
-    id: Option<String>,
+    data: Vec<Value>,
 }
 
 /// True where requests can be sent with the model's name `id`, which a server reports.

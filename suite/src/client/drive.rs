@@ -509,7 +509,8 @@ impl Driver<'_> {
         {
             self.hung = true;
             let limit_s = self.orders.no_progress_ns / 1_000_000_000;
-            let message = format!("no progress on any connection for {limit_s} s");
+            let message =
+                format!("no progress on any connection for {limit_s} s; `--timeout-s` allows more");
             self.give_up(FailureKind::Stall, &message);
         }
     }

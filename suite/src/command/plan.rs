@@ -119,8 +119,9 @@ pub fn drawn(
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
 }
 
-/// Reads a saved plan and checks that its scenario is sound, that it is unchanged, was drawn with `tokenizer`, can be sent to
-/// an engine that takes prompts in `form`, and has no request that waits for a later one.
+/// Reads a saved plan and checks that its scenario is sound, and that it is unchanged, was drawn with
+/// `tokenizer`, can be sent to an engine that takes prompts in `form`, and has no request that waits
+/// for a later one.
 pub fn replayed(
     path: &Path,
     tokenizer: Option<&Tokenizer>,

@@ -245,7 +245,7 @@ impl Bench {
     ///
     /// # Errors
     /// The client's own system refuses what the run needs (as with a low limit on open files), a
-    /// file cannot be written, or the run was interrupted before a request of it had ended.
+    /// file cannot be written, or the run was interrupted before one of its requests was answered.
     pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;

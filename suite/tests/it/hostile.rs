@@ -1,5 +1,5 @@
-//! A server that answers without end, out of all proportion or with text that acts on a terminal
-//! stops neither the client nor the machine: what it may send is counted in bytes.
+//! Tests of the client against a hostile server: answers without end, absurd counts, and text that
+//! acts on a terminal. The bytes that the client reads from it are counted.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
