@@ -175,8 +175,9 @@ pub struct AlternatingComparison {
     pub baseline: Contender,
     /// Candidate: what is judged.
     pub candidate: Contender,
-    /// Number of release-blocking metrics that the campaign judges by alternating comparisons, in
-    /// all its models and scenarios. The error probability is divided by it.
+    /// Number of equal parts of the error probability, of which each release-blocking metric of a
+    /// scenario has one: the number of these metrics in all models and scenarios of the campaign,
+    /// doubled where metrics are judged over all scenarios of a model too.
     pub family: u32,
     /// Time that the comparison may take, in microseconds.
     pub budget_us: u64,

@@ -14,6 +14,8 @@ use crate::verdict::{Cell, Verdict};
 
 /// Schema name of a comparison of two releases.
 pub const SCHEMA: &str = "diff.v1";
+/// Scenario in the cell of a row that judges all scenarios of a model together.
+pub const ALL_SCENARIOS: &str = "all scenarios";
 
 /// Comparison of a candidate release with a baseline release, cell by cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,6 +52,11 @@ pub struct Diff {
     /// Noise in percent, by campaign id and metric name: half-width of the confidence interval of
     /// the difference between runs of one and the same release in that campaign.
     pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Rows of metrics that alternating comparisons judge over all scenarios of a model together, in
+    /// whose cell the scenario is `all scenarios`: one for each metric that is release-blocking in all
+    /// of them. Left out where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pooled: Vec<Row>,
     /// Comparisons of the cells in which both releases have runs, one entry for each cell.
     pub cells: Vec<CellDiff>,
     /// Combined effects of release-blocking metrics, each over the cells of an engine on one
@@ -358,7 +365,13 @@ impl Diff {
     /// Iterates over the rows (one metric of one cell) of all cells of the comparison, in the order
     /// of the cells and then of their tables.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
-        self.cells.iter().flat_map(|cell| &cell.rows)
+        self.pooled.iter().chain(self.cells.iter().flat_map(|cell| &cell.rows))
+    }
+
+    /// Returns the rows that judge all scenarios of the model and configuration of `cell` together.
+    pub fn pooled_of(&self, cell: &Cell) -> impl Iterator<Item = &Row> {
+        let all = Cell { scenario: ALL_SCENARIOS.to_owned(), ..cell.clone() };
+        self.pooled.iter().filter(move |row| row.verdict.cell == all)
     }
 
     /// Returns the exit code of the comparison: `Worse` for hold, `Inconclusive` for inconclusive and

@@ -13,7 +13,7 @@ use std::time::Duration;
 use campaign::files::{Lines, read_lines};
 use campaign::lock::Lock;
 use campaign::node::hardware::{self, Machine};
-use campaign::plan::decide::{family, ready_cells};
+use campaign::plan::decide::ready_cells;
 use campaign::plan::room::{self, Room};
 use campaign::plan::{cells, scenarios, target};
 use campaign::server_spec::ReadyCell;
@@ -106,7 +106,7 @@ impl Session<'_> {
     fn run(mut self, planted: &Planted, kinds: &[&Kind]) -> Result<(), Stop> {
         let (world, flags) = (self.world, self.flags);
         let machine = hardware::detect(world)?;
-        let (cells, family, on_gpu) = self.cells(&machine)?;
+        let (cells, on_gpu) = self.cells(&machine)?;
         let kinds = match flags.seven {
             true => planted.select(&[SAME.to_owned()])?,
             false => kinds.to_vec(),
@@ -125,7 +125,6 @@ impl Session<'_> {
             commit: builder.commit(),
             baseline: &baseline,
             cells: &cells,
-            family,
             budget_us: if flags.seven { whole_us } else { flags.budget_us },
             whole: flags.seven,
         };
@@ -155,8 +154,8 @@ impl Session<'_> {
     }
 
     /// Returns the cells of the gate, or with `--seven` of a comparison of releases, with their
-    /// inputs; the number of their release-blocking metrics; and true where they need a GPU.
-    fn cells(&self, machine: &Machine) -> Result<(Vec<ReadyCell>, u32, bool), Stop> {
+    /// inputs, and true where they need a GPU.
+    fn cells(&self, machine: &Machine) -> Result<(Vec<ReadyCell>, bool), Stop> {
         let world = self.world;
         let targets = world.catalog.targets()?;
         let (id, target) = target::choose(&targets, None, &machine.gpus, false)?;
@@ -183,7 +182,7 @@ impl Session<'_> {
                 Room::One { said } => return Err(Stop::environment(said)),
             }
         }
-        Ok((ready, family(&entries), on_gpu))
+        Ok((ready, on_gpu))
     }
 }
 

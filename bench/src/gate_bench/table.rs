@@ -99,8 +99,8 @@ fn same(planted: &Planted, trials: &[&Trial]) -> String {
         return String::new();
     }
     let count = |is: &dyn Fn(&Trial) -> bool| own.iter().filter(|trial| is(trial)).count();
-    let worse = share(count(&|trial| trial.any_worse()), own.len());
-    let unchanged = share(count(&|trial| trial.all_unchanged()), own.len());
+    let worse = share(count(&|trial| trial.any_worse), own.len());
+    let unchanged = share(count(&|trial| trial.all_unchanged), own.len());
     let times: Vec<f64> = own.iter().map(|trial| float(trial.spent_us) / 60e6).collect();
     let time = median(&times).unwrap_or(0.0);
     let wanted = |of: &str| {

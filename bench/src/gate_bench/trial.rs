@@ -13,7 +13,9 @@ use campaign::world::Ids;
 use campaign::{Stop, World};
 use judge::alternation::compare::Gate;
 use judge::alternation::replay::{Noise, Outcome, RecordedStart};
-use judge::alternation::{Call, Course, Judged, at_the_end, by_start, judge, share_us, text};
+use judge::alternation::{
+    Call, Course, Judged, at_the_end, by_start, judge, pooled, share_us, text,
+};
 use schema::alternation::AlternatingComparison;
 use schema::comparison::DecisionKind;
 use schema::run::HardwareFacts;
@@ -46,8 +48,16 @@ pub struct Trial {
     pub whole: bool,
     /// Comparisons of the scenarios in the order of time.
     pub scenarios: Vec<ScenarioTrial>,
+    /// Judgements of the release-blocking metrics over all scenarios together; empty where fewer than
+    /// two scenarios were compared.
+    pub pooled: Vec<JudgedMetric>,
     /// Decision of the gate.
     pub decision: DecisionKind,
+    /// True where any release-blocking metric was called worse.
+    pub any_worse: bool,
+    /// True where every release-blocking metric was called unchanged: in its scenario, or over all
+    /// scenarios together while its scenario left it open.
+    pub all_unchanged: bool,
     /// Time from the first comparison's begin to the first call that a wanted metric became worse,
     /// in microseconds; null where there is none.
     pub found_us: Option<u64>,
@@ -64,7 +74,7 @@ pub struct ScenarioTrial {
     pub scenario: String,
     /// Arrival process of the scenario; null where it is not known.
     pub arrival: Option<Arrival>,
-    /// Number of release-blocking metrics of the gate.
+    /// Number of equal parts of the error probability, of which each release-blocking metric has one.
     pub family: u32,
     /// Time that the comparison could take, in microseconds.
     pub budget_us: u64,
@@ -99,21 +109,6 @@ pub struct JudgedMetric {
 }
 
 impl Trial {
-    /// True where any release-blocking metric was called worse.
-    pub fn any_worse(&self) -> bool {
-        self.judged().any(|one| one.call == Call::Worse)
-    }
-
-    /// True where every release-blocking metric was called unchanged.
-    pub fn all_unchanged(&self) -> bool {
-        !self.scenarios.iter().any(|scenario| scenario.judged.is_empty())
-            && self.judged().all(|one| one.call == Call::Unchanged)
-    }
-
-    fn judged(&self) -> impl Iterator<Item = &JudgedMetric> {
-        self.scenarios.iter().flat_map(|scenario| &scenario.judged)
-    }
-
     /// Returns the effects of a metric in percent, candidate over baseline, over all starts of each
     /// scenario that has it.
     pub fn effects_pct(&self, metric: &str) -> Vec<f64> {
@@ -176,7 +171,7 @@ impl ScenarioTrial {
             budget_us: self.budget_us,
             ends_us: self.ends_us.clone(),
             slices: self.slices.iter().map(|count| *count as usize).collect(),
-            log_ratios: &log_ratios,
+            log_ratios: Box::new(log_ratios),
         })
     }
 }
@@ -209,8 +204,6 @@ pub struct Bench<'a> {
     pub baseline: &'a ServerSpec,
     /// Cells with their inputs, one for each scenario.
     pub cells: &'a [ReadyCell],
-    /// Number of release-blocking metrics in all cells.
-    pub family: u32,
     /// Time for the comparisons of all cells, in microseconds.
     pub budget_us: u64,
     /// True to use the whole time in each cell.
@@ -225,9 +218,15 @@ impl Bench<'_> {
     pub fn trial(&self, kind: &Kind, candidate: &ServerSpec, ids: &mut Ids) -> Result<Trial, Stop> {
         let (world, id) = (self.world, ids.next_id());
         let (began_at, began) = (world.clock.rfc3339(), world.clock.elapsed());
+        let of_model =
+            |cell: &ReadyCell| (cell.cell.model.clone(), cell.scenario.scenario.arrival.clone());
+        let cells: Vec<(String, Arrival)> = self.cells.iter().map(of_model).collect();
+        let planned_cells: Vec<pooled::Planned<'_>> =
+            cells.iter().map(|(model, arrival)| (&**model, Some(arrival))).collect();
         let places = CampaignPlaces::at(&world.places.target("gate-bench/trials").join(&id));
         let mut comparisons: Vec<AlternatingComparison> = Vec::new();
         let mut scenarios: Vec<(u64, Vec<Judged>)> = Vec::new();
+        let mut together: Vec<Judged> = Vec::new();
         // A planted change is found by its first call; what follows would not change the rate.
         let until = match (self.whole, kind.worse.is_empty()) {
             (true, _) => Until::Spent,
@@ -235,7 +234,7 @@ impl Bench<'_> {
             (false, false) => Until::Worse(&kind.worse),
         };
         for (index, cell) in self.cells.iter().enumerate() {
-            if !self.whole && Outcome::of(&scenarios, &kind.worse).found_us.is_some() {
+            if !self.whole && Outcome::of(&scenarios, &together, &kind.worse).found_us.is_some() {
                 break;
             }
             let spent_us = scenarios.iter().map(|(us, _)| us).sum();
@@ -247,7 +246,7 @@ impl Bench<'_> {
                 cell,
                 specs: [self.baseline, candidate],
                 planned: [&planned[0], &planned[1]],
-                family: self.family,
+                family: pooled::family(&planned_cells),
                 budget: Duration::from_micros(left),
                 until,
             };
@@ -259,8 +258,10 @@ impl Bench<'_> {
             let took_us = comparison.starts.last().map_or(0, |start| start.end_us);
             scenarios.push((took_us, judge(&comparison)));
             comparisons.push(comparison);
+            let courses: Vec<Course<'_>> = comparisons.iter().map(Course::of).collect();
+            together = pooled::judge_courses(&courses, self.cells.len(), &planned_cells);
         }
-        let outcome = Outcome::of(&scenarios, &kind.worse);
+        let outcome = Outcome::of(&scenarios, &together, &kind.worse);
         let gate = Gate {
             campaign: &id,
             hardware: &self.hardware.id,
@@ -276,7 +277,10 @@ impl Bench<'_> {
             budget_us: self.budget_us,
             whole: self.whole,
             scenarios: pairs.map(|(one, (_, judged))| ScenarioTrial::of(one, judged)).collect(),
+            pooled: together.iter().map(JudgedMetric::of).collect(),
             decision: gate.diff().decision.verdict,
+            any_worse: outcome.any_worse,
+            all_unchanged: outcome.all_unchanged,
             found_us: outcome.found_us,
             spent_us: outcome.spent_us,
             wall_us: micros(world.clock.elapsed().saturating_sub(began)),

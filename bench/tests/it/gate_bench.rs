@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::PROGRAM;
 
 /// Trial of identical code with four starts of one scenario, in which nothing changed.
-const TRIAL: &str = r#"{"began_at":"2026-11-26T01:02:03Z","hardware":"cpu-x-2c","kind":"same","commit":"0123456789abcdef","budget_us":40000000,"whole":false,"scenarios":[{"scenario":"burst@1","arrival":null,"family":2,"budget_us":40000000,"ends_us":[10000000,20000000,30000000,40000000],"slices":[40,40,40,40],"log_ratios":{"output_tokens_per_s":[0.0001,null,-0.0001,0.0],"rss_bytes_max":[0.0,0.0,0.0001,0.0]},"judged":[{"metric":"output_tokens_per_s","call":"unchanged","effect_pct":0.0,"interval_pct":[-0.1,0.1],"spent_us":40000000,"starts":4,"slices":160}]}],"decision":"ship","found_us":null,"spent_us":40000000,"wall_us":50000000}"#;
+const TRIAL: &str = r#"{"began_at":"2026-11-26T01:02:03Z","hardware":"cpu-x-2c","kind":"same","commit":"0123456789abcdef","budget_us":40000000,"whole":false,"scenarios":[{"scenario":"burst@1","arrival":null,"family":2,"budget_us":40000000,"ends_us":[10000000,20000000,30000000,40000000],"slices":[40,40,40,40],"log_ratios":{"output_tokens_per_s":[0.0001,null,-0.0001,0.0],"rss_bytes_max":[0.0,0.0,0.0001,0.0]},"judged":[{"metric":"output_tokens_per_s","call":"unchanged","effect_pct":0.0,"interval_pct":[-0.1,0.1],"spent_us":40000000,"starts":4,"slices":160}]}],"pooled":[],"decision":"ship","any_worse":false,"all_unchanged":true,"found_us":null,"spent_us":40000000,"wall_us":50000000}"#;
 
 /// Creates a clone with the planted changes and the page of this tree, and one trial.
 fn clone() -> TempDir {

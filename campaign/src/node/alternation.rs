@@ -51,7 +51,7 @@ pub struct Alternating<'a> {
     pub specs: [&'a ServerSpec; 2],
     /// Planned runs of baseline and candidate, whose ids name logs and containers.
     pub planned: [&'a PlannedRun; 2],
-    /// Number of release-blocking metrics that the campaign judges by alternating comparisons.
+    /// Number of equal parts of the error probability, of which each release-blocking metric has one.
     pub family: u32,
     /// Time that the comparison may take.
     pub budget: Duration,

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use judge::alternation;
+use judge::alternation::pooled::{Planned, family};
 use schema::run::HardwareFacts;
 use schema::target::Target;
 
@@ -84,7 +84,12 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     }
 
     let room = || room_in_cache(world, &cells, &machine, on_gpu);
-    let stages = stages(world, flags, (target.repeats, &scenarios), room)?;
+    let planned: Vec<Planned<'_>> = cells
+        .iter()
+        .zip(&scenarios)
+        .map(|(cell, entry)| (&*cell.model, Some(&entry.scenario.arrival)))
+        .collect();
+    let stages = stages(world, flags, (target.repeats, &planned), room)?;
     let Stages { alternation, repeats, confirm_pairs, .. } = stages;
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
@@ -149,29 +154,28 @@ struct Stages {
     pairs_because: Option<String>,
 }
 
-/// Plans the stages of a campaign on a target that measures `usual` runs of each release; `room` says
-/// whether two servers fit side by side.
+/// Plans the stages of a campaign on a target that measures `usual` runs of each release in the cells
+/// `planned`; `room` says whether two servers fit side by side.
 ///
 /// # Errors
 /// The policy is missing or invalid, `room` fails, or a gate has no room.
 fn stages(
     world: &World,
     flags: &ReleaseBench,
-    (usual, scenarios): (u32, &[ScenarioEntry]),
+    (usual, planned): (u32, &[Planned<'_>]),
     room: impl FnOnce() -> Result<Room, Stop>,
 ) -> Result<Stages, Stop> {
     let compares = flags.baseline.is_some();
     let policy = world.catalog.policy(POLICY)?;
     let budget_us = match &flags.gate {
         Some(request) => request.budget_us,
-        None => u64::from(policy.alternate_s) * 1_000_000 * scenarios.len() as u64,
+        None => u64::from(policy.alternate_s) * 1_000_000 * planned.len() as u64,
     };
     let second = (compares && !flags.no_confirm) || flags.gate.is_some();
     let (alternation, pairs_because) = match second.then(room).transpose()? {
-        Some(Room::Both { memory_percent }) => (
-            Some(PlannedAlternation { budget_us, family: family(scenarios), memory_percent }),
-            None,
-        ),
+        Some(Room::Both { memory_percent }) => {
+            (Some(PlannedAlternation { budget_us, family: family(planned), memory_percent }), None)
+        }
         Some(Room::One { said }) if flags.gate.is_some() => return Err(room::none(&said)),
         Some(Room::One { said }) => (None, Some(said)),
         None => (None, None),
@@ -194,15 +198,6 @@ fn variants_of(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<V
         (None, Some(request)) => contenders::variants(world, request, flags.container),
         (None, None) => variants::wanted(world, flags, engine),
     }
-}
-
-/// Returns the number of release-blocking metrics that alternating comparisons judge in cells with
-/// these scenarios.
-pub fn family(scenarios: &[ScenarioEntry]) -> u32 {
-    let of = |entry: &ScenarioEntry| {
-        alternation::metrics(Some(&entry.scenario.arrival)).filter(|(_, _, gates)| *gates).count()
-    };
-    u32::try_from(scenarios.iter().map(of).sum::<usize>()).unwrap_or(u32::MAX)
 }
 
 /// Returns whether two servers fit side by side for every model of the plan that the cache has; a

@@ -149,7 +149,8 @@ impl Round {
 pub struct PlannedAlternation {
     /// Time that they may take, in microseconds.
     pub budget_us: u64,
-    /// Number of release-blocking metrics that they judge in all cells of the campaign.
+    /// Number of equal parts of the error probability, of which each release-blocking metric of a
+    /// cell has one.
     pub family: u32,
     /// Share of a GPU's memory, in percent, that each of the two servers may use; `None` on a
     /// processor.

@@ -3,13 +3,13 @@
 
 use schema::alternation::{AlternatingComparison, Contender, OutputsCompared, Side};
 use schema::comparison::{
-    CellDiff, Decision, Diff, Outputs, OutputsChange, Row, RunShare, SCHEMA, SideCounts,
+    ALL_SCENARIOS, CellDiff, Decision, Diff, Outputs, OutputsChange, Row, RunShare, SCHEMA,
+    SideCounts,
 };
 use schema::metric::{Metric, by_name};
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
-use super::{Call, Judged, failures, figures_of, judge, outputs};
-use crate::diff::broad;
+use super::{Call, Judged, failures, figures_of, judge, outputs, pooled};
 use crate::diff::decision;
 use crate::diff::estimate::Estimate;
 use crate::diff::policy::standard;
@@ -50,7 +50,8 @@ impl Gate<'_> {
             policy: standard().quoted,
             commits: None,
             noise_pct: Default::default(),
-            broad: broad::of(&cells, &standard().file),
+            broad: Vec::new(),
+            pooled: self.pooled(),
             cells,
             baseline_only: Vec::new(),
             candidate_only: Vec::new(),
@@ -93,6 +94,16 @@ impl Gate<'_> {
             command: self.command.to_vec(),
             rows,
         }
+    }
+
+    /// Judges each model over all its scenarios.
+    fn pooled(&self) -> Vec<Row> {
+        let models = pooled::by_model(self.comparisons);
+        let of_model = |own: &Vec<&AlternatingComparison>| {
+            let cell = self.cell_of(own[0]);
+            pooled_rows(&cell, &pooled::judge(own, self.comparisons))
+        };
+        models.iter().flat_map(of_model).collect()
     }
 
     /// Compares the outputs of each model over all its scenarios.
@@ -199,6 +210,23 @@ pub fn row(cell: &Cell, one: &AlternatingComparison, judged: &Judged) -> Row {
     }
 }
 
+/// Returns the rows of metrics that were judged over all scenarios of the model of `cell`. They have
+/// no figures: those of different scenarios have no common mean.
+pub fn pooled_rows(cell: &Cell, judged: &[Judged]) -> Vec<Row> {
+    let cell = Cell { scenario: ALL_SCENARIOS.to_owned(), ..cell.clone() };
+    let row = |judged: &Judged| Row {
+        title: judged.metric.title.to_owned(),
+        unit: judged.metric.unit,
+        better: judged.metric.better,
+        gates: true,
+        large: false,
+        baseline: None,
+        candidate: None,
+        verdict: verdict(&cell, judged, [None, None]),
+    };
+    judged.iter().map(row).collect()
+}
+
 /// Returns the verdict on one metric, with the figures of baseline and candidate that are shown
 /// beside it.
 pub fn verdict(cell: &Cell, judged: &Judged, [baseline, candidate]: [Option<f64>; 2]) -> Verdict {
@@ -287,7 +315,9 @@ fn note() -> String {
     "Both servers of a start answer slices of the same requests in turns, while the other one is \
      frozen. A metric is judged by the starts, when a fifth, two fifths and so on of the time are \
      spent: regressed or improved where zero is excluded and the change is at least half of the \
-     minimum effect, unchanged where the minimum effect is excluded. Intervals hold at every look."
+     minimum effect, unchanged where the minimum effect is excluded. Intervals hold at every look. \
+     Metrics are judged over all scenarios together too: what is decided there may be undecided in a \
+     scenario alone."
         .to_owned()
 }
 

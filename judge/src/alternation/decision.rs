@@ -18,7 +18,7 @@ use crate::diff::estimate::{Fit, log_of, percent};
 
 /// Share of the error probability that each look spends.
 const SHARES: [f64; 5] = [0.03, 0.07, 0.15, 0.25, 0.5];
-/// Error probability of calling a metric worse although it is not, over all metrics and looks of a
+/// Error probability of calling a metric worse although it is not, over all tests and looks of a
 /// campaign; the same for better.
 const CHANGED: f64 = 0.025;
 /// Error probability of calling one metric unchanged although it changed by its minimum effect.
@@ -89,7 +89,7 @@ pub fn metrics(arrival: Option<&Arrival>) -> impl Iterator<Item = (&'static Metr
 pub struct Course<'a> {
     /// Arrival process of the scenario; `None` where it is not known.
     pub arrival: Option<&'a Arrival>,
-    /// Number of release-blocking metrics among which the error probability is divided.
+    /// Number of equal parts of the error probability, of which each release-blocking metric has one.
     pub family: u32,
     /// Time that the comparison may take, in microseconds.
     pub budget_us: u64,
@@ -99,22 +99,13 @@ pub struct Course<'a> {
     pub slices: Vec<usize>,
     /// Log ratios of the metric with this name, one for each of the first so many starts that has
     /// it.
-    pub log_ratios: &'a dyn Fn(&str, usize) -> Vec<f64>,
+    pub log_ratios: Box<dyn Fn(&str, usize) -> Vec<f64> + 'a>,
 }
 
 /// Judges every metric that the starts have, in the order of tables; none before two starts have
 /// figures.
 pub fn judge(comparison: &AlternatingComparison) -> Vec<Judged> {
-    let starts = &comparison.starts;
-    let slices = |start: &Start| start.alternation.as_ref().map_or(0, |found| found.slices.len());
-    judge_course(&Course {
-        arrival: comparison.arrival.as_ref(),
-        family: comparison.family,
-        budget_us: comparison.budget_us,
-        ends_us: starts.iter().map(|start| start.end_us).collect(),
-        slices: starts.iter().map(slices).collect(),
-        log_ratios: &|name, count| of_starts(&starts[..count], name),
-    })
+    judge_course(&Course::of(comparison))
 }
 
 /// Judges the course of a comparison as [`judge`] judges the comparison.
@@ -157,7 +148,30 @@ impl fmt::Debug for Course<'_> {
     }
 }
 
-impl Course<'_> {
+impl<'a> Course<'a> {
+    /// Returns the course of a recorded comparison.
+    pub fn of(comparison: &'a AlternatingComparison) -> Self {
+        let starts = &comparison.starts;
+        let slices =
+            |start: &Start| start.alternation.as_ref().map_or(0, |found| found.slices.len());
+        Self {
+            arrival: comparison.arrival.as_ref(),
+            family: comparison.family,
+            budget_us: comparison.budget_us,
+            ends_us: starts.iter().map(|start| start.end_us).collect(),
+            slices: starts.iter().map(slices).collect(),
+            log_ratios: Box::new(|name, count| of_starts(&starts[..count], name)),
+        }
+    }
+
+    /// Returns the course of the starts that ended within `spent_us` microseconds.
+    #[must_use]
+    pub fn until(mut self, spent_us: u64) -> Self {
+        self.ends_us.retain(|end_us| *end_us <= spent_us);
+        self.slices.truncate(self.ends_us.len());
+        self
+    }
+
     /// Returns the number of starts behind each look that the comparison has reached. A look is
     /// taken after the first start that ends when the look's share of the budget is spent.
     fn looks(&self) -> Vec<usize> {
@@ -180,8 +194,7 @@ impl Course<'_> {
             let logs = (self.log_ratios)(metric.name, starts);
             let enough = gates && logs.len() >= STARTS_MIN;
             let standing = Standing { metric, min_effect_pct, fit: Fit::of(&logs)? };
-            let family = f64::from(self.family.max(1));
-            let call = if enough { standing.call(SHARES[look], family) } else { Call::Open };
+            let call = if enough { standing.call(SHARES[look], self.family) } else { Call::Open };
             Some(standing.judged(call, gates, SHARES[look], self.extent(starts)))
         };
         let decided = reached.iter().enumerate().filter_map(|(look, starts)| at(*starts, look));
@@ -196,7 +209,7 @@ impl Course<'_> {
     }
 
     /// Returns the extent of the first `starts` starts.
-    fn extent(&self, starts: usize) -> Extent {
+    pub(super) fn extent(&self, starts: usize) -> Extent {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         Extent {
             starts: count(starts),
@@ -209,10 +222,10 @@ impl Course<'_> {
 
 /// Fit of one metric's log ratios, one for each start.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
-    metric: &'static Metric,
-    min_effect_pct: f64,
-    fit: Fit,
+pub(super) struct Standing {
+    pub(super) metric: &'static Metric,
+    pub(super) min_effect_pct: f64,
+    pub(super) fit: Fit,
 }
 
 impl Standing {
@@ -221,12 +234,12 @@ impl Standing {
         if self.metric.better == Better::Higher { self.fit.turned() } else { self.fit }
     }
 
-    /// Calls the metric at a look that spends `share` of the error probabilities, one of `family`
-    /// release-blocking metrics.
-    fn call(&self, share: f64, family: f64) -> Call {
+    /// Calls the metric at a look that spends `share` of the error probabilities, of which the metric
+    /// has one of `family` equal parts.
+    pub(super) fn call(&self, share: f64, family: u32) -> Call {
         let bar = log_of(self.min_effect_pct);
-        let is_worse =
-            |fit: Fit| fit.mean >= bar / 2.0 && fit.p_above(0.0) < CHANGED * share / family;
+        let error = CHANGED * share / f64::from(family.max(1));
+        let is_worse = |fit: Fit| fit.mean >= bar / 2.0 && fit.p_above(0.0) < error;
         if self.fit.is_within(bar, UNCHANGED * share) {
             Call::Unchanged
         } else if is_worse(self.worse()) {
@@ -238,7 +251,7 @@ impl Standing {
         }
     }
 
-    fn judged(&self, call: Call, gates: bool, share: f64, extent: Extent) -> Judged {
+    pub(super) fn judged(&self, call: Call, gates: bool, share: f64, extent: Extent) -> Judged {
         let confidence = 1.0 - 2.0 * INTERVAL * share;
         let (low, high) = self.fit.interval(confidence);
         Judged {

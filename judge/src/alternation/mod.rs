@@ -12,6 +12,7 @@ mod covariate;
 mod decision;
 pub mod estimators;
 mod location;
+pub mod pooled;
 pub mod replay;
 pub mod text;
 

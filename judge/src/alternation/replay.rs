@@ -12,6 +12,7 @@ use schema::random::SplitMix64;
 use schema::scenario::Arrival;
 
 use super::decision::{Call, Course, Judged, is_decided, judge_course, share_us};
+use super::pooled;
 use crate::diff::estimate::log_of;
 
 /// Recorded starts of identical variants in one scenario.
@@ -19,7 +20,7 @@ use crate::diff::estimate::log_of;
 pub struct Noise {
     /// Arrival process of the scenario; `None` where it is not known.
     pub arrival: Option<Arrival>,
-    /// Number of release-blocking metrics of the gate.
+    /// Number of equal parts of the error probability, of which each release-blocking metric has one.
     pub family: u32,
     /// Starts from which replays draw.
     pub starts: Vec<RecordedStart>,
@@ -44,7 +45,8 @@ pub struct Outcome {
     pub found_us: Option<u64>,
     /// True where any release-blocking metric was called worse.
     pub any_worse: bool,
-    /// True where every release-blocking metric was called unchanged.
+    /// True where every release-blocking metric was called unchanged: in its scenario, or over all
+    /// scenarios together while its scenario left it open.
     pub all_unchanged: bool,
     /// Time that the gate took, in microseconds.
     pub spent_us: u64,
@@ -52,25 +54,36 @@ pub struct Outcome {
 
 impl Outcome {
     /// Summarizes a gate from the judgements of its scenarios in the order of time, each with the
-    /// time that the scenario took in microseconds. `wanted` names the metrics that are expected to
-    /// become worse.
-    pub fn of(scenarios: &[(u64, Vec<Judged>)], wanted: &[String]) -> Self {
+    /// time that the scenario took in microseconds, and from those over all scenarios together.
+    /// `wanted` names the metrics that are expected to become worse.
+    pub fn of(scenarios: &[(u64, Vec<Judged>)], pooled: &[Judged], wanted: &[String]) -> Self {
         let judges = |(_, judged): &(u64, Vec<Judged>)| judged.iter().any(|one| one.gates);
         let all_unchanged = !scenarios.is_empty() && scenarios.iter().all(judges);
         let mut outcome = Self { all_unchanged, ..Self::default() };
         for (took_us, judged) in scenarios {
             for one in judged.iter().filter(|one| one.gates) {
-                let is_worse = one.call == Call::Worse;
-                outcome.any_worse |= is_worse;
-                outcome.all_unchanged &= one.call == Call::Unchanged;
-                if is_worse && wanted.iter().any(|name| name == one.metric.name) {
-                    let at_us = outcome.spent_us + one.extent.spent_us;
-                    outcome.found_us = Some(outcome.found_us.map_or(at_us, |us| us.min(at_us)));
-                }
+                outcome.add(one, pooled, wanted);
             }
             outcome.spent_us += took_us;
         }
-        outcome
+        let spent_us = std::mem::take(&mut outcome.spent_us);
+        pooled.iter().for_each(|one| outcome.add(one, &[], wanted));
+        Self { spent_us, ..outcome }
+    }
+
+    /// Adds the call about one metric, in a scenario that began when `spent_us` were spent.
+    fn add(&mut self, one: &Judged, pooled: &[Judged], wanted: &[String]) {
+        let is_worse = one.call == Call::Worse;
+        self.any_worse |= is_worse;
+        let together = pooled.iter().find(|all| all.metric.name == one.metric.name);
+        self.all_unchanged &= match one.call {
+            Call::Open => together.is_some_and(|all| all.call == Call::Unchanged),
+            call => call == Call::Unchanged,
+        };
+        if is_worse && wanted.iter().any(|name| name == one.metric.name) {
+            let at_us = self.spent_us + one.extent.spent_us;
+            self.found_us = Some(self.found_us.map_or(at_us, |us| us.min(at_us)));
+        }
     }
 }
 
@@ -96,24 +109,33 @@ pub fn replay(
 ) -> Outcome {
     let mut spent_us = 0;
     let mut scenarios: Vec<(u64, Vec<Judged>)> = Vec::new();
+    let mut courses: Vec<Course<'_>> = Vec::new();
     for (index, one) in noise.iter().enumerate() {
         let share_us = share_us(budget_us, spent_us, noise.len() - index);
-        let judged = of_scenario(one, effects, share_us, random);
-        spent_us += judged.0;
-        scenarios.push(judged);
+        let course = drawn(one, effects, share_us, random);
+        let judged = judge_course(&course);
+        // Calls are final, so that judging all starts at once calls what judging one by one calls.
+        let last_us = judged.iter().filter(|one| one.gates).map(|one| one.extent.spent_us).max();
+        let end_us = course.ends_us.last().copied().unwrap_or(0);
+        let took_us = last_us.filter(|_| is_decided(&judged)).unwrap_or(end_us);
+        spent_us += took_us;
+        scenarios.push((took_us, judged));
+        courses.push(course.until(took_us));
     }
+    let planned: Vec<pooled::Planned<'_>> =
+        noise.iter().map(|one| ("", one.arrival.as_ref())).collect();
+    let pooled = pooled::judge_courses(&courses, noise.len(), &planned);
     let wanted: Vec<String> = effects.keys().cloned().collect();
-    Outcome::of(&scenarios, &wanted)
+    Outcome::of(&scenarios, &pooled, &wanted)
 }
 
-/// Draws starts until the budget is spent, and judges them. Returns the time in microseconds after
-/// which the comparison would have ended, with the judgements.
-fn of_scenario(
-    noise: &Noise,
-    effects: &BTreeMap<String, f64>,
+/// Draws starts until the budget is spent.
+fn drawn<'a>(
+    noise: &'a Noise,
+    effects: &'a BTreeMap<String, f64>,
     budget_us: u64,
     random: &mut SplitMix64,
-) -> (u64, Vec<Judged>) {
+) -> Course<'a> {
     let mut drawn: Vec<&RecordedStart> = Vec::new();
     let mut ends_us = Vec::new();
     let mut end_us = 0;
@@ -127,22 +149,18 @@ fn of_scenario(
         drawn.push(start);
         ends_us.push(end_us);
     }
-    let log_ratios = |name: &str, count: usize| -> Vec<f64> {
-        let effect = effects.get(name).copied().unwrap_or(0.0);
-        let found = drawn[..count].iter().filter_map(|start| start.log_ratios.get(name));
-        found.map(|log| log + effect).collect()
-    };
-    let judged = judge_course(&Course {
+    Course {
         arrival: noise.arrival.as_ref(),
         family: noise.family,
         budget_us,
         slices: drawn.iter().map(|start| start.slices).collect(),
         ends_us,
-        log_ratios: &log_ratios,
-    });
-    // Calls are final, so that judging all starts at once calls what judging one by one calls.
-    let last_us = judged.iter().filter(|one| one.gates).map(|one| one.extent.spent_us).max();
-    (last_us.filter(|_| is_decided(&judged)).unwrap_or(end_us), judged)
+        log_ratios: Box::new(move |name, count| {
+            let effect = effects.get(name).copied().unwrap_or(0.0);
+            let found = drawn[..count].iter().filter_map(|start| start.log_ratios.get(name));
+            found.map(|log| log + effect).collect()
+        }),
+    }
 }
 
 #[cfg(test)]

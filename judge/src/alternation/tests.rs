@@ -224,3 +224,58 @@ fn what_failed_is_counted_on_its_side() {
     found.starts[1].alternation.as_mut().unwrap().slices[0].requests_failed = 3;
     assert_eq!(failures(&found), [3, 1]);
 }
+
+/// Comparison of three scenarios over thirty starts each, with the mean effect `effect` and the
+/// scatter `spread`, in log units, of throughput.
+fn three(effect: f64, spread: f64, random: &mut SplitMix64) -> Vec<AlternatingComparison> {
+    let of_scenario = |_| comparison(&scattered(effect, spread, 30, random));
+    (0..3).map(of_scenario).collect()
+}
+
+fn together(found: &[AlternatingComparison]) -> Option<Judged> {
+    let own: Vec<&AlternatingComparison> = found.iter().collect();
+    pooled::judge(&own, found).into_iter().find(|one| one.metric.name == "output_tokens_per_s")
+}
+
+#[test]
+fn all_scenarios_together_are_judged_at_the_ends_of_the_second_and_of_each_later_one() {
+    let mut random = SplitMix64(3);
+    let found = three(-0.05, 0.02, &mut random);
+    let judged = together(&found).unwrap();
+    assert_eq!((judged.call, judged.extent.starts, judged.extent.slices), (Call::Worse, 60, 120));
+    assert_eq!((judged.extent.spent_us, judged.extent.budget_us), (600_000_000, 600_000_000));
+    assert!((judged.effect_pct + 4.9).abs() < 1.0, "{judged:?}");
+    assert!(together(&found[..1]).is_none(), "one scenario is judged alone");
+    let last = together(&three(-0.005, 0.05, &mut random)).unwrap();
+    assert_eq!((last.call, last.extent.starts), (Call::Open, 90));
+}
+
+#[test]
+fn tests_of_scenarios_and_of_all_of_them_share_the_error_probability() {
+    let arrival = Arrival::Closed { concurrency: 4 };
+    let cell = |model: &'static str| (model, Some(&arrival));
+    let alone = pooled::family(&[cell("a")]);
+    assert!(alone > 0);
+    assert_eq!(pooled::family(&[cell("a"), cell("b")]), 2 * alone, "two models of one scenario");
+    assert_eq!(pooled::family(&[cell("a"), cell("a"), cell("a")]), 2 * 3 * alone);
+}
+
+#[test]
+fn by_simulation_all_scenarios_together_see_what_one_does_not() {
+    const TRIALS: u32 = 500;
+    let shares = |effect: f64| {
+        let mut random = SplitMix64(11);
+        let mut shares = [0.0; 4];
+        for _ in 0..TRIALS {
+            let judged = together(&three(effect, 0.04, &mut random)).unwrap();
+            shares[judged.call as usize] += 1.0 / f64::from(TRIALS);
+        }
+        shares
+    };
+    let [worse, better, unchanged, _] = shares(0.0);
+    assert!(worse <= 0.01 && better <= 0.01 && unchanged > 0.95, "{worse} {better} {unchanged}");
+    let [worse, better, ..] = shares(-0.025);
+    assert!(worse > 0.95 && better == 0.0, "{worse} {better}");
+    let [alone, ..] = simulated(-0.025, 0.04);
+    assert!(alone < 0.7, "{alone}");
+}

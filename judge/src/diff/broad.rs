@@ -13,13 +13,15 @@ use super::estimate::{log_of, paired};
 const CELLS_MIN: usize = 3;
 
 /// Computes, for each engine on each hardware, the shift of every release-blocking metric over the
-/// cells that have pairs and no differing flag that a command sets. A metric that fewer than 3 such
-/// cells have is left out. The shift is information, not a verdict.
+/// cells that have pairs of runs and no differing flag that a command sets. A metric that fewer than 3
+/// such cells have is left out. The shift is information, not a verdict.
 pub fn of(cells: &[CellDiff], policy: &PolicyFile) -> Vec<Broad> {
     let mut groups: BTreeMap<(&str, &str, usize), Vec<f64>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.changed.is_empty()) {
-        let gating = cell.rows.iter().filter(|row| row.gates && row.verdict.pairs > 0);
-        for verdict in gating.map(|row| &row.verdict) {
+        let gating = cell.rows.iter().filter(|row| row.gates).map(|row| &row.verdict);
+        // What was compared in turns is judged over all scenarios.
+        let of_runs = gating.filter(|verdict| verdict.pairs > 0 && verdict.alternation.is_none());
+        for verdict in of_runs {
             let place = METRICS.iter().position(|metric| metric.name == verdict.metric);
             if let Some((place, effect_pct)) = place.zip(verdict.effect_pct) {
                 let key = (cell.cell.engine.as_str(), cell.cell.hardware.as_str(), place);

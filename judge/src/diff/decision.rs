@@ -14,12 +14,18 @@ use super::words::{change, plural, size_of, until};
 ///
 /// *Hold* where a release-blocking metric regressed or failed without a waiver, or outputs changed
 /// without an explanation; else *inconclusive* where a release-blocking metric is undecided, or
-/// nothing was compared; else *ship*.
+/// nothing was compared; else *ship*. A metric that is decided over all scenarios of a model together
+/// may be undecided in one of them.
 pub fn of(diff: &Diff) -> Decision {
     let blocking: Vec<&Row> = diff.rows().filter(|row| row.gates).collect();
     let failing: Vec<&Row> = blocking.iter().copied().filter(|row| row.verdict.fails()).collect();
     let unexplained = diff.outputs.iter().any(Outputs::is_unexplained);
-    let open: Vec<&Row> = blocking.iter().copied().filter(|row| is_open(row)).collect();
+    let decided_together = |row: &Row| {
+        let mut pooled = diff.pooled_of(&row.verdict.cell);
+        pooled.any(|all| all.verdict.metric == row.verdict.metric && !is_open(all))
+    };
+    let undecided = blocking.iter().copied().filter(|row| is_open(row) && !decided_together(row));
+    let open: Vec<&Row> = undecided.collect();
     let (verdict, reasons) = if !failing.is_empty() || unexplained {
         (DecisionKind::Hold, hold(&failing, unexplained))
     } else if blocking.is_empty() {

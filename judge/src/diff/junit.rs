@@ -6,18 +6,21 @@ use schema::verdict::VerdictKind;
 
 use super::words;
 
-/// Formats a comparison as a JUnit report: a suite per cell, a case per release-blocking metric. A
-/// case fails if its verdict would fail a release and is not waived, is skipped if the comparison
-/// was inconclusive or the configuration changed, and else passes.
+/// Formats a comparison as a JUnit report: a suite for all scenarios of a model together and one for
+/// each cell, a case per release-blocking metric. A case fails if its verdict would fail a release and
+/// is not waived, is skipped if the comparison was inconclusive or the configuration changed, and
+/// else passes.
 ///
 /// # Errors
 /// The report cannot be written as XML.
 pub fn junit(diff: &Diff) -> Result<String, SerializeError> {
     let mut report = Report::new(format!("{} to {}", diff.baseline, diff.candidate));
-    for cell in &diff.cells {
-        let name = words::title(&cell.cell);
+    let pooled = diff.pooled.chunk_by(|a, b| a.verdict.cell == b.verdict.cell);
+    for rows in pooled.chain(diff.cells.iter().map(|cell| &cell.rows[..])) {
+        let Some(first) = rows.first() else { continue };
+        let name = words::title(&first.verdict.cell);
         let mut suite = TestSuite::new(name.as_str());
-        for row in cell.rows.iter().filter(|row| row.gates) {
+        for row in rows.iter().filter(|row| row.gates) {
             let mut case = TestCase::new(row.verdict.metric.as_str(), case_status(row));
             case.set_classname(name.as_str());
             suite.add_test_case(case);

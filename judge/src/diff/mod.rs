@@ -1,12 +1,12 @@
 //! Comparison of two releases, cell by cell: the one place where verdicts on releases are made.
 //!
-//! A figure is called better or worse only after a screen and a confirmation on fresh runs of
-//! interleaved pairs (docs/method/comparisons.md), never from stored figures of different
-//! campaigns. A changed configuration and a new failure are reported from any record.
+//! A figure is called better or worse only after an alternating comparison, or a screen and a
+//! confirmation on fresh runs of interleaved pairs (docs/method/comparisons.md), never from stored
+//! figures of different campaigns. A changed configuration and a new failure are reported from any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
-//! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`outputs`] (tokens, not
-//! speed), [`decision`] (ship, hold or inconclusive), [`waivers`] (accepted regressions), [`broad`]
+//! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`in_turns`] (alternating
+//! comparisons), [`outputs`] (tokens, not speed), [`decision`] (ship, hold or inconclusive), [`waivers`] (accepted regressions), [`broad`]
 //! (all cells at once), [`drift`] (a baseline against itself), [`improvement`] (effects on one axis).
 
 pub mod broad;
@@ -19,6 +19,7 @@ pub mod estimate;
 pub mod flags;
 pub mod grouped;
 pub mod improvement;
+mod in_turns;
 pub mod judge;
 pub mod junit;
 pub mod outputs;
@@ -35,7 +36,6 @@ use schema::metric::{METRICS, Metric};
 use schema::run::{RunRecord, ValidityVerdict};
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
-use crate::alternation::{self, compare};
 use crate::order::ReleaseKey;
 use crate::records::{QueryError, Registry};
 use crate::summary::{self, Summary};
@@ -44,6 +44,7 @@ use campaigns::{Judged, Noise, Pairs};
 use cells::CellRuns;
 use estimate::Estimate;
 use flags::Differing;
+use in_turns::InTurns;
 use judge::Judgement;
 use policy::Standard;
 
@@ -114,8 +115,10 @@ pub fn diff(
         campaigns::noise(&pairs, &policy.file)
     };
     let mut cells = judged(&compared, &noise, &policy, (&baseline, &candidate));
-    for (cell, compared) in cells.iter_mut().zip(&compared) {
-        in_turns(cell, compared, registry);
+    let turns: Vec<Option<InTurns<'_>>> =
+        compared.iter().map(|compared| InTurns::of(compared, registry)).collect();
+    for (cell, found) in cells.iter_mut().zip(&turns) {
+        found.iter().for_each(|found| found.judge(cell));
     }
     let behind: Vec<_> = compared.iter().map(Compared::behind).collect();
     let in_percent = |noise: BTreeMap<&str, f64>| -> BTreeMap<String, f64> {
@@ -135,6 +138,7 @@ pub fn diff(
         commits: None,
         broad: broad::of(&cells, &policy.file),
         noise_pct: noise.into_iter().map(|(id, noise)| (id, in_percent(noise))).collect(),
+        pooled: in_turns::pooled(&cells, &turns),
         cells,
         baseline_only,
         candidate_only,
@@ -332,34 +336,6 @@ fn judged(
         }
     };
     compared.iter().enumerate().map(of_cell).collect()
-}
-
-/// Replaces the verdicts on release-blocking metrics of a cell by those of the alternating comparison
-/// that the judged campaign made of it; the figures stay those of the runs. Changes nothing where
-/// there is none, or the cell is not comparable.
-fn in_turns(cell: &mut CellDiff, compared: &Compared<'_>, registry: &Registry) {
-    let comparable = |pairs: &&Pairs<'_>| pairs.comparable;
-    let Some(pairs) = compared.pairs.as_ref().filter(comparable) else { return };
-    let campaigns = registry.campaigns.iter().map(|stored| &stored.record);
-    let mut alternations = campaigns
-        .filter(|record| record.id == pairs.campaign)
-        .flat_map(|record| &record.alternations);
-    let Some(found) = alternations
-        .find(|found| found.model == cell.cell.model && found.scenario == cell.cell.scenario)
-    else {
-        return;
-    };
-    for judged in alternation::judge(found).iter().filter(|judged| judged.gates) {
-        match cell.rows.iter_mut().find(|row| row.verdict.metric == judged.metric.name) {
-            Some(row) => {
-                let figures = [row.verdict.baseline, row.verdict.candidate];
-                row.verdict = compare::verdict(&cell.cell, judged, figures);
-                (row.gates, row.large) = (true, false);
-            }
-            None => cell.rows.push(compare::row(&cell.cell, found, judged)),
-        }
-    }
-    cell.remarks.extend(compare::remarks(found));
 }
 
 /// Builds the row of failed requests; `None` when no run of either release failed.

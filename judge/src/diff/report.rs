@@ -67,10 +67,11 @@ fn model_text(text: &mut String, diff: &Diff, cells: &[&CellDiff]) {
         let _ = writeln!(text, "{}", wrapped(&format!("- {scenarios}: {}", remark.text), 2));
     }
     let mut lines = vec![heads(diff).to_vec()];
-    for cell in cells {
-        let blocking: Vec<&Row> = cell.rows.iter().filter(|row| row.gates).collect();
-        if !blocking.is_empty() {
-            lines.push(vec![cell.cell.scenario.clone()]);
+    let of_cells = cells.iter().map(|cell| cell.rows.iter().filter(|row| row.gates).collect());
+    let pooled: Vec<&Row> = diff.pooled_of(&cells[0].cell).collect();
+    for blocking in std::iter::once(pooled).chain(of_cells) {
+        if let Some(first) = blocking.first() {
+            lines.push(vec![first.verdict.cell.scenario.clone()]);
             lines.extend(blocking.into_iter().map(|row| self::cells(row).to_vec()));
         }
     }
@@ -132,6 +133,12 @@ pub fn markdown(diff: &Diff) -> String {
         }
         let _ = writeln!(text, "\n</details>\n");
     }
+    for rows in diff.pooled.chunk_by(|a, b| a.verdict.cell == b.verdict.cell) {
+        let title = name(&title(&rows[0].verdict.cell));
+        let _ = writeln!(text, "<details><summary>{title}</summary>\n");
+        whole_table(&mut text, diff, rows);
+        let _ = writeln!(text, "</details>\n");
+    }
     for cell in &diff.cells {
         whole(&mut text, diff, cell);
     }
@@ -150,13 +157,11 @@ fn notable(text: &mut String, diff: &Diff) {
         row.gates && (row.verdict.suspected || !plain.contains(&row.verdict.verdict))
     };
     let mut lines = Vec::new();
-    for cell in &diff.cells {
-        for row in cell.rows.iter().filter(is_notable) {
-            let [metric, before, after, effect, interval, _] = &cells(row);
-            let of = format!("{} {}", cell.cell.model, cell.cell.scenario);
-            let words = [&of, metric, before, after, effect, interval, &word(row)];
-            lines.push(words.map(|word| name(word)).to_vec());
-        }
+    for row in diff.rows().filter(is_notable) {
+        let [metric, before, after, effect, interval, _] = &cells(row);
+        let of = format!("{} {}", row.verdict.cell.model, row.verdict.cell.scenario);
+        let words = [&of, metric, before, after, effect, interval, &word(row)];
+        lines.push(words.map(|word| name(word)).to_vec());
     }
     if !lines.is_empty() {
         let head = ["scenario", "metric", &diff.baseline, &diff.candidate];
@@ -173,13 +178,15 @@ fn whole(text: &mut String, diff: &Diff, cell: &CellDiff) {
         let _ = writeln!(text, "- {}", name(&remark.text));
     }
     let _ = writeln!(text);
-    let heads: Vec<String> = heads(diff).iter().map(|head| name(head)).collect();
-    let lines: Vec<Vec<String>> = rows(cell)
-        .into_iter()
-        .map(|row| cells(row).iter().map(|cell| name(cell)).collect())
-        .collect();
-    table(text, &heads, &lines);
+    whole_table(text, diff, rows(cell));
     let _ = writeln!(text, "Measure again: {}\n\n</details>\n", code(&shell::line(&cell.command)));
+}
+
+/// Appends to `text` a table of `rows`.
+fn whole_table<'a>(text: &mut String, diff: &Diff, rows: impl IntoIterator<Item = &'a Row>) {
+    let heads: Vec<String> = heads(diff).iter().map(|head| name(head)).collect();
+    let line = |row: &Row| cells(row).iter().map(|cell| name(cell)).collect();
+    table(text, &heads, &rows.into_iter().map(line).collect::<Vec<Vec<String>>>());
 }
 
 /// Appends to `text` a Markdown table whose first and last columns are left-aligned text and whose

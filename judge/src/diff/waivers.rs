@@ -13,7 +13,9 @@ use crate::records::Registry;
 pub fn apply(diff: &mut Diff, registry: &Registry, unix_s: i64) {
     let release = diff.candidate.clone();
     let mut applied: Vec<AppliedWaiver> = Vec::new();
-    for row in diff.cells.iter_mut().flat_map(|cell| &mut cell.rows) {
+    let of_cells = diff.cells.iter_mut().flat_map(|cell| &mut cell.rows);
+    // A waiver of all scenarios, whose pattern has `*` there, accepts what they show together.
+    for row in diff.pooled.iter_mut().chain(of_cells) {
         if !row.verdict.fails() {
             continue;
         }

@@ -119,7 +119,7 @@ pub fn models(pair: &Pair, diff: &Diff) -> Vec<Value> {
     by_model(diff)
         .into_iter()
         .zip(pages.values())
-        .map(|(cells, page)| model(pair, page, &cells))
+        .map(|(cells, page)| model(pair, diff, page, &cells))
         .collect()
 }
 
@@ -168,7 +168,8 @@ pub fn effects(pair: &Pair, diff: &Diff) -> Vec<Forest> {
     let mut room = EFFECTS_MAX;
     let mut plots = Vec::new();
     for (cells, page) in models.iter().zip(pages(pair, diff).values()) {
-        let Some(plot) = forest_plot(pair, page, cells, several) else { continue };
+        let rows = blocking(diff, cells);
+        let Some(plot) = forest_plot(pair, page, &rows, several) else { continue };
         let Some(left) = room.checked_sub(plot.rows.len()) else { break };
         room = left;
         plots.push(plot);
@@ -188,11 +189,19 @@ pub fn counts(diff: &Diff) -> Value {
     WORST_FIRST.iter().filter_map(count).collect()
 }
 
+/// Returns the rows of release-blocking metrics of `cells`, which share model and configuration:
+/// first those over all scenarios together.
+fn blocking<'a>(diff: &'a Diff, cells: &[&'a CellDiff]) -> Vec<&'a Row> {
+    let pooled = cells.first().into_iter().flat_map(|cell| diff.pooled_of(&cell.cell));
+    let of_cells = cells.iter().flat_map(|cell| &cell.rows).filter(|row| row.gates);
+    pooled.chain(of_cells).collect()
+}
+
 /// Builds the part of a comparison about `cells`, which share model and configuration.
-fn model(pair: &Pair, page: &Target, cells: &[&CellDiff]) -> Value {
+fn model(pair: &Pair, diff: &Diff, page: &Target, cells: &[&CellDiff]) -> Value {
     let first = cells.first().map(|cell| cell.cell.clone()).unwrap_or_default();
-    let rows = cells.iter().flat_map(|cell| &cell.rows);
-    let (blocking, others): (Vec<&Row>, Vec<&Row>) = rows.partition(|row| row.gates);
+    let blocking = blocking(diff, cells);
+    let others = cells.iter().flat_map(|cell| &cell.rows).filter(|row| !row.gates).collect();
     let named = |scenarios: &[String]| outside::name(&grouped::scenarios(scenarios, cells.len()));
     let remark = |remark: &Remark| (named(&remark.scenarios), outside::message(&remark.text));
     let large = |change: &LargeChange| {
@@ -208,7 +217,7 @@ fn model(pair: &Pair, page: &Target, cells: &[&CellDiff]) -> Value {
     context! {
         model => outside::name(&first.model),
         config => outside::name(&first.config),
-        forest => forest_plot(pair, page, cells, false),
+        forest => forest_plot(pair, page, &blocking, false),
         charts => throughput(pair, cells).into_iter().collect::<Value>(),
         // Remarks on the comparison: scenarios and sentence, each sentence once.
         remarks => grouped::remarks(cells).iter().map(remark).collect::<Value>(),
@@ -378,16 +387,11 @@ fn throughput(pair: &Pair, cells: &[&CellDiff]) -> Option<Chart> {
     Some(chart.with_legend(keys))
 }
 
-/// Draws the release-blocking metrics of `cells`, which share model and configuration, metric by
+/// Draws the rows of release-blocking metrics, which share model and configuration, metric by
 /// metric; `None` where none has an effect. The title names the model where `with_model`.
-fn forest_plot(
-    pair: &Pair,
-    page: &Target,
-    cells: &[&CellDiff],
-    with_model: bool,
-) -> Option<Forest> {
-    let Cell { model, config, .. } = &cells.first()?.cell;
-    let rows = || cells.iter().flat_map(|cell| &cell.rows).filter(|row| row.gates);
+fn forest_plot(pair: &Pair, page: &Target, rows: &[&Row], with_model: bool) -> Option<Forest> {
+    let Cell { model, config, .. } = &rows.first()?.verdict.cell;
+    let rows = || rows.iter().copied();
     let titles = distinct(rows().map(|row| &row.title));
     let by_metric = titles.iter().flat_map(|title| rows().filter(move |row| row.title == **title));
     let caption = format!(

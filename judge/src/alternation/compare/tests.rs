@@ -119,6 +119,44 @@ fn what_is_undecided_names_the_largest_regression_that_was_not_excluded() {
     assert_eq!(verdict.alternation.map(|extent| extent.starts), Some(30), "the budget is spent");
 }
 
+/// Compares in three scenarios.
+fn in_three(turns: &InTurns) -> Diff {
+    let of_scenario = |id: &str| InTurns { scenario: id.to_owned(), ..turns.clone() }.comparison();
+    gate(&["ladder-lite-c1@1", "ladder-lite-c4@1", "ladder-lite-c16@1"].map(of_scenario))
+}
+
+/// Returns the calls about output tokens per second: over all scenarios together, and in each alone.
+fn calls(diff: &Diff) -> Vec<VerdictKind> {
+    let of_output = |row: &&Row| row.verdict.metric == "output_tokens_per_s";
+    diff.rows().filter(of_output).map(|row| row.verdict.verdict).collect()
+}
+
+#[test]
+fn a_change_that_each_scenario_is_too_short_for_holds_by_all_of_them() {
+    use VerdictKind::{Inconclusive, Regressed};
+    let diff = in_three(&InTurns { speed: 0.98, scatter: 0.06, ..InTurns::default() });
+    assert_eq!(calls(&diff), [Regressed, Inconclusive, Inconclusive, Inconclusive]);
+    let line = first_line(&diff);
+    let said = "Hold: Output tokens of all scenarios regressed, down 2.1 %";
+    assert!(line.starts_with(said), "{line}");
+    let row = diff.pooled.iter().find(|row| row.verdict.metric == "output_tokens_per_s").unwrap();
+    let extent = row.verdict.alternation.unwrap();
+    assert_eq!((extent.starts, extent.budget_us), (90, 900_000_000));
+    for text in [report::text(&diff), report::markdown(&diff), junit::junit(&diff).unwrap()] {
+        assert!(text.contains("all scenarios"), "{text}");
+    }
+}
+
+#[test]
+fn what_all_scenarios_together_exclude_may_be_open_in_one_of_them() {
+    use VerdictKind::{Inconclusive, Unchanged};
+    let diff = in_three(&InTurns { scatter: 0.08, ..InTurns::default() });
+    assert_eq!(calls(&diff), [Unchanged, Inconclusive, Inconclusive, Inconclusive]);
+    assert_eq!(first_line(&diff), "Ship: no release-blocking metric changed.");
+    let alone = of(&InTurns { scatter: 0.08, ..InTurns::default() });
+    assert_eq!((alone.pooled.len(), alone.exit()), (0, Exit::Inconclusive));
+}
+
 #[test]
 fn a_candidate_that_does_not_start_is_a_new_failure() {
     let diff = of(&InTurns { fails: true, ..InTurns::default() });

@@ -78,3 +78,35 @@ fn a_metric_that_no_run_has_gets_its_figures_from_the_turns() {
     assert_eq!(memory.baseline.map(|side| side.n), Some(30));
     assert_eq!(memory.verdict.verdict, VerdictKind::Unchanged);
 }
+
+#[test]
+fn several_scenarios_are_judged_together_where_the_campaign_compared_all_of_them_in_turns() {
+    let scenarios = ["ladder-lite-c1", "ladder-lite-c4"];
+    let of_scenario = |(index, id): (usize, &&str)| {
+        let runs = blocks(10 * index as u32, 5, 1.0, None);
+        runs.into_iter().map(|mut run| {
+            run.scenario.id = (*id).to_owned();
+            reseal(run)
+        })
+    };
+    let runs: Vec<RunRecord> = scenarios.iter().enumerate().flat_map(of_scenario).collect();
+    let compare = |turns: &[&str]| {
+        let mut registry = registry(runs.clone());
+        let one = |id: &&str| InTurns { scenario: format!("{id}@1"), ..slower() }.comparison();
+        let record = campaign(&campaign_id(9), turns.iter().map(one).collect());
+        registry.campaigns.push(Stored { path: "campaigns/x".to_owned(), root: 0, record });
+        diff(&registry, "v0.9.1", "v0.9.2", &Filter::default()).unwrap()
+    };
+    let both = compare(&scenarios);
+    let pooled = both.pooled.iter().find(|row| row.verdict.metric == "output_tokens_per_s");
+    let verdict = &pooled.unwrap().verdict;
+    assert_eq!(
+        (verdict.verdict, &*verdict.cell.scenario),
+        (VerdictKind::Regressed, "all scenarios")
+    );
+    assert_eq!(verdict.alternation.map(|extent| extent.starts), Some(60));
+    // A scenario whose runs are missing here would be judged together with the others otherwise.
+    let others = [scenarios[0], scenarios[1], "ladder-lite-c16"];
+    assert_eq!(compare(&others).pooled, []);
+    assert_eq!(compare(&scenarios[..1]).pooled, []);
+}
