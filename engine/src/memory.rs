@@ -29,7 +29,7 @@ pub(crate) fn free_bytes() -> u64 {
 /// # Errors
 /// The memory or the address space does not suffice.
 pub(crate) fn check(weights: u64, threads: usize) -> Result<()> {
-    let free = engine_cpu::free_bytes();
+    let free = engine_cpu::loadable_bytes();
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
     // Zero means that the system does not say.
     if free > 0 && weights > free {

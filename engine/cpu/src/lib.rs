@@ -37,7 +37,9 @@ pub use buffer::Buffer;
 pub use isa::Isa;
 pub use kv::{Kv, StepMetadata};
 pub use matmul::{Arithmetic, Matrix};
-pub use memory::{free_bytes, give_back_freed, keep_large_blocks_apart, processor_name};
+pub use memory::{
+    free_bytes, give_back_freed, keep_large_blocks_apart, loadable_bytes, processor_name,
+};
 pub use moe::Routes;
 pub use pool::Pool;
 pub use state::State;

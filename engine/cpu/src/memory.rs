@@ -63,21 +63,34 @@ pub fn give_back_freed() {
 /// Returns the number of bytes of memory that could be allocated now, the smaller of what the
 /// machine and the control group allow. Zero where the system has no `/proc/meminfo`.
 pub fn free_bytes() -> u64 {
+    available(&["inactive_file "])
+}
+
+/// Returns the number of bytes of memory that could be allocated now as [`free_bytes`] does, if the
+/// control group dropped all of its cached files, also those in use: the cache may hold the very
+/// files that are about to be read.
+pub fn loadable_bytes() -> u64 {
+    available(&["inactive_file ", "active_file "])
+}
+
+fn available(cached: &[&str]) -> u64 {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| field(&text, "MemAvailable:"))
         .map_or(0, |kib| kib * 1024);
-    control_group().map_or(machine, |group| machine.min(group))
+    control_group(cached).map_or(machine, |group| machine.min(group))
 }
 
-/// Returns the number of bytes of memory that the control group (version 2) leaves to this process;
-/// none if it sets no limit or cannot be read.
-fn control_group() -> Option<u64> {
+/// Returns the number of bytes of memory that the control group (version 2) leaves to this process,
+/// where the fields `cached` of its statistics do not count as used; none if it sets no limit or
+/// cannot be read.
+fn control_group(cached: &[&str]) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(format!("/sys/fs/cgroup/{name}")).ok();
     let limit: u64 = read("memory.max")?.trim().parse().ok()?;
     let used: u64 = read("memory.current")?.trim().parse().ok()?;
     // Cached file pages count as used, but the system drops them under pressure.
-    let cached = read("memory.stat").and_then(|text| field(&text, "inactive_file ")).unwrap_or(0);
+    let stat = read("memory.stat").unwrap_or_default();
+    let cached: u64 = cached.iter().filter_map(|name| field(&stat, name)).sum();
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 

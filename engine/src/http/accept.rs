@@ -64,7 +64,7 @@ pub(super) async fn serve(
         // soon.
         let _ = stream.set_nodelay(true);
         tokio::select! {
-            () = connections.room() => {}
+            () = connections.wait_for_capacity() => {}
             () = &mut closed => break,
         }
         let (connection, ended) = connections.add();

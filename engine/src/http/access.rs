@@ -22,16 +22,21 @@ pub enum Access {
     Keyless(Names),
 }
 
-/// Names by which clients may address a server without API key.
+/// Names by which clients may address a server without API key. Names without a dot, as container
+/// networks and proxies give them, and names with [`LOCAL_ENDS`] belong to no web page, so that
+/// everybody may use them.
 #[derive(Debug, Clone)]
 pub struct Names {
     /// Value of `--host`: a name or an address.
     pub host: String,
     /// True if other machines can reach the server. They may use any IP address, since the server
-    /// cannot know how its network maps addresses, and names without a dot, as container networks
-    /// give them. Web pages have names with a dot.
+    /// cannot know how its network maps addresses.
     pub is_open: bool,
 }
+
+/// Ends of names that nobody can register: of this machine (RFC 6761), the local network (RFC 6762)
+/// and private networks such as those of containers and clusters.
+const LOCAL_ENDS: [&str; 3] = [".localhost", ".local", ".internal"];
 
 impl Access {
     /// Returns the rule that requires the API key `key`.
@@ -76,11 +81,14 @@ impl Names {
     fn include(&self, authority: &str) -> bool {
         let Some(host) = host_of(authority) else { return false };
         match address(&host) {
-            Some(ip) => self.is_open || ip.to_canonical().is_loopback(),
+            Some(ip) => {
+                let ip = ip.to_canonical();
+                self.is_open || ip.is_loopback() || ip.is_unspecified()
+            }
             None => {
-                host == "localhost"
-                    || host.eq_ignore_ascii_case(&self.host)
-                    || (self.is_open && !host.contains('.'))
+                let is_local =
+                    !host.contains('.') || LOCAL_ENDS.iter().any(|end| host.ends_with(end));
+                !host.is_empty() && is_local || host.eq_ignore_ascii_case(&self.host)
             }
         }
     }
@@ -157,8 +165,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_on_this_machine_has_only_its_own_names() {
-        let names = Names { host: "mybox".into(), is_open: false };
+    fn a_server_on_this_machine_has_only_local_names() {
+        let names = Names { host: "mybox.example".into(), is_open: false };
         for host in [
             "localhost",
             "LOCALHOST:23333",
@@ -167,7 +175,11 @@ mod tests {
             "[::1]:80",
             "[::1]",
             "[::ffff:127.0.0.1]",
-            "MyBox:1",
+            "0.0.0.0:23333",
+            "MyBox.example:1",
+            "backend",
+            "host.docker.internal:23333",
+            "redline.default.svc.cluster.local",
         ] {
             assert!(names.include(host), "{host}");
         }
@@ -178,7 +190,7 @@ mod tests {
             "127.0.0.1.evil.example",
             "10.0.0.1",
             "[2001:db8::1]",
-            "other",
+            "local.evil.example",
             "",
             "evil.example@localhost",
             "localhost/x",
@@ -188,9 +200,9 @@ mod tests {
     }
 
     #[test]
-    fn an_open_server_is_named_by_addresses_and_names_without_a_dot() {
+    fn an_open_server_is_named_by_any_address_too() {
         let names = Names { host: "0.0.0.0".into(), is_open: true };
-        for host in ["10.0.0.1:8000", "[2001:db8::1]:8000", "redline:8000", "localhost"] {
+        for host in ["10.0.0.1:8000", "[2001:db8::1]:8000", "redline:8000"] {
             assert!(names.include(host), "{host}");
         }
         for host in ["evil.example:8000", "redline.evil.example"] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::body::{Body, BodyDataStream, HttpBody};
 use axum::extract::Request;
 use axum::http::header::EXPECT;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_stream::StreamExt;
 
@@ -17,6 +18,11 @@ pub(super) const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// as long as it needs, and one that sends a byte now and then has not.
 const BODY_BYTES_PER_S: f64 = 16.0 * 1024.0;
 
+/// Number of KiB of all bodies that are being read: many clients that send slowly, each within its
+/// time, would take all memory.
+const READING_KIB_MAX: usize = 256 * 1024;
+static READING: Semaphore = Semaphore::const_new(READING_KIB_MAX);
+
 /// Limits on what is read of a body that nobody wants.
 const DISCARDED_BYTES_MAX: usize = 4 * BODY_BYTES_MAX;
 const DISCARDING_TIME: Duration = Duration::from_secs(2);
@@ -25,7 +31,8 @@ const DISCARDING_TIME: Duration = Duration::from_secs(2);
 /// to arrive, and a second more for every 16 KiB of it.
 ///
 /// # Errors
-/// The body is longer than 16 MiB, arrives too slowly, or ends or is malformed in transport.
+/// The body is longer than 16 MiB, arrives too slowly, or ends or is malformed in transport; or all
+/// bodies that are being read take 256 MiB.
 pub(super) async fn read(request: Request, patience: Duration) -> Result<Request> {
     let start = Instant::now();
     // A body of a known length is refused before any of it is read.
@@ -36,6 +43,7 @@ pub(super) async fn read(request: Request, patience: Duration) -> Result<Request
     let (parts, body) = request.into_parts();
     let mut frames = body.into_data_stream();
     let mut bytes = Vec::new();
+    let mut reserved = READING.try_acquire().map_err(|_| too_many())?;
     loop {
         let earned = Duration::from_secs_f64(bytes.len() as f64 / BODY_BYTES_PER_S);
         let frame = match timeout_at(start + patience + earned, frames.next()).await {
@@ -49,6 +57,14 @@ pub(super) async fn read(request: Request, patience: Duration) -> Result<Request
             return Err(too_large());
         }
         bytes.extend_from_slice(&frame);
+        let missing = (bytes.len() / 1024 + 1).saturating_sub(reserved.num_permits());
+        match READING.try_acquire_many(u32::try_from(missing).unwrap_or(u32::MAX)) {
+            Ok(more) => reserved.merge(more),
+            Err(_) => {
+                discard_rest(frames);
+                return Err(too_many());
+            }
+        }
     }
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
@@ -77,6 +93,11 @@ fn discard_rest(mut frames: BodyDataStream) {
 fn too_large() -> ApiError {
     let message = format!("the body is longer than {BODY_BYTES_MAX} bytes");
     ApiError::new(ErrorKind::BodyTooLarge, message)
+}
+
+fn too_many() -> ApiError {
+    let message = "the bodies of other requests take all memory for them; hint: try again later";
+    ApiError::new(ErrorKind::Overloaded, message)
 }
 
 fn too_slow(bytes: usize) -> ApiError {

@@ -104,10 +104,9 @@ impl ChatPrompt {
             }
         };
         check_length("messages", messages.iter())?;
-        let budget = Budget::default();
         let messages = messages.into_iter().enumerate();
         let messages: Result<Vec<_>> =
-            messages.map(|(index, value)| message(index, value, &budget)).collect();
+            messages.map(|(index, value)| message(index, value, &fields.budget)).collect();
         let name = "chat_template_kwargs";
         let mut variables = match fields.take(name) {
             Some(other) if !other.is_object() => return Err(wrong_type(name, "an object", &other)),

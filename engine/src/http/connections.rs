@@ -34,8 +34,9 @@ impl ConnectionLimits {
     pub fn of_files(files: usize) -> Self {
         Self {
             connections: files - FILES_KEPT.min(files / 2),
-            // Clients keep connections for the pauses of a person who types.
-            head: Duration::from_secs(60),
+            // Longer than proxies keep idle connections by default (60 s): if both ended one at the
+            // same moment, a request on it would be lost.
+            head: Duration::from_secs(75),
             body: Duration::from_secs(30),
             unread: Duration::from_secs(60),
         }
@@ -69,14 +70,14 @@ struct Open {
     idle_since: Option<u64>,
 }
 
-/// What the table has for a new connection.
-enum Room {
-    /// A place.
-    Free,
-    /// A place, for which an idle connection is being closed.
-    Freed,
-    /// Nothing until a connection is closed or becomes idle.
-    None,
+/// Capacity of the table for a new connection.
+enum Capacity {
+    /// The connection can be added.
+    Available,
+    /// The connection can be added once the idle ones have ended that are being closed for it.
+    Evicted,
+    /// No connection can be added until one is closed or becomes idle.
+    Full,
 }
 
 impl Connections {
@@ -89,20 +90,20 @@ impl Connections {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until there is room for one more connection. At the limit this closes the connection
-    /// that has been idle for longest.
-    pub(super) async fn room(&self) {
+    /// Waits until one more connection can be added. At the limit this closes the connection that has
+    /// been idle for longest.
+    pub(super) async fn wait_for_capacity(&self) {
         if self.is_full() {
             // Connections that were just opened read their requests first: they would be closed as
             // idle otherwise.
             tokio::task::yield_now().await;
         }
         loop {
-            match self.make_room() {
-                Room::Free => return,
+            match self.evict() {
+                Capacity::Available => return,
                 // Lets the closed connection's task give its file back before the next is taken.
-                Room::Freed => return tokio::task::yield_now().await,
-                Room::None => self.freed.notified().await,
+                Capacity::Evicted => return tokio::task::yield_now().await,
+                Capacity::Full => self.freed.notified().await,
             }
         }
     }
@@ -111,15 +112,15 @@ impl Connections {
         self.lock().open.len() >= self.limit
     }
 
-    fn make_room(&self) -> Room {
+    fn evict(&self) -> Capacity {
         let mut state = self.lock();
         let before = state.open.len();
         // Spare connections may be idle too: closing one of them would leave the new one a spare.
         while state.open.len() >= self.limit && state.close_idle() {}
         match state.open.len() {
-            open if open < before => Room::Freed,
-            open if open < self.limit + SPARE => Room::Free,
-            _ => Room::None,
+            open if open < before => Capacity::Evicted,
+            open if open < self.limit + SPARE => Capacity::Available,
+            _ => Capacity::Full,
         }
     }
 
@@ -133,12 +134,11 @@ impl Connections {
     pub(super) fn add(self: &Arc<Self>) -> (Arc<Connection>, oneshot::Receiver<()>) {
         let (end, ended) = oneshot::channel();
         let mut state = self.lock();
-        let is_spare = state.open.len() >= self.limit;
         let id = state.next();
         state.open.insert(id, Open { end, idle_since: Some(id) });
         state.idle.insert(id, id);
         let connections = Arc::clone(self);
-        (Arc::new(Connection { id, is_spare, connections, stage: Mutex::default() }), ended)
+        (Arc::new(Connection { id, connections, stage: Mutex::default() }), ended)
     }
 
     /// Ends all connections after their answers in progress.
@@ -188,9 +188,6 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Connection {
     id: u64,
-    /// True if only health checks are answered on this connection, because all others have a
-    /// request.
-    pub(super) is_spare: bool,
     connections: Arc<Connections>,
     stage: Mutex<Stage>,
 }
@@ -198,6 +195,13 @@ pub(super) struct Connection {
 impl Connection {
     fn lock(&self) -> MutexGuard<'_, Stage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if only health checks are answered on this connection for now, because as many
+    /// older ones as the limit allows are open.
+    pub(super) fn is_spare(&self) -> bool {
+        let (state, limit) = (self.connections.lock(), self.connections.limit);
+        state.open.len() > limit && state.open.range(..self.id).count() >= limit
     }
 
     pub(super) fn stage(&self) -> Stage {

@@ -52,6 +52,8 @@ pub enum ErrorKind {
     BrokenBody,
     /// All connections are in use, and this one is kept for health checks.
     TooManyConnections,
+    /// Other requests take what the server limits: memory for bodies, or the building of grammars.
+    Overloaded,
     /// The model is still loading; the same request may succeed later.
     Loading,
     /// The server is shutting down and accepts no new requests.
@@ -93,6 +95,7 @@ impl ErrorKind {
             Self::TooManyConnections => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", SERVER)
             }
+            Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", SERVER),
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", SERVER),
             Self::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining", SERVER),
             Self::EngineFailed => (StatusCode::INTERNAL_SERVER_ERROR, "engine_failed", SERVER),
@@ -165,8 +168,13 @@ pub(super) fn shown(text: &str) -> Cow<'_, str> {
 
 impl From<WorkerGone> for ApiError {
     fn from(gone: WorkerGone) -> Self {
-        let message = "the engine has failed; its log says why";
-        Self { source: Some(Box::new(gone)), ..Self::new(ErrorKind::EngineFailed, message) }
+        let (kind, message) = match gone {
+            WorkerGone::Failed => {
+                (ErrorKind::EngineFailed, "the engine has failed; its log says why")
+            }
+            WorkerGone::CutOff => (ErrorKind::Draining, "the server is shutting down"),
+        };
+        Self { source: Some(Box::new(gone)), ..Self::new(kind, message) }
     }
 }
 
@@ -192,7 +200,9 @@ impl IntoResponse for ApiError {
         let header = match self.kind {
             // HTTP requires the scheme with status 401.
             ErrorKind::InvalidApiKey => Some((header::WWW_AUTHENTICATE, "Bearer")),
-            ErrorKind::Loading | ErrorKind::Draining => Some((header::RETRY_AFTER, "1")),
+            ErrorKind::Loading | ErrorKind::Draining | ErrorKind::Overloaded => {
+                Some((header::RETRY_AFTER, "1"))
+            }
             // The rest of the body, and later requests, are not wanted on this connection.
             ErrorKind::BodyTooSlow | ErrorKind::TooManyConnections => {
                 Some((header::CONNECTION, "close"))

@@ -6,11 +6,15 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::error::{ApiError, ErrorKind, Result};
-use super::json::{self, Json};
+use super::json::{self, Budget, Json};
 
 /// Fields of a request's JSON object that have not been read yet. A `null` value counts as absent.
 #[derive(Debug)]
-pub(super) struct Fields(BTreeMap<String, Json>);
+pub(super) struct Fields {
+    map: BTreeMap<String, Json>,
+    /// Number of JSON values that texts in the fields may still contain.
+    pub(super) budget: Budget,
+}
 
 /// Names of unsupported request fields that would change the output, grouped by the value with
 /// which they have no effect: with it they are accepted, with another they are refused. Unknown
@@ -91,11 +95,13 @@ impl Neutral {
 impl Fields {
     /// Parses a request body, which must be a JSON object without too many JSON values.
     pub(super) fn parse(body: &[u8]) -> Result<Self> {
-        json::read_object(body).map(Self)
+        let (map, budget) = json::read_object(body)?;
+        Ok(Self { map, budget })
     }
 
     pub(super) fn of(map: Map<String, Value>) -> Self {
-        Self(map.into_iter().map(|(name, value)| (name, Json::Value(value))).collect())
+        let map = map.into_iter().map(|(name, value)| (name, Json::Value(value))).collect();
+        Self { map, budget: Budget::default() }
     }
 
     /// Removes a field of the request and returns its value; `None` if it is absent or `null`. A
@@ -110,7 +116,7 @@ impl Fields {
     /// Removes a field of the request that may have lists of token ids, and returns its value;
     /// `None` if it is absent or `null`.
     pub(super) fn take_json(&mut self, name: &str) -> Option<Json> {
-        self.0.remove(name).filter(|json| !matches!(json, Json::Value(Value::Null)))
+        self.map.remove(name).filter(|json| !matches!(json, Json::Value(Value::Null)))
     }
 
     pub(super) fn bool(&mut self, name: &str) -> Result<bool> {

@@ -1,7 +1,7 @@
 //! Reader of JSON that strangers send: bounds the number of JSON values, each of which takes many
 //! times the memory of its text, and keeps lists of token ids in four bytes for each.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -32,16 +32,17 @@ pub(super) enum Json {
     Value(Value),
 }
 
-/// Reads the fields of a request body, which must be a JSON object.
+/// Reads the fields of a request body, which must be a JSON object. Returns with them what the
+/// request may still have.
 ///
 /// # Errors
 /// The body is not a JSON object, or a field has too many JSON values.
-pub(super) fn read_object(body: &[u8]) -> Result<BTreeMap<String, Json>> {
+pub(super) fn read_object(body: &[u8]) -> Result<(BTreeMap<String, Json>, Budget)> {
     let budget = Budget::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let read = (&mut deserializer).deserialize_map(Fields(&budget));
     let error = match read.and_then(|fields| deserializer.end().map(|()| fields)) {
-        Ok(fields) => return Ok(fields),
+        Ok(fields) => return Ok((fields, budget)),
         Err(error) => error,
     };
     let invalid = |message: String| ApiError::new(ErrorKind::InvalidJson, message);
@@ -62,16 +63,18 @@ fn too_many(field: &str) -> ApiError {
 
 /// Numbers of JSON values and of token ids that a request may still have, and the request field
 /// that is being read.
+#[derive(Debug)]
 pub(super) struct Budget {
     left: Cell<usize>,
     ids_left: Cell<usize>,
-    field: Cell<String>,
+    field: RefCell<String>,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        let (left, ids_left) = (Cell::new(VALUES_MAX), Cell::new(IDS_MAX));
-        Self { left, ids_left, field: Cell::default() }
+        // None is left once there is one too many.
+        let (left, ids_left) = (Cell::new(VALUES_MAX + 1), Cell::new(IDS_MAX + 1));
+        Self { left, ids_left, field: RefCell::default() }
     }
 }
 
@@ -123,7 +126,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut fields = BTreeMap::new();
         while let Some(name) = map.next_key::<String>()? {
-            self.0.field.set(name.clone());
+            self.0.field.replace(name.clone());
             let value = if TOKEN_FIELDS.contains(&name.as_str()) {
                 map.next_value_seed(Tokens(self.0))?
             } else {
@@ -288,7 +291,7 @@ mod tests {
     use super::*;
 
     fn read(body: &str) -> Result<BTreeMap<String, Json>> {
-        read_object(body.as_bytes())
+        read_object(body.as_bytes()).map(|(fields, _)| fields)
     }
 
     #[test]
@@ -335,7 +338,13 @@ mod tests {
             ("prompt", "[],"),
             ("prompt", r#""a","#),
         ] {
-            let body = format!(r#"{{"x": 1, "{field}": [{}0]}}"#, items.repeat(VALUES_MAX));
+            // The field's list and its last item count, too.
+            let body = |repeated: usize| {
+                let items = items.repeat(repeated);
+                format!(r#"{{"x": 1, "{field}": [{items}0]}}"#)
+            };
+            assert!(read(&body(VALUES_MAX - 3)).is_ok(), "{field}");
+            let body = body(VALUES_MAX - 2);
             let error = read(&body).expect_err("a refusal");
             assert_eq!(error.param.as_deref(), Some(field));
             let want = format!("with `{field}` the request has more than 100000 JSON values");

@@ -101,7 +101,7 @@ async fn admit(app: &App, request: Request, body_patience: Duration) -> Result<R
     let connection = request.extensions().get::<Arc<Connection>>().cloned();
     // Health checks, as of a load balancer, have no key and may name the server by any name.
     let is_health = request.uri().path() == "/health";
-    let is_spare = connection.as_ref().is_some_and(|connection| connection.is_spare);
+    let is_spare = connection.as_ref().is_some_and(|connection| connection.is_spare());
     if !is_health && let Err(error) = check(app, &request, is_spare) {
         body::discard(request);
         return Err(error);

@@ -27,6 +27,12 @@ const INLINE_BYTES_MAX: usize = 8 * 1024;
 /// token.
 const LIKELY_BYTES_PER_TOKEN: usize = 4;
 
+/// Number of bytes per token above which no text is tokenized: nobody writes in such words. Long runs
+/// of spaces are few tokens and would take the tokenizer seconds.
+const BYTES_PER_TOKEN_MAX: usize = 16;
+/// Number of bytes up to which a text is tokenized however few tokens a sequence may have.
+const TEXT_BYTES_MIN: usize = 64 * 1024;
+
 /// Phase of the engine: loading, ready or failed.
 #[derive(Debug, Clone)]
 pub enum Phase {
@@ -135,8 +141,11 @@ pub struct ModelFacts {
 
 impl Ready {
     /// Tokenizes `text` and returns its token ids; with `add_special_tokens` they include those
-    /// that the model expects around a text. A long text is tokenized on a blocking thread, unless
-    /// it must have more tokens than a sequence may have.
+    /// that the model expects around a text. A long text is tokenized on a blocking thread.
+    ///
+    /// # Errors
+    /// The text must have more tokens than a sequence may have, or has so many bytes that it most
+    /// likely does; or the tokenizer fails.
     pub(super) async fn encode(
         self: &Arc<Self>,
         text: String,
@@ -146,6 +155,16 @@ impl Ready {
             return Ok(self.text.encode(&text, add_special_tokens)?);
         }
         let longest = self.limits.max_seq_len;
+        let most = BYTES_PER_TOKEN_MAX.saturating_mul(longest).max(TEXT_BYTES_MIN);
+        if text.len() > most {
+            let message = format!(
+                "the prompt has {} bytes, but a sequence has at most {longest} tokens, for which \
+                 {most} bytes are read at most",
+                text.len()
+            );
+            let error = ApiError::new(ErrorKind::ContextLengthExceeded, message);
+            return Err(error.at("prompt"));
+        }
         let text = Arc::new(text);
         if text.len() > LIKELY_BYTES_PER_TOKEN.saturating_mul(longest) {
             let (shared, long) = (Arc::clone(&self.text), Arc::clone(&text));

@@ -13,8 +13,9 @@ use crate::guide::Structure;
 pub(super) type Wanted = (&'static str, Structure);
 
 /// Function that reads the value of one request field for structured output; it returns `None` if
-/// the value asks for no structure.
-type Read = fn(&'static str, Value) -> Result<Option<Structure>>;
+/// the value asks for no structure. Texts in the value may contain as many JSON values as the budget
+/// has left.
+type Read = fn(&'static str, Value, &Budget) -> Result<Option<Structure>>;
 
 /// Names of the request fields for structured output, each with the function that reads its value.
 const SPELLINGS: [(&str, Read); 7] = [
@@ -34,7 +35,7 @@ pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>> {
     // All fields are read, to notice contradictions.
     for (field, read) in SPELLINGS {
         let Some(value) = fields.take(field) else { continue };
-        let Some(structure) = read(field, value)? else { continue };
+        let Some(structure) = read(field, value, &fields.budget)? else { continue };
         if let Some((first, _)) = &wanted {
             let message = format!("`{field}` cannot be combined with `{first}`");
             return Err(ApiError::field(field, message));
@@ -44,7 +45,7 @@ pub(super) fn take_structure(fields: &mut Fields) -> Result<Option<Wanted>> {
     Ok(wanted)
 }
 
-fn response_format(field: &'static str, value: Value) -> Result<Option<Structure>> {
+fn response_format(field: &'static str, value: Value, _: &Budget) -> Result<Option<Structure>> {
     match value["type"].as_str() {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(Structure::any_object())),
@@ -65,7 +66,11 @@ fn response_format(field: &'static str, value: Value) -> Result<Option<Structure
 
 /// Reads vLLM's `structured_outputs`: `{"json": ..}`, `{"regex": ..}`, `{"choice": ..}` or
 /// `{"json_object": true}`.
-fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Structure>> {
+fn structured_outputs(
+    field: &'static str,
+    value: Value,
+    budget: &Budget,
+) -> Result<Option<Structure>> {
     let Value::Object(entries) = value else {
         return Err(wrong_type(field, "an object", &value));
     };
@@ -76,9 +81,9 @@ fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Struct
             continue;
         }
         let structure = match key.as_str() {
-            "json" => schema("structured_outputs.json", value)?,
-            "regex" => regex("structured_outputs.regex", value)?,
-            "choice" => choice("structured_outputs.choice", value)?,
+            "json" => schema("structured_outputs.json", value, budget)?,
+            "regex" => regex("structured_outputs.regex", value, budget)?,
+            "choice" => choice("structured_outputs.choice", value, budget)?,
             "json_object" => Some(Structure::any_object()),
             _ => {
                 let message = format!("`{field}.{}` is not supported", shown(&key));
@@ -94,9 +99,9 @@ fn structured_outputs(field: &'static str, value: Value) -> Result<Option<Struct
 }
 
 /// Reads a JSON schema, given as JSON or as a string that contains JSON.
-fn schema(field: &'static str, value: Value) -> Result<Option<Structure>> {
+fn schema(field: &'static str, value: Value, budget: &Budget) -> Result<Option<Structure>> {
     let schema = match value {
-        Value::String(text) => Budget::default()
+        Value::String(text) => budget
             .read_text(field, &text)?
             .map_err(|error| ApiError::field(field, format!("`{field}` is not JSON: {error}")))?,
         other => other,
@@ -107,14 +112,14 @@ fn schema(field: &'static str, value: Value) -> Result<Option<Structure>> {
     }
 }
 
-fn regex(field: &'static str, value: Value) -> Result<Option<Structure>> {
+fn regex(field: &'static str, value: Value, _: &Budget) -> Result<Option<Structure>> {
     match value {
         Value::String(expression) => Ok(Some(Structure::Regex(expression))),
         other => Err(wrong_type(field, "a regular expression", &other)),
     }
 }
 
-fn choice(field: &'static str, value: Value) -> Result<Option<Structure>> {
+fn choice(field: &'static str, value: Value, _: &Budget) -> Result<Option<Structure>> {
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
     let texts: Option<Vec<_>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
     match texts.filter(|texts| !texts.is_empty()) {

@@ -12,9 +12,10 @@ use super::error::{ApiError, ErrorKind, Result};
 const GRAMMARS_MAX: usize = 2;
 static GRAMMARS: Semaphore = Semaphore::const_new(GRAMMARS_MAX);
 
-/// Longest time that a request waits for its grammar, once building it has begun. What the limits
-/// of `guide` admit takes about a second at most; this is for what they overlook.
-const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(10);
+/// Longest time that a request waits until building its grammar begins, and then until it ends. What
+/// the limits of `guide` admit takes about a second at most; this is for what they overlook, and for
+/// busy machines.
+const GRAMMAR_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// Number of KiB of text that are tokenized at once. The tokenizer takes about 200 bytes of memory
 /// for each byte; a longer text is tokenized alone.
@@ -30,17 +31,17 @@ pub(super) async fn blocking<T: Send + 'static>(
     spawn_blocking(work).await.map_err(|panicked| failed(what, panicked))
 }
 
-/// Tokenizes a text of `bytes` bytes on a blocking thread, by `work`, once there is room for it
-/// among the other texts that are tokenized.
+/// Tokenizes a text of `bytes` bytes on a blocking thread, by `work`, once the texts that are being
+/// tokenized leave it enough of the limit.
 pub(super) async fn tokenizing<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, TEXT_KIB_MAX);
-    let room = TEXTS.acquire_many(kib).await.expect("the semaphore is never closed");
+    let permit = TEXTS.acquire_many(kib).await.expect("the semaphore is never closed");
     let work = move || {
-        // A client that leaves does not end the work, so the work itself holds its room.
-        let _room = room;
+        // A client that leaves does not end the work, so the work itself holds its permit.
+        let _permit = permit;
         work()
     };
     blocking("the tokenizer", work).await
@@ -52,9 +53,13 @@ pub(super) async fn building<T: Send + 'static>(
     field: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    let room = GRAMMARS.acquire().await.expect("the semaphore is never closed");
+    let Ok(permit) = tokio::time::timeout(GRAMMAR_TIME_MAX, GRAMMARS.acquire()).await else {
+        let message = "other grammars are still being built; hint: try again later";
+        return Err(ApiError::new(ErrorKind::Overloaded, message).at(field));
+    };
+    let permit = permit.expect("the semaphore is never closed");
     let work = move || {
-        let _room = room;
+        let _permit = permit;
         work()
     };
     match tokio::time::timeout(GRAMMAR_TIME_MAX, spawn_blocking(work)).await {

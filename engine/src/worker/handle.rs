@@ -14,10 +14,16 @@ use tokio::sync::{mpsc as async_mpsc, oneshot};
 use super::{Command, Output, Request};
 use engine_schedule::SeqId;
 
-/// Error: the worker has ended, so that no command can be sent to it.
+/// Reason why no command can be sent to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the engine has stopped")]
-pub struct WorkerGone;
+pub enum WorkerGone {
+    /// The worker has ended by itself.
+    #[error("the engine has stopped")]
+    Failed,
+    /// The server is about to end, and has cut off all requests.
+    #[error("the server is shutting down")]
+    CutOff,
+}
 
 /// Handle that sends commands to the worker. Clones share the worker.
 #[derive(Debug, Clone)]
@@ -69,7 +75,7 @@ impl Handle {
     /// `requests`.
     ///
     /// # Errors
-    /// The worker has ended.
+    /// The worker has ended, or the server has cut off all requests.
     pub fn submit(&self, requests: Vec<Request>) -> Result<Ticket, WorkerGone> {
         let (sender, outputs) = async_mpsc::unbounded_channel();
         // Ids grow with arrival; the scheduler takes them as age.
@@ -79,7 +85,7 @@ impl Handle {
         {
             let mut state = self.routes.lock();
             if state.closed {
-                return Err(WorkerGone);
+                return Err(if state.is_cut_off { WorkerGone::CutOff } else { WorkerGone::Failed });
             }
             for (choice, id) in ids.iter().enumerate() {
                 state.open.insert(*id, Route { choice, sender: sender.clone() });
@@ -88,7 +94,7 @@ impl Handle {
         // From here on dropping the ticket, also by an early return, removes the routes.
         let ticket = Ticket { outputs, ids, handle: self.clone() };
         let numbered = ticket.ids.iter().copied().zip(requests).collect();
-        self.commands.send(Command::Submit(numbered)).map_err(|_| WorkerGone)?;
+        self.commands.send(Command::Submit(numbered)).map_err(|_| WorkerGone::Failed)?;
         Ok(ticket)
     }
 
@@ -98,8 +104,8 @@ impl Handle {
     /// The worker has ended.
     pub async fn reset_prefix_cache(&self) -> Result<usize, WorkerGone> {
         let (reply, freed) = oneshot::channel();
-        self.commands.send(Command::ResetPrefixCache(reply)).map_err(|_| WorkerGone)?;
-        freed.await.map_err(|_| WorkerGone)
+        self.commands.send(Command::ResetPrefixCache(reply)).map_err(|_| WorkerGone::Failed)?;
+        freed.await.map_err(|_| WorkerGone::Failed)
     }
 
     /// Ends all open requests without the rest of their outputs, and takes no new ones, because the

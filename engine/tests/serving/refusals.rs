@@ -206,6 +206,8 @@ async fn what_is_far_too_long_is_refused_before_it_is_tokenized() {
         ("/v1/chat/completions", json!({"messages": [{"role": "user", "content": long}]})),
         ("/tokenize", json!({"prompt": long})),
         ("/tokenize", json!({"messages": messages})),
+        // It may be few tokens.
+        ("/tokenize", json!({"prompt": " ".repeat(70_000)})),
     ] {
         let response = server.post(path, &body).await;
         assert_eq!(response.status(), 400, "{path}");

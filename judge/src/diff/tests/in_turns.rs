@@ -83,11 +83,9 @@ fn a_metric_that_no_run_has_gets_its_figures_from_the_turns() {
 fn several_scenarios_are_judged_together_where_the_campaign_compared_all_of_them_in_turns() {
     let scenarios = ["ladder-lite-c1", "ladder-lite-c4"];
     let of_scenario = |(index, id): (usize, &&str)| {
-        let runs = blocks(10 * index as u32, 5, 1.0, None);
-        runs.into_iter().map(|mut run| {
-            run.scenario.id = (*id).to_owned();
-            reseal(run)
-        })
+        let mut runs = blocks(10 * index as u32, 5, 1.0, None);
+        runs.iter_mut().for_each(|run| run.scenario.id = (*id).to_owned());
+        runs.into_iter().map(reseal).collect::<Vec<_>>()
     };
     let runs: Vec<RunRecord> = scenarios.iter().enumerate().flat_map(of_scenario).collect();
     let compare = |turns: &[&str]| {
