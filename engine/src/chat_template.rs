@@ -6,6 +6,8 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::panic::resume_unwind;
+use std::thread;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Serde};
@@ -24,6 +26,11 @@ const RECURSION_MAX: usize = 100;
 /// about one second of work; rendering fails beyond it. A conversation of a thousand messages needs
 /// a twentieth of it.
 const FUEL: u64 = 20_000_000;
+/// Limit on the length of a chat template in bytes; those of published models have up to 30 KB.
+const SOURCE_BYTES_MAX: usize = 128 << 10;
+/// Size of the stack on which a chat template is compiled: enough for as many levels as its length
+/// allows. The system gives memory only for what is used.
+const STACK_BYTES: usize = 256 << 20;
 const NAME: &str = "chat";
 
 /// Compiled chat template, with the texts of the BOS and EOS tokens, which templates may print.
@@ -78,7 +85,20 @@ impl ChatTemplate {
             Err(error.with_source(Raised(message)))
         });
         environment.add_filter("tojson", to_json);
-        environment.add_template_owned(NAME, source)?;
+        if source.len() > SOURCE_BYTES_MAX {
+            let message = format!("it has more than {SOURCE_BYTES_MAX} bytes");
+            return Err(Error::new(ErrorKind::BadSerialization, message));
+        }
+        // The parser descends once for each level of an expression, such as `a.b.c`.
+        thread::scope(|scope| {
+            let thread = thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
+            let compile = || environment.add_template_owned(NAME, source);
+            let started = thread.spawn_scoped(scope, compile).map_err(|error| {
+                Error::new(ErrorKind::InvalidOperation, "no thread can be started")
+                    .with_source(error)
+            })?;
+            started.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })?;
         let (bos_token, eos_token) = (bos_token.unwrap_or_default(), eos_token.unwrap_or_default());
         Ok(Self { environment, bos_token, eos_token })
     }

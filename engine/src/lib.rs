@@ -52,8 +52,25 @@ pub fn version() -> &'static str {
 #[error("{0}")]
 pub struct EnvironmentError(pub String);
 
-/// Writes one line to standard error in a single call. Errors are ignored: the program that waited
-/// for `ready` may have closed the pipe since, where `eprintln` would panic.
+/// Writes one line to standard error in a single call. Control characters, which a checkpoint may
+/// hold, are escaped, so that a terminal does not act on them. Errors are ignored: the program that
+/// waited for `ready` may have closed the pipe since, where `eprintln` would panic.
 pub fn log(line: fmt::Arguments<'_>) {
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+    let mut safe = String::new();
+    for character in line.to_string().chars() {
+        match character {
+            '\n' | '\t' => safe.push(character),
+            _ if character.is_control() || is_bidirectional(character) => {
+                safe.extend(character.escape_unicode());
+            }
+            _ => safe.push(character),
+        }
+    }
+    safe.push('\n');
+    let _ = io::stderr().write_all(safe.as_bytes());
+}
+
+/// Returns true for a character that changes the order in which a line is shown.
+const fn is_bidirectional(character: char) -> bool {
+    matches!(character, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

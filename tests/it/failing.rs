@@ -192,7 +192,7 @@ fn an_engine_that_stops_in_mid_run_is_a_hang() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::as_built();
     let run = signalled(&clone, Signal::SIGSTOP);
-    assert_failure(&run, FailureClass::Hang, "no event on any connection for 3 s");
+    assert_failure(&run, FailureClass::Hang, "no progress on any connection for 3 s");
     assert_failure(&run, FailureClass::Hang, "no longer answers");
 }
 

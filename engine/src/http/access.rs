@@ -66,8 +66,8 @@ impl Access {
                 if let Some(foreign) = hosts.find(|host| !names.include(host)) {
                     return Err(forbidden("the host name", &foreign));
                 }
-                let origin = headers.get(ORIGIN).map(text);
-                match origin.filter(|origin| !is_own(origin, headers)) {
+                let mut origins = headers.get_all(ORIGIN).iter().map(text);
+                match origins.find(|origin| !is_own(origin, headers)) {
                     Some(foreign) => Err(forbidden("web pages of", &foreign)),
                     None => Ok(()),
                 }
@@ -88,7 +88,7 @@ impl Names {
             None => {
                 let is_local =
                     !host.contains('.') || LOCAL_ENDS.iter().any(|end| host.ends_with(end));
-                !host.is_empty() && is_local || host.eq_ignore_ascii_case(&self.host)
+                is_name(&host) && is_local || host.eq_ignore_ascii_case(&self.host)
             }
         }
     }
@@ -113,6 +113,11 @@ fn host_of(authority: &str) -> Option<String> {
         return None;
     }
     Some(parsed.host().to_ascii_lowercase())
+}
+
+/// Returns true if a host is written as a name, with letters, digits and the signs of names only.
+fn is_name(host: &str) -> bool {
+    !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
 }
 
 /// Returns the IP address that a host is, an IPv6 address being in brackets; `None` for a name.
@@ -191,6 +196,7 @@ mod tests {
             "10.0.0.1",
             "[2001:db8::1]",
             "local.evil.example",
+            "[fe80::1%25lo]",
             "",
             "evil.example@localhost",
             "localhost/x",

@@ -338,13 +338,13 @@ mod tests {
             ("prompt", "[],"),
             ("prompt", r#""a","#),
         ] {
-            // The field's list and its last item count, too.
+            // The field's list, its last item and `x` count, too.
             let body = |repeated: usize| {
                 let items = items.repeat(repeated);
                 format!(r#"{{"x": 1, "{field}": [{items}0]}}"#)
             };
-            assert!(read(&body(VALUES_MAX - 3)).is_ok(), "{field}");
-            let body = body(VALUES_MAX - 2);
+            assert!(read(&body(VALUES_MAX - 4)).is_ok(), "{field}");
+            let body = body(VALUES_MAX);
             let error = read(&body).expect_err("a refusal");
             assert_eq!(error.param.as_deref(), Some(field));
             let want = format!("with `{field}` the request has more than 100000 JSON values");

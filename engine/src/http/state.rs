@@ -152,7 +152,7 @@ impl Ready {
         add_special_tokens: bool,
     ) -> Result<Vec<u32>> {
         if text.len() <= INLINE_BYTES_MAX {
-            return Ok(self.text.encode(&text, add_special_tokens)?);
+            return self.known(self.text.encode(&text, add_special_tokens)?);
         }
         let longest = self.limits.max_seq_len;
         let most = BYTES_PER_TOKEN_MAX.saturating_mul(longest).max(TEXT_BYTES_MIN);
@@ -180,7 +180,21 @@ impl Ready {
         }
         let shared = Arc::clone(&self.text);
         let bytes = text.len();
-        Ok(tokenizing(bytes, move || shared.encode(&text, add_special_tokens)).await??)
+        self.known(tokenizing(bytes, move || shared.encode(&text, add_special_tokens)).await??)
+    }
+
+    /// Returns the token ids of a text, all of which the model must have: a tokenizer may have more.
+    fn known(&self, ids: Vec<u32>) -> Result<Vec<u32>> {
+        match ids.iter().find(|id| **id as usize >= self.vocab_size) {
+            None => Ok(ids),
+            Some(id) => Err(ApiError::field(
+                "prompt",
+                format!(
+                    "the tokenizer gives the token id {id}, but the model has {} token ids",
+                    self.vocab_size
+                ),
+            )),
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! 1975, without outputs) knows for each position of the text the longest beginning of a token that
 //! ends there, and no token that ends there is longer. So the fewest tokens up to a position are
 //! one more than those up to the start of that beginning. This holds for tokenizers whose tokens
-//! keep every byte of the text; `Cover::new` gives none for others. The one exception is the name of
+//! keep every byte of the text that has a token; `Cover::new` gives none for others. The one exception is the name of
 //! a special token with a combining character after it, which may count as more tokens than it is.
 
 use std::collections::VecDeque;
@@ -26,6 +26,8 @@ pub(super) struct Cover {
     /// Longest other beginning that ends each beginning.
     shorter: Vec<u32>,
     lengths: Vec<u32>,
+    /// True for each byte that is a token. The tokenizer may drop others, so they do not count.
+    known: Vec<bool>,
     changes: Changes,
 }
 
@@ -51,9 +53,13 @@ impl Cover {
         let mut tokens: Vec<Vec<u8>> = pieces.all().map(|token| token.bytes).collect();
         tokens.sort_unstable();
         tokens.dedup();
-        // A byte without a token would be covered by a token for unknown text.
-        let has_bytes = (0..=u8::MAX).all(|byte| tokens.binary_search(&vec![byte]).is_ok());
-        has_bytes.then(|| Self::of(&tokens, changes))
+        let cover = Self::of(&tokens, changes);
+        // A byte without a token may be dropped, so that its neighbors become one token; it must be
+        // part of no other token then. `▁` is part of many.
+        let is_lost = |byte: u8| !cover.known[usize::from(byte)];
+        let has_all = (0..=u8::MAX).all(|byte| !is_lost(byte));
+        let parts = tokens.iter().flatten().any(|byte| is_lost(*byte));
+        (has_all || !changes.marks_spaces && !parts).then_some(cover)
     }
 
     /// Builds the automaton from tokens in ascending order, each once.
@@ -63,6 +69,7 @@ impl Cover {
             children: Vec::new(),
             shorter: vec![ROOT],
             lengths: vec![0],
+            known: (0..=u8::MAX).map(|b| tokens.binary_search(&vec![b]).is_ok()).collect(),
             changes,
         };
         // Ranges of the tokens that begin with each node, in the order of the nodes.
@@ -137,7 +144,8 @@ impl Cover {
         for c in text {
             let c = if self.changes.marks_spaces && c == '▁' { ' ' } else { c };
             let is_free = self.changes.strips && c.is_whitespace();
-            for byte in c.encode_utf8(&mut buffer).bytes() {
+            let bytes = c.encode_utf8(&mut buffer).bytes();
+            for byte in bytes.filter(|byte| self.known[usize::from(*byte)]) {
                 node = self.step(node, byte);
                 let length = self.lengths[node as usize] as usize;
                 position += 1;
@@ -267,6 +275,15 @@ mod tests {
         assert_eq!(cover.fewest_tokens(&"a".repeat(400), usize::MAX), 100);
         assert_eq!(cover.fewest_tokens(&"a".repeat(400), 10), 11);
         assert_eq!(cover.fewest_tokens("", 10), 0);
+    }
+
+    #[test]
+    fn bytes_without_a_token_do_not_count() {
+        let tokens = ["a", "abab", "b"].map(|token| token.as_bytes().to_vec());
+        let cover = Cover::of(&tokens, Changes::default());
+        assert_eq!(cover.fewest_tokens("ab#ab", usize::MAX), 1);
+        assert_eq!(cover.fewest_tokens(&"#".repeat(100), usize::MAX), 0);
+        assert_eq!(cover.fewest_tokens(&"aa#".repeat(100), usize::MAX), 200);
     }
 
     #[test]

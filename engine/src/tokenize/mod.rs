@@ -13,6 +13,7 @@ mod reasoning;
 mod tests;
 
 use std::fmt;
+use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -176,8 +177,10 @@ impl Tokenizer {
 
     fn new(path: &Path, parts: Parts) -> Result<Self, TokenizerError> {
         let unusable = |reason: String| TokenizerError::Unusable { path: path.to_owned(), reason };
-        let mut inner = tokenizers::Tokenizer::from_bytes(&parts.json)
-            .map_err(|err| unusable(err.to_string()))?;
+        // The library panics on some of what a checkpoint may say.
+        let read = catch_unwind(|| tokenizers::Tokenizer::from_bytes(&parts.json));
+        let read = read.map_err(|_| unusable("the tokenizer library panicked on it".to_owned()))?;
+        let mut inner = read.map_err(|err| unusable(err.to_string()))?;
         // Settings for training in the checkpoint must not truncate or pad prompts.
         inner.with_truncation(None).map_err(|err| unusable(err.to_string()))?;
         inner.with_padding(None);

@@ -196,6 +196,49 @@ fn a_template_may_refuse_and_may_not_write_without_end() {
     }
 }
 
+#[test]
+fn expressions_of_any_depth_are_compiled_or_refused() {
+    let load = |template: String| {
+        let more = [("tokenizer.chat_template", Meta::Text(template))];
+        from_gguf(&metadata("gpt-2", &["a"], &[], &more)).map(|_| ())
+    };
+    for (start, part, end) in [
+        ("", "1+", "1"),
+        ("", "not ", "1"),
+        ("messages", ".a", ""),
+        ("'a'", "|upper", ""),
+        ("", "(", ""),
+    ] {
+        let parts = part.repeat(120_000 / part.len());
+        let ended = load(format!("{{{{ {start}{parts}{end} }}}}"));
+        assert!(
+            ended.is_ok() || ended.unwrap_err().to_string().contains("chat template"),
+            "{part}"
+        );
+    }
+    let long = load("x".repeat(200_000)).unwrap_err().to_string();
+    assert!(long.contains("it has more than 131072 bytes"), "{long}");
+}
+
+#[test]
+fn a_tokenizer_on_which_its_library_panics_is_refused() {
+    let model = json!({
+        "type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"],
+        "continuing_subword_prefix": "##",
+    });
+    let json = json!({"version": "1.0", "added_tokens": [], "model": model}).to_string();
+    let parts = Parts {
+        json: json.into_bytes(),
+        template: None,
+        bos_id: None,
+        bos_token: None,
+        eos_token: None,
+        end_ids: vec![0],
+    };
+    let error = Tokenizer::new(Path::new("tokenizer.json"), parts).unwrap_err().to_string();
+    assert!(error.contains("the tokenizer library panicked on it"), "{error}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -202,7 +202,9 @@ impl Text for ByteText {
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
         self.tokenized.fetch_add(text.len(), Ordering::Relaxed);
         let begin = add_special_tokens.then_some(BEGIN);
-        Ok(begin.into_iter().chain(text.bytes().map(u32::from)).collect())
+        // A tokenizer may have tokens that the model does not have.
+        let id = |byte| if byte == 0x7f { 1_000_000 } else { u32::from(byte) };
+        Ok(begin.into_iter().chain(text.bytes().map(id)).collect())
     }
 
     fn fewest_tokens(&self, text: &str, enough: usize) -> usize {

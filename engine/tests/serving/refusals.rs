@@ -226,6 +226,21 @@ async fn what_is_far_too_long_is_refused_before_it_is_tokenized() {
 }
 
 #[tokio::test]
+async fn a_token_that_the_model_does_not_have_never_reaches_it() {
+    let server = start(Setup::default()).await;
+    let long = format!("{}\u{7f}", "x".repeat(200));
+    for body in [json!({"prompt": "\u{7f}"}), json!({"prompt": long})] {
+        for path in ["/v1/completions", "/tokenize"] {
+            let response = server.post(path, &body).await;
+            assert_eq!(response.status(), 400, "{path}");
+            let value: Value = response.json().await.unwrap();
+            let said = value["error"]["message"].as_str().unwrap_or_default();
+            assert!(said.starts_with("the tokenizer gives the token id 1000000"), "{value}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_error_repeats_little_of_what_the_client_sent() {
     let server = start(Setup::default()).await;
     let long = "é".repeat(50_000);

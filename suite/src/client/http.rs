@@ -167,12 +167,21 @@ impl ResponseDecoder {
         // RFC 9112, 2.2: only a head may be read with a bare LF.
         let line =
             line.strip_suffix(b"\r").ok_or(HttpError::Chunk("a line does not end in CRLF"))?;
+        if line.contains(&b'\r') {
+            return Err(HttpError::Chunk("a line has a CR before its end"));
+        }
         self.state = match self.state {
             State::ChunkEnd if line.is_empty() => State::ChunkSize,
             State::ChunkEnd => return Err(HttpError::Chunk("data runs on past its length")),
             State::Trailer if line.is_empty() => State::Done,
             // Trailer fields have nothing that the client needs.
-            State::Trailer => State::Trailer,
+            State::Trailer => {
+                let lines = [line, b"\r\n\r\n"].concat();
+                let mut one = [httparse::EMPTY_HEADER];
+                let parsed = httparse::parse_headers(&lines, &mut one);
+                parsed.map_err(|_| HttpError::Chunk("a trailer is malformed"))?;
+                State::Trailer
+            }
             _ => match chunk_size(line)? {
                 0 => State::Trailer,
                 size => State::Chunk(size),
@@ -198,19 +207,32 @@ fn chunk_size(line: &[u8]) -> Result<u64, HttpError> {
 
 fn read_head(response: &httparse::Response<'_, '_>) -> Result<(Head, State), HttpError> {
     let status = response.code.unwrap_or(0);
+    if status < 100 {
+        return Err(HttpError::Head(format!("status {status}")));
+    }
     // HTTP/1.0 closes the connection by default.
     let keep_alive = response.version == Some(1);
     let mut head = Head { status, json: false, keep_alive, retry_after: None };
     let mut state = State::UntilClose;
+    let mut is_encoded = false;
     for header in response.headers.iter() {
         let value = String::from_utf8_lossy(header.value).trim().to_ascii_lowercase();
         match header.name.to_ascii_lowercase().as_str() {
             "content-type" => head.json = value.starts_with("application/json"),
             "retry-after" => head.retry_after = Some(value),
             "connection" => head.keep_alive = head.keep_alive && !value.contains("close"),
-            "transfer-encoding" if value.ends_with("chunked") => state = State::ChunkSize,
-            // RFC 9112, 6.3: chunked encoding takes precedence over a content length.
-            "content-length" if !matches!(state, State::ChunkSize) => {
+            // RFC 9112, 6.1: HTTP/1.0 has no such encoding, so that the end of the body is not known.
+            "transfer-encoding" if response.version != Some(1) => {
+                return Err(HttpError::Head("HTTP/1.0 with `Transfer-Encoding`".to_owned()));
+            }
+            // RFC 9112, 6.3: it takes precedence over a content length, and a body whose last encoding
+            // is not chunked ends with the connection.
+            "transfer-encoding" => {
+                is_encoded = true;
+                let is_chunked = value.rsplit(',').next().map(str::trim) == Some("chunked");
+                state = if is_chunked { State::ChunkSize } else { State::UntilClose };
+            }
+            "content-length" if !is_encoded => {
                 let length = content_length(&value)?;
                 if matches!(state, State::Counted(former) if former != length) {
                     return Err(HttpError::Head("two different `Content-Length`".to_owned()));

@@ -141,7 +141,7 @@ fn a_change_that_each_scenario_is_too_short_for_holds_by_all_of_them() {
     assert!(line.starts_with(said), "{line}");
     let row = diff.pooled.iter().find(|row| row.verdict.metric == "output_tokens_per_s").unwrap();
     let extent = row.verdict.alternation.unwrap();
-    assert_eq!((extent.starts, extent.budget_us), (90, 900_000_000));
+    assert_eq!((extent.starts, extent.budget_us), (60, 600_000_000));
     for text in [report::text(&diff), report::markdown(&diff), junit::junit(&diff).unwrap()] {
         assert!(text.contains("all scenarios"), "{text}");
     }
