@@ -14,7 +14,7 @@ use schema::exit::Exit;
 use super::campaigns::world;
 use super::faults::{Fault, Random};
 use super::figures::Figures;
-use super::machine::{Begin, End, Machine, Told};
+use super::machine::{Begin, End, Machine, StepResult};
 use super::unsynced::Unsynced;
 use crate::clock::Clock;
 use crate::executor::job::{Done, Job};
@@ -162,8 +162,10 @@ impl Cluster {
     /// Calls the scheduler; `effect` is what the call does.
     fn call(&self, what: &str, mut effect: impl FnMut()) -> Result<(), Stop> {
         match self.machine.call(what, &mut effect) {
-            Told::Go => Ok(()),
-            Told::Fails { .. } | Told::Gone { .. } => Err(environment!("no answer to {what}")),
+            StepResult::Go => Ok(()),
+            StepResult::Fails { .. } | StepResult::Gone { .. } => {
+                Err(environment!("no answer to {what}"))
+            }
         }
     }
 

@@ -80,7 +80,7 @@ pub struct Ended {
 
 /// What a process learns at a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub enum StepResult {
     /// The step is made.
     Go,
     /// The step fails; `is_done` tells if it has had its effect.
@@ -173,7 +173,7 @@ impl Machine {
         self.say(|| described(change));
         // A process that is killed in a write leaves a part of it.
         let told = self.step(Step::Change, &mut || self.state.borrow_mut().write_part(change));
-        if told != Told::Go {
+        if told != StepResult::Go {
             return Err(io::Error::other("the process is gone"));
         }
         let state = &mut *self.state.borrow_mut();
@@ -186,23 +186,23 @@ impl Machine {
     }
 
     /// Makes a step that runs a program with this effect.
-    pub fn program(&self, name: &str, effect: &mut dyn FnMut()) -> Told {
+    pub fn program(&self, name: &str, effect: &mut dyn FnMut()) -> StepResult {
         let told = self.step(Step::Program, effect);
         self.say(|| format!("program {name}: {told:?}"));
-        if matches!(told, Told::Go | Told::Fails { is_done: true }) {
+        if matches!(told, StepResult::Go | StepResult::Fails { is_done: true }) {
             effect();
         }
         told
     }
 
     /// Makes a step that calls the scheduler, with this effect.
-    pub fn call(&self, what: &str, effect: &mut dyn FnMut()) -> Told {
+    pub fn call(&self, what: &str, effect: &mut dyn FnMut()) -> StepResult {
         let mut told = self.step(Step::Call, effect);
-        if told == Told::Go && self.state.borrow_mut().is_silent() {
-            told = Told::Fails { is_done: self.random(|random| random.one_in(2)) };
+        if told == StepResult::Go && self.state.borrow_mut().is_silent() {
+            told = StepResult::Fails { is_done: self.random(|random| random.one_in(2)) };
         }
         self.say(|| format!("call {what}: {told:?}"));
-        if matches!(told, Told::Go | Told::Fails { is_done: true }) {
+        if matches!(told, StepResult::Go | StepResult::Fails { is_done: true }) {
             effect();
         }
         told
@@ -210,11 +210,11 @@ impl Machine {
 
     /// Counts a step and lets the fault of the process happen if it is due. A step at which the
     /// process ends has its effect `last` or has none; other steps leave it to the caller.
-    fn step(&self, step: Step, last: &mut dyn FnMut()) -> Told {
+    fn step(&self, step: Step, last: &mut dyn FnMut()) -> StepResult {
         let is_done = self.random(|random| random.one_in(2));
         let fault = match self.state.borrow_mut().fault_at(step) {
-            Err(Gone) => return Told::Gone { is_done: false },
-            Ok(None) => return Told::Go,
+            Err(Gone) => return StepResult::Gone { is_done: false },
+            Ok(None) => return StepResult::Go,
             Ok(Some(fault)) => fault,
         };
         self.say(|| format!("FAULT {fault:?}"));
@@ -223,18 +223,18 @@ impl Machine {
             Fault::PowerLost => End::PowerLost,
             Fault::Jump { seconds } => {
                 self.time.jump(seconds);
-                return Told::Go;
+                return StepResult::Go;
             }
             Fault::Interrupted | Fault::Program if step == Step::Program => {
-                return Told::Fails { is_done };
+                return StepResult::Fails { is_done };
             }
-            _ => return Told::Go,
+            _ => return StepResult::Go,
         };
         if is_done {
             last();
         }
         self.state.borrow_mut().end(end, &self.aside);
-        Told::Gone { is_done }
+        StepResult::Gone { is_done }
     }
 }
 

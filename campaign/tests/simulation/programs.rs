@@ -11,7 +11,7 @@ use registry::record::record;
 use registry::repository::{WorkTree, chain, exit_of};
 use registry::undo::undo_killed;
 
-use super::machine::{Machine, Told, current};
+use super::machine::{Machine, StepResult, current};
 use crate::files::files_below;
 use crate::process::{Interrupt, ProcessError, Written};
 
@@ -26,7 +26,7 @@ pub fn run(command: &Command, interrupt: &Interrupt) -> Option<Result<Written, P
     let mut effect = || written = Some(call.carry_out(name));
     let told = machine.program(&format!("{name} {}", call.words[0]), &mut effect);
     Some(match told {
-        Told::Go => Ok(written.expect("a program that is run has its effect")),
+        StepResult::Go => Ok(written.expect("a program that is run has its effect")),
         _ if interrupt.raised() => Err(ProcessError::Interrupted),
         // Killed, as where memory is short.
         _ => Ok(ended(9, "", "")),

@@ -64,12 +64,17 @@ fn push_chunk(
 ) -> usize {
     let sequence = scheduler.get(id);
     let (start, end) = (sequence.planned, sequence.prefill_end);
-    let stop = scheduler.limits().chunk_stop(start, end);
-    let rows = scheduler.limits().chunk_rows(start, end, left);
+    let limits = scheduler.limits();
+    let stop = limits.chunk_stop(start, end);
+    // A row whose logits are read takes four bytes for each token of the vocabulary: such a prompt
+    // has one chunk in a step, however much of the budget is left.
+    let is_limited = sequence.needs.all_rows;
+    let most = if is_limited { left.min(limits.chunk_tokens) } else { left };
+    let rows = limits.chunk_rows(start, end, most);
     if rows > 0 {
         scheduler.schedule(id, rows, plan);
     }
-    if start + rows == stop { left - rows } else { 0 }
+    if start + rows == stop || is_limited && rows == most { left - rows } else { 0 }
 }
 
 impl Limits {

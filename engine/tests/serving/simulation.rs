@@ -39,14 +39,14 @@ const CLIENTS_MAX: usize = 12;
 struct Dice(u64);
 
 impl Dice {
-    fn draw(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         mix(self.0)
     }
 
     /// Returns a number from `0` up to but excluding `end`.
     fn below(&mut self, end: usize) -> usize {
-        (self.draw() % end as u64) as usize
+        (self.next() % end as u64) as usize
     }
 
     /// Returns true once in `n` draws.

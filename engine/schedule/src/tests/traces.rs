@@ -53,6 +53,22 @@ fn running_sequences_do_not_stand_still_for_a_long_prompt() {
 }
 
 #[test]
+fn a_prompt_whose_logits_are_read_has_one_chunk_in_a_step_and_leaves_the_rest_to_others() {
+    let mut simulation = Simulation::new(limits());
+    let needs = Needs { all_rows: true, ..Needs::default() };
+    simulation.arrive_needing(prompt(0, 30), 1, 1, needs).unwrap();
+    simulation.arrive(prompt(1, 10), 1, 1).unwrap();
+    let mut rows = Vec::new();
+    while !simulation.scheduler.is_idle() {
+        let plan = simulation.step();
+        let of = |slot: &PlannedSequence| slot.scheduled.end() - slot.scheduled.position;
+        rows.push(plan.sequences.iter().map(of).collect::<Vec<_>>());
+        simulation.check();
+    }
+    assert_eq!(rows, [vec![8, 8], vec![8, 2], vec![8], vec![6]]);
+}
+
+#[test]
 fn one_step_ahead_a_sequence_that_stops_is_found_out_one_step_late() {
     let arrivals = [(0, 10, 8, 8), (0, 6, 9, 3), (2, 40, 3, 3), (3, 3, 2, 2)];
     check_trace(
