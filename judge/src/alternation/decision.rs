@@ -85,6 +85,10 @@ pub fn metrics(arrival: Option<&Arrival>) -> impl Iterator<Item = (&'static Metr
     })
 }
 
+/// Function that returns the log ratios of the metric with this name, one for each of the first so
+/// many starts that has it.
+pub type LogRatios<'a> = Box<dyn Fn(&str, usize) -> Vec<f64> + 'a>;
+
 /// Course of an alternating comparison: what its judgement rests on.
 pub struct Course<'a> {
     /// Arrival process of the scenario; `None` where it is not known.
@@ -97,9 +101,8 @@ pub struct Course<'a> {
     pub ends_us: Vec<u64>,
     /// Number of slices of each start.
     pub slices: Vec<usize>,
-    /// Log ratios of the metric with this name, one for each of the first so many starts that has
-    /// it.
-    pub log_ratios: Box<dyn Fn(&str, usize) -> Vec<f64> + 'a>,
+    /// Log ratios of all metrics.
+    pub log_ratios: LogRatios<'a>,
 }
 
 /// Judges every metric that the starts have, in the order of tables; none before two starts have

@@ -61,7 +61,8 @@ struct Shared {
 pub fn table(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> Value {
     let records: Vec<&RunRecord> = runs.iter().map(|run| run.record).collect();
     let settings = common(&records, settings);
-    let served = distinct(records.iter().map(|record| served(record)));
+    let servers = records.iter().map(|record| record.server.as_ref());
+    let served = distinct(servers.map(|server| server.map(|server| (&server.env, &server.argv))));
     let engines = distinct(records.iter().map(|record| ReleaseKey::of(record)));
     let scenarios = distinct(records.iter().map(|record| &record.scenario.id));
     let shared = Shared {
@@ -145,17 +146,11 @@ fn common(records: &[&RunRecord], parts: impl Fn(&RunRecord) -> Vec<String>) -> 
     first.iter().filter(|part| rest.iter().all(|own| own.contains(part))).cloned().collect()
 }
 
-/// Returns the environment variables and arguments that the report states of a server.
-fn served(record: &RunRecord) -> Option<(Vec<(&str, &str)>, &[String])> {
-    let server = record.server.as_ref()?;
-    Some((command::environment(server), server.argv.as_ref()?))
-}
-
 /// Returns the serving command that the report states, with its environment variables, and notes on
 /// those that it leaves out; `None` where the report states none.
 fn command(record: &RunRecord) -> Option<(String, Vec<String>)> {
-    let (env, argv) = served(record)?;
-    Some(command::line(&env, argv))
+    let server = record.server.as_ref()?;
+    Some(command::line(&command::environment(server), server.argv.as_ref()?))
 }
 
 /// Formats the lines of a result in its report: `lines 98 to 124`, or `line 9`.
