@@ -107,6 +107,18 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), FileError> {
     write_whole(to, &fs::read(from).map_err(FileError::at("read", from))?)
 }
 
+/// Flushes a file to disk that another process has written; does nothing if there is none.
+///
+/// # Errors
+/// The file cannot be opened or flushed.
+pub fn flush(path: &Path) -> Result<(), FileError> {
+    if !path.exists() {
+        return Ok(());
+    }
+    let flushed = announce(Change::Sync(path)).and_then(|()| File::open(path)?.sync_all());
+    flushed.map_err(FileError::at("flush", path))
+}
+
 /// Creates a temporary file that [`put`] turns into the file `path`, in the same folder.
 ///
 /// # Errors

@@ -16,6 +16,7 @@ use crate::executor::journal::{Entry, Journal, Line, PlannedJob, PreparedCampaig
 use crate::executor::stage_log::StageLog;
 
 use crate::executor::{Executor, Handle, JobEnd, JobState};
+use crate::files;
 use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
@@ -260,6 +261,8 @@ impl<'a> Drive<'a> {
             return Ok(());
         }
         let staged = self.journal.places.staged();
+        // A node that was killed may not have flushed its last step, on which the journal will rely.
+        files::flush(&places.steps())?;
         let (progress, mut runs) = match collect(places, &staged) {
             Err(_) if may_come => return Ok(()),
             collected => collected?,

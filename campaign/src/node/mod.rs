@@ -269,9 +269,16 @@ impl Node<'_> {
         })?;
         write_json(&places.dir.join(COMPARISON), &comparison)?;
         let files = vec![FileFact::of(&places.dir, COMPARISON)?];
-        self.progress.files.extend_from_slice(&files);
+        self.finish_block(block, files)
+    }
+
+    /// Notes the files of a finished block.
+    fn finish_block(&mut self, block: u32, files: Vec<FileFact>) -> Result<(), Stop> {
+        // The final report lists what the progress has, and must not list what the log does not.
+        self.lines.append(&Step::BlockDone { block, files: files.clone() })?;
+        self.progress.files.extend(files);
         self.progress.blocks_done.insert(block);
-        Ok(self.lines.append(&Step::BlockDone { block, files })?)
+        Ok(())
     }
 
     /// Calibrates the machine if a processor is measured, and notes rates that differ from earlier
@@ -320,9 +327,7 @@ impl Node<'_> {
             files::write_whole(&self.places.dir.join(&path), text.as_bytes())?;
             files.push(FileFact::of(&self.places.dir, &path)?);
         }
-        self.progress.files.extend_from_slice(&files);
-        self.progress.blocks_done.insert(block);
-        Ok(self.lines.append(&Step::BlockDone { block, files })?)
+        self.finish_block(block, files)
     }
 
     fn measure(&mut self, run: &PlannedRun, hardware: &HardwareFacts) -> Result<RunRecord, Stop> {

@@ -29,7 +29,7 @@ use lives::Simulation;
 /// Seeds that each run tries.
 const SEEDS: Range<u64> = 0..100;
 /// Seeds that found a fault in the program.
-const FOUND: &[u64] = &[112];
+const FOUND: &[u64] = &[112, 1_795_687_992_836_124];
 /// Time for which new seeds are tried.
 const NEW: Duration = Duration::from_secs(60);
 
