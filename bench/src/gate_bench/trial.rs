@@ -210,7 +210,7 @@ pub struct Bench<'a> {
     pub whole: bool,
 }
 
-impl Bench<'_> {
+impl<'a> Bench<'a> {
     /// Carries out one trial.
     ///
     /// # Errors
@@ -218,11 +218,10 @@ impl Bench<'_> {
     pub fn trial(&self, kind: &Kind, candidate: &ServerSpec, ids: &mut Ids) -> Result<Trial, Stop> {
         let (world, id) = (self.world, ids.next_id());
         let (began_at, began) = (world.clock.rfc3339(), world.clock.elapsed());
-        let of_model =
-            |cell: &ReadyCell| (cell.cell.model.clone(), cell.scenario.scenario.arrival.clone());
-        let cells: Vec<(String, Arrival)> = self.cells.iter().map(of_model).collect();
-        let planned_cells: Vec<pooled::Planned<'_>> =
-            cells.iter().map(|(model, arrival)| (&**model, Some(arrival))).collect();
+        let of_cell =
+            |cell: &'a ReadyCell| (&*cell.cell.model, Some(&cell.scenario.scenario.arrival));
+        let planned_cells: Vec<pooled::Planned<'_>> = self.cells.iter().map(of_cell).collect();
+        let family = pooled::family(&planned_cells);
         let places = CampaignPlaces::at(&world.places.target("gate-bench/trials").join(&id));
         let mut comparisons: Vec<AlternatingComparison> = Vec::new();
         let mut scenarios: Vec<(u64, Vec<Judged>)> = Vec::new();
@@ -246,7 +245,7 @@ impl Bench<'_> {
                 cell,
                 specs: [self.baseline, candidate],
                 planned: [&planned[0], &planned[1]],
-                family: pooled::family(&planned_cells),
+                family,
                 budget: Duration::from_micros(left),
                 until,
             };

@@ -83,6 +83,18 @@ struct Outcome {
 }
 
 impl Bench<'_> {
+    /// Returns what a record states about the campaign of a planned run.
+    pub(crate) fn in_campaign(&self, planned: &PlannedRun) -> CampaignSlot {
+        CampaignSlot {
+            id: self.campaign.to_owned(),
+            block: planned.block,
+            position: planned.position,
+            repeat: planned.repeat,
+            executor: self.executor.to_owned(),
+            stage: planned.stage,
+        }
+    }
+
     /// Executes one planned run and returns its record, with findings and hash; calls `inspect`
     /// with a server that it has started, after a measurement without a failure and before the
     /// server is stopped. An engine's failure becomes a record; an error is a failure of the
@@ -153,14 +165,7 @@ impl Run<'_> {
         let Self { bench, planned, spec, cell } = self;
         assemble(Parts {
             id: &planned.run,
-            campaign: CampaignSlot {
-                id: bench.campaign.to_owned(),
-                block: planned.block,
-                position: planned.position,
-                repeat: planned.repeat,
-                executor: bench.executor.to_owned(),
-                stage: planned.stage,
-            },
+            campaign: bench.in_campaign(planned),
             engine: spec.built.facts.clone(),
             scenario: &cell.scenario,
             dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),

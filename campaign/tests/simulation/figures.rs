@@ -9,7 +9,7 @@ use std::time::Duration;
 use samples::Sample;
 use samples::alternation::InTurns;
 use schema::alternation::{AlternatingComparison, Start};
-use schema::run::{CampaignSlot, EngineFacts, HardwareFacts, RunRecord};
+use schema::run::{EngineFacts, HardwareFacts, RunRecord};
 
 use crate::executor::job::Job;
 use crate::node::alternation::Alternating;
@@ -88,15 +88,7 @@ impl Instruments for Figures {
     ) -> Result<RunRecord, Stop> {
         self.measured.set(self.measured.get() + 1);
         bench.world.clock.sleep(RUN);
-        let campaign = CampaignSlot {
-            id: bench.campaign.to_owned(),
-            block: planned.block,
-            position: planned.position,
-            repeat: planned.repeat,
-            executor: bench.executor.to_owned(),
-            stage: planned.stage,
-        };
-        let (id, campaign) = (planned.run.clone(), Some(campaign));
+        let (id, campaign) = (planned.run.clone(), Some(bench.in_campaign(planned)));
         Ok(RunRecord { id, campaign, ..self.record(planned, spec, cell) })
     }
 

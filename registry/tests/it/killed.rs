@@ -66,6 +66,17 @@ impl Base {
         assert_eq!(scratch.git(&["status", "--porcelain"]), "", "change {end}");
         scratch.git(&["fsck", "--strict"]);
     }
+
+    /// Kills the writer at each of its changes in a copy of its own, and returns the first copy in
+    /// which `is_reached` holds.
+    fn killed_where(&self, is_reached: impl Fn(&Scratch) -> bool) -> Option<Scratch> {
+        let mut copies = (1..=self.changes).map(|end| {
+            let scratch = self.scratch.copy();
+            killed_at(&recording(&scratch, &self.staged), end);
+            scratch
+        });
+        copies.find(|scratch| is_reached(scratch))
+    }
 }
 
 fn recording(scratch: &Scratch, staged: &Path) -> Command {
@@ -92,12 +103,7 @@ fn what_the_user_has_changed_since_a_writer_was_killed_is_not_undone() {
     let base = Base::new();
     let page = "results/README.md";
     let landed = |scratch: &Scratch| fs::read_to_string(scratch.path(page)).unwrap() == "two\n";
-    let copies = (1..=base.changes).map(|end| {
-        let scratch = base.scratch.copy();
-        killed_at(&recording(&scratch, &base.staged), end);
-        scratch
-    });
-    let scratch = copies.into_iter().find(landed).expect("the page is replaced at some change");
+    let scratch = base.killed_where(landed).expect("the page is replaced at some change");
     scratch.write(page, "my own words\n");
     scratch.write("results/notes.txt", "mine\n");
     let answer = scratch.record(&base.staged);
@@ -116,12 +122,7 @@ fn an_edit_after_a_killed_writer_has_staged_its_page_is_not_overwritten() {
         let lines = scratch.git(&["diff", "--cached", "--name-only"]);
         lines.lines().any(|path| path == page) && scratch.git(&["rev-parse", "HEAD"]) == base.head
     };
-    let copies = (1..=base.changes).map(|end| {
-        let scratch = base.scratch.copy();
-        killed_at(&recording(&scratch, &base.staged), end);
-        scratch
-    });
-    let scratch = copies.into_iter().find(staged).expect("the page is staged at some change");
+    let scratch = base.killed_where(staged).expect("the page is staged at some change");
     scratch.write(page, "my own words\n");
     scratch.write("notes.txt", "mine\n");
     let _ = fs::remove_file(scratch.path(".git/index.lock"));
