@@ -4,11 +4,11 @@
 //! the tensor cores read keys and values from shared memory, where they were copied to or converted
 //! to bf16. Source: Shah et al. 2024 (FlashAttention-3).
 //@ for sm_90a
-//@ attention_bf16_64: registers 200, shared 1024, has HGMMA.64x64x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
-//@ attention_bf16_128: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_bf16_64: registers 128, shared 1024, has HGMMA.64x64x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_bf16_128: registers 176, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
 //@ attention_bf16_256: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
-//@ attention_e4m3_64: registers 240, shared 1024, has HGMMA.64x64x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
-//@ attention_e4m3_128: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_e4m3_64: registers 128, shared 1024, has HGMMA.64x64x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
+//@ attention_e4m3_128: registers 176, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
 //@ attention_e4m3_256: registers 255, shared 1024, has HGMMA.64x128x16.F32.BF16 UBLKCP WARPGROUP.DEPBAR, lacks LDGSTS
 #include "attention.cuh"
 #include "bulk.cuh"
@@ -100,16 +100,11 @@ template <class E, int D> DEVICE void widen_tile(u8* to, u8* from) {
 /// Tensor-core multiplication of all lines with a tile by the warpgroup (WGMMA).
 template <class E, int D> struct WarpgroupWay {
     static constexpr bool IN_ORDER_OF_CODES = false, IS_WIDENED = sizeof(E) == 1;
-    /// True when a warp's queries fit into registers beside its sums; otherwise they are read from
-    /// shared memory.
-    static constexpr bool HOLDS_QUERIES = D <= 128;
     static constexpr int STEPS = D / 16, POSITIONS = TILE;
     /// Bytes of a panel of 64 columns of a bf16 tile.
     static constexpr int PANEL_BYTES = TILE * 128;
     using Own = Tiles<E, D>;
     u32 line, first;
-    /// The warp's query lines as operands of the multiplication.
-    u32 queries[HOLDS_QUERIES ? STEPS : 1][4];
 
     DEVICE_MEMBER static u8* keys(const Own& tiles, u32 stage) {
         return IS_WIDENED ? tiles.keys(2) : tiles.keys(stage);
@@ -118,17 +113,9 @@ template <class E, int D> struct WarpgroupWay {
         return IS_WIDENED ? tiles.keys(2) + TILE * D * 2 : tiles.values(stage);
     }
 
-    DEVICE_MEMBER void begin(const Own& tiles) {
-        if (!HOLDS_QUERIES) publish_to_wgmma();
+    DEVICE_MEMBER void begin(const Own&) const {
+        publish_to_wgmma();
         __syncthreads();
-        if constexpr (HOLDS_QUERIES) {
-            u32 matrix = lane() / 8;
-#pragma unroll
-            for (int k = 0; k < STEPS; ++k) {
-                u32 row = line + lane() % 8 + matrix % 2 * 8;
-                load_matrices(queries[k], place<D / 8>(tiles.queries, row, 2 * k + matrix / 2));
-            }
-        }
     }
 
     DEVICE_MEMBER void share(const Own& tiles, u32 stage) const {
@@ -139,7 +126,9 @@ template <class E, int D> struct WarpgroupWay {
         }
     }
 
-    /// Computes the scores of the lines over the tile's keys.
+    /// Computes the scores of the lines over the tile's keys. Queries are read from shared memory:
+    /// ptxas of CUDA 13.0 gives registers that hold them to the softmax weights after the first
+    /// tile.
     DEVICE_MEMBER void score(float (&scores)[TILE / 8][4], const Own& tiles, u32 stage) const {
 #pragma unroll
         for (int n = 0; n < TILE / 8; ++n) {
@@ -151,11 +140,7 @@ template <class E, int D> struct WarpgroupWay {
             // A panel has 64 columns, which are four steps of 16.
             int panel = k / 4 * PANEL_BYTES, step = k % 4 * 2;
             u64 key = describe(keys(tiles, stage) + panel) + step;
-            if constexpr (HOLDS_QUERIES) {
-                multiply_add_64x64<false>(scores, queries[k], key);
-            } else {
-                multiply_add_64x64(scores, describe(tiles.queries + panel) + step, key);
-            }
+            multiply_add_64x64(scores, describe(tiles.queries + panel) + step, key);
         }
         close_wgmma();
         await_wgmma();
@@ -196,8 +181,9 @@ template <class E, int D> struct WarpgroupWay {
     }
 };
 
+/// Blocks of heads of 64 fit four times into a multiprocessor, others twice.
 #define ATTENTION(NAME, E, D)                                                                      \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                       \
+    extern "C" __global__ void __launch_bounds__(THREADS, D == 64 ? 4 : 2)                         \
         NAME(bf16* out, float* parts, const bf16* __restrict__ qkv, const E* __restrict__ pages,   \
              const u32* __restrict__ plan, const float* __restrict__ layer, AttentionShape shape) { \
         DYNAMIC_TILES(shared);                                                                     \

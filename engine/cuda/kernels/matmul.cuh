@@ -48,11 +48,14 @@ struct Sums {
     float x[COLUMNS / 16][TOKENS / 8][4];
 };
 
-/// Location of a lane's piece i of a step: in row group i / 4, row lane / 4, plus 8 if i is odd; in
-/// the step's columns, piece lane % 4, plus 4 if i / 2 is odd.
+/// Output column of a lane's piece i, and its piece along K: in row group i / 4, row lane / 4, plus 8
+/// if i is odd; in the step's columns, piece lane % 4, plus 4 if i / 2 is odd.
+DEVICE u32 own_row(u32 first, u32 i) { return first + i / 4 * 16 + i % 2 * 8 + lane() / 4; }
+DEVICE u32 own_piece(u32 step, u32 i) { return step * PIECES + i / 2 % 2 * 4 + lane() % 4; }
+
+/// Location of a lane's piece i of a step.
 template <class E> DEVICE Place place(const Matrix<E>& w, u32 first, u32 step, u32 i) {
-    u32 row = first + i / 4 * 16 + i % 2 * 8 + lane() / 4;
-    u32 piece = step * PIECES + i / 2 % 2 * 4 + lane() % 4;
+    u32 row = own_row(first, i), piece = own_piece(step, i);
     bool is_there = row < w.n && piece < w.row_pieces();
     return {is_there ? static_cast<u64>(row) * w.row_pieces() + piece : 0, is_there};
 }
@@ -72,15 +75,18 @@ DEVICE void begin_step(u8* stage, const Matrix<E>& w, u32 first, u32 step, u32 t
     close_copies();
 }
 
-/// Loads the MXFP4 scale factor of each of the lane's pieces.
+/// Loads the MXFP4 scale of each of the lane's pieces. Where there is no piece, the weights are zero,
+/// and any scale will do.
 template <class E>
-DEVICE void load_factors(u32 (&factors)[OWN], const Matrix<E>& w, u32 first, u32 step) {
+DEVICE void load_scales(u32 (&scales)[OWN], const Matrix<E>& w, u32 first, u32 step) {
+    // Only MXFP4 has a scale for each piece, of one byte.
+    if constexpr (sizeof(typename Format<E>::Scale) == 1) {
 #pragma unroll
-    for (u32 i = 0; i < OWN; ++i) {
-        // Only MXFP4 has a scale for each piece, of one byte.
-        if (sizeof(typename Format<E>::Scale) > 1) continue;
-        Place from = place(w, first, step, i);
-        factors[i] = from.is_there ? Format<E>::factor(w.scales[from.at]) : 0;
+        for (u32 i = 0; i < OWN; ++i) {
+            u32 row = own_row(first, i), piece = own_piece(step, i);
+            bool is_there = row < w.n && piece < w.row_pieces();
+            scales[i] = is_there ? w.scales[Format<E>::scale_at(w.n, row, piece)] : 0;
+        }
     }
 }
 
@@ -100,14 +106,16 @@ DEVICE void load_activations(u32 (&words)[TOKENS / 8][Format<E>::PIECE / 2], con
             if (is_there) both = *reinterpret_cast<const uint4*>(from + 2 * i);
             u32 eight[4] = {both.x, both.y, both.z, both.w};
 #pragma unroll
-            for (u32 j = 0; j < 4; ++j) words[h][i + j] = Format<E>::activations(eight, j);
+            for (u32 j = 0; j < 4; ++j) {
+                words[h][Format<E>::place(i + j)] = Format<E>::activations(eight, j);
+            }
         }
     }
 }
 
 /// Multiplies one step: `sums += weights * activations`.
 template <class E>
-DEVICE void multiply_step(Sums& sums, const u8* stage, const u32 (&factors)[OWN], const Rows& rows,
+DEVICE void multiply_step(Sums& sums, const u8* stage, const u32 (&scales)[OWN], const Rows& rows,
                           u32 step, u32 k) {
     constexpr u32 WORDS = Format<E>::PIECE / 2;
 #pragma unroll
@@ -127,12 +135,17 @@ DEVICE void multiply_step(Sums& sums, const u8* stage, const u32 (&factors)[OWN]
                 piece[half][2] = words.z;
                 piece[half][3] = words.w;
             }
+            u32 factors[2] = {};
+            if constexpr (sizeof(typename Format<E>::Scale) == 1) {
+                factors[0] = Format<E>::factor(static_cast<u8>(scales[own]));
+                factors[1] = Format<E>::factor(static_cast<u8>(scales[own + 1]));
+            }
 #pragma unroll
             for (u32 i = 0; i < WORDS; i += 2) {
-                u32 weights[4] = {Format<E>::weights(piece[0], i, factors[own]),
-                                  Format<E>::weights(piece[1], i, factors[own + 1]),
-                                  Format<E>::weights(piece[0], i + 1, factors[own]),
-                                  Format<E>::weights(piece[1], i + 1, factors[own + 1])};
+                u32 weights[4] = {Format<E>::weights(piece[0], i, factors[0]),
+                                  Format<E>::weights(piece[1], i, factors[1]),
+                                  Format<E>::weights(piece[0], i + 1, factors[0]),
+                                  Format<E>::weights(piece[1], i + 1, factors[1])};
 #pragma unroll
                 for (u32 h = 0; h < TOKENS / 8; ++h) {
                     multiply_add(sums.x[m][h], weights, x[h][i], x[h][i + 1]);
@@ -164,20 +177,24 @@ DEVICE Sums multiply(u8* stages, const Matrix<E>& w, const Rows& rows, u32 first
     for (u32 i = 0; i < STAGES - 1; ++i, begun += WARPS) {
         begin_step(stages + i * STAGE_BYTES, w, first, begun, to);
     }
+    // Scales are loaded one step ahead, since nothing else hides the latency of memory.
+    u32 scales[OWN] = {}, next[OWN] = {};
+    load_scales(scales, w, first, from + warp());
     for (u32 step = from + warp(); step < to; step += WARPS, begun += WARPS) {
-        u32 factors[OWN];
-        load_factors(factors, w, first, step);
+        load_scales(next, w, first, step + WARPS);
         // Groups complete in order, so with this many open the oldest stage has arrived.
         await_copies<STAGES - 2>();
         u32 last = stage == 0 ? STAGES - 1 : stage - 1;
         begin_step(stages + last * STAGE_BYTES, w, first, begun, to);
         if (Format<E>::HAS_STEP_SCALES) {
             Sums own = {};
-            multiply_step<E>(own, stages + stage * STAGE_BYTES, factors, rows, step, w.k);
+            multiply_step<E>(own, stages + stage * STAGE_BYTES, scales, rows, step, w.k);
             add_scaled(sums, own, w.scales[first / 128 * steps_of(w) + step]);
         } else {
-            multiply_step<E>(sums, stages + stage * STAGE_BYTES, factors, rows, step, w.k);
+            multiply_step<E>(sums, stages + stage * STAGE_BYTES, scales, rows, step, w.k);
         }
+#pragma unroll
+        for (u32 i = 0; i < OWN; ++i) scales[i] = next[i];
         stage = stage == STAGES - 1 ? 0 : stage + 1;
     }
     await_copies<0>();

@@ -12,6 +12,7 @@
 //! the launch does not depend on them. Tiles of 16 x 128 rows follow one another, so that the
 //! weights that they share stay in the cache. The bits of a row do not depend on the other rows.
 #pragma once
+#include "expert_tiles.cuh"
 #include "weights.cuh"
 
 #define WARPS 8
@@ -28,61 +29,6 @@
 #define SCALE_BLOCK 128
 /// Elements from one row of sums to the next in shared memory.
 #define SUM_STRIDE (TILE + 4)
-/// Number of row tiles in a band, whose tiles are all computed before the next band begins.
-#define BAND 16
-
-/// One tile of results: its expert, its first row among all rows, its number of rows, its first
-/// column.
-struct Tile {
-    u32 expert, row, rows, column;
-};
-
-/// Rows of each expert: offsets [experts + 1] gives the first row of each. Without offsets, all
-/// `rows` belong to one matrix.
-struct Groups {
-    const u32* offsets;
-    u32 experts, rows;
-
-    DEVICE_MEMBER u32 start(u32 expert) const {
-        return offsets ? offsets[min(expert, experts)] : expert == 0 ? 0 : rows;
-    }
-};
-
-DEVICE u32 tiles_of(u32 size) { return (size + TILE - 1) / TILE; }
-
-/// Tile number `index` of an expert.
-DEVICE Tile tile_of(u32 expert, u32 start, u32 rows, u32 columns, u32 index) {
-    u32 band = index / (BAND * columns), in_band = index % (BAND * columns);
-    u32 height = min(tiles_of(rows) - band * BAND, static_cast<u32>(BAND));
-    u32 row = (band * BAND + in_band % height) * TILE;
-    return {expert, start + row, min(rows - row, static_cast<u32>(TILE)), in_band / height * TILE};
-}
-
-/// Tile number `index` over all experts; zero rows behind the last tile. Each warp searches for
-/// itself, 32 experts at a time.
-DEVICE Tile find_tile(const Groups& groups, u32 n, u32 index) {
-    u32 columns = tiles_of(n);
-    for (u32 base = 0; base < groups.experts; base += LANES) {
-        u32 start = groups.start(base + lane()), rows = groups.start(base + lane() + 1) - start;
-        u32 tiles = tiles_of(rows) * columns, end = tiles;
-#pragma unroll
-        for (u32 by = 1; by < LANES; by *= 2) {
-            u32 before = __shfl_up_sync(ALL_LANES, end, by);
-            if (lane() >= by) end += before;
-        }
-        u32 behind = __ballot_sync(ALL_LANES, end > index);
-        if (behind != 0) {
-            u32 at = LANES - static_cast<u32>(__popc(behind));
-            u32 first = __shfl_sync(ALL_LANES, end - tiles, at);
-            start = __shfl_sync(ALL_LANES, start, at);
-            rows = __shfl_sync(ALL_LANES, rows, at);
-            return tile_of(base + at, start, rows, columns, index - first);
-        }
-        index -= __shfl_sync(ALL_LANES, end, LANES - 1);
-    }
-    return {0, 0, 0, 0};
-}
-
 /// Shared memory of a block: activations and bf16 weights of each stage; or, for quantized weights,
 /// activations of each stage, two tiles of converted weights, and the stored weights of each stage.
 template <class E> struct Stages {
@@ -160,8 +106,10 @@ DEVICE void load_factors(u32 (&factors)[Stages<E>::OWN], const Factors<E>& f, u3
     if constexpr (sizeof(typename Format<E>::Scale) == 1) {
 #pragma unroll
         for (u32 i = 0; i < Stages<E>::OWN; ++i) {
-            Place from = f.place(step, i);
-            factors[i] = from.is_there ? Format<E>::factor(f.w.scales[from.at]) : 0;
+            bool is_there = f.place(step, i).is_there;
+            u64 at = Format<E>::scale_at(f.w.n, f.column + f.own_row(i),
+                                         step * Stages<E>::PIECES + f.own_piece());
+            factors[i] = is_there ? Format<E>::factor(f.w.scales[at]) : 0;
         }
     }
 }
@@ -180,16 +128,8 @@ DEVICE void widen_piece(u32 (&words)[8], const u32 (&code)[4], u32 factor) {
 /// Converts a piece of 32 MXFP4 weights to bf16, in the order of their columns.
 DEVICE void widen_piece(u32 (&words)[16], const u32 (&code)[4], u32 factor) {
 #pragma unroll
-    for (u32 i = 0; i < 16; i += 4) {
-        // The words hold columns 3 and 7, 2 and 6, 1 and 5, 0 and 4, in this order.
-        u32 last = Format<e2m1x2>::weights(code, i, factor);
-        u32 third = Format<e2m1x2>::weights(code, i + 1, factor);
-        u32 second = Format<e2m1x2>::weights(code, i + 2, factor);
-        u32 first = Format<e2m1x2>::weights(code, i + 3, factor);
-        words[i] = low_halves(first, second);
-        words[i + 1] = low_halves(third, last);
-        words[i + 2] = high_halves(first, second);
-        words[i + 3] = high_halves(third, last);
+    for (u32 i = 0; i < 16; ++i) {
+        words[i] = Format<e2m1x2>::weights(code, Format<e2m1x2>::place(i), factor);
     }
 }
 
@@ -319,7 +259,7 @@ DEVICE void multiply_tiles(u8* shared, bf16* out, float* wide, const bf16* x, co
                            const float* biases, const Groups& groups) {
     Stages<E> stages = {shared};
     for (u32 index = blockIdx.x;; index += gridDim.x) {
-        Tile tile = find_tile(groups, w.n, index);
+        Tile tile = find_tile<TILE, TILE>(groups, w.n, index);
         if (tile.rows == 0) return;
         Factors<E> f = {x + static_cast<u64>(tile.row) * w.k, w.of_expert(tile.expert), tile.rows,
                         tile.column};

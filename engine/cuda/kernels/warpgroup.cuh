@@ -66,6 +66,25 @@ DEVICE void multiply_add_64x64(float (&c)[8][4], u64 a, u64 b) {
                  : "l"(a), "l"(b));
 }
 
+/// Starts `c += a * b` of bf16 with f32 accumulation: b is 16x16, c 64x16. Each warp has its 16 rows
+/// of a in registers, as `multiply_add` takes them.
+DEVICE void multiply_add_64x16(float (&c)[2][4], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
+                 : FOUR(c, 0), FOUR(c, 1)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/// Starts `c += a * b` of bf16 with f32 accumulation: b is 16x32, c 64x32. Each warp has its 16 rows
+/// of a in registers, as `multiply_add` takes them.
+DEVICE void multiply_add_64x32(float (&c)[4][4], const u32 (&a)[4], u64 b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+                 "{%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
+                 : FOUR(c, 0), FOUR(c, 1), FOUR(c, 2), FOUR(c, 3)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
 /// Starts `c += a * b` of bf16 with f32 accumulation: b is 16x64, c 64x64. Each warp has its 16
 /// rows of a in registers, as `multiply_add` takes them; the descriptor of b is transposed or not.
 template <bool IS_TRANSPOSED>

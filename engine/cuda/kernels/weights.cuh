@@ -5,7 +5,8 @@
 #include "prims.cuh"
 
 /// Dequantization of one format: `weights` returns the i-th word (two numbers) of a piece as bf16,
-/// and `activations` the i-th word of eight activations in the matching column order.
+/// and `activations` the i-th word of eight activations in the matching column order. Word `i` of a
+/// piece in the order of columns is word `place(i)` of `weights`.
 template <class E> struct Format;
 
 template <> struct Format<bf16> {
@@ -22,6 +23,7 @@ template <> struct Format<bf16> {
     static DEVICE_MEMBER u32 factor(Scale) { return 0; }
     static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32) { return piece[i]; }
     static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) { return eight[i]; }
+    static DEVICE_MEMBER constexpr u32 place(u32 i) { return i; }
 };
 
 /// Format FP8 e4m3, with scales [N / 128, K / 128], rounded up.
@@ -42,28 +44,35 @@ template <> struct Format<e4m3> {
         u32 first = eight[i / 2 * 2], second = eight[i / 2 * 2 + 1];
         return i % 2 ? low_halves(first, second) : high_halves(first, second);
     }
+    static DEVICE_MEMBER constexpr u32 place(u32 i) { return i; }
 };
 
-/// Format MXFP4, with scales [N, K / 32], one for each piece: powers of two with bias 127, exact
-/// from 2^-60 to 2^65. Converted weights are 2^-64 times too small, so that one multiplication both
+/// Format MXFP4, with scales [K / 128, N, 4], rounded up, one for each piece, so that a copy of 16
+/// bytes has those of four output columns: powers of two with bias 127, exact from 2^-60 to 2^65. Converted weights are 2^-64 times too small, so that one multiplication both
 /// corrects the exponent and applies the scale; FACTOR undoes it.
+///
+/// Word q of a piece holds the columns that lane q of four multiplies in two tensor-core steps of 16
+/// columns: with its four-bit numbers counted from the lowest, number j is column 8 (3 - j % 4) + 2 q
+/// + j / 4. So four conversions give the four words of the left operand.
 template <> struct Format<e2m1x2> {
     using Scale = u8;
     static constexpr u32 PIECE = 32;
     static constexpr bool HAS_STEP_SCALES = false;
     static constexpr float FACTOR = 18446744073709551616.0f;
 
-    static DEVICE_MEMBER u64 scales(u32 n, u32 k) { return static_cast<u64>(n) * (k / PIECE); }
+    static DEVICE_MEMBER u64 scales(u32 n, u32 k) { return scale_at(n, 0, (k + 127) / 128 * 4); }
+    /// Index of the scale of a piece of output column `column`, of N.
+    static DEVICE_MEMBER u64 scale_at(u32 n, u32 column, u32 piece) {
+        return (static_cast<u64>(piece / 4) * n + column) * 4 + piece % 4;
+    }
     /// The bf16 factor 2^(scale - 127 + 126 - 64), in both halves of a word.
     static DEVICE_MEMBER u32 factor(Scale scale) { return (scale + 62u) * 0x00800080u; }
     static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32 factor) {
         return widen_e2m1(piece[i / 4] << 4 * (i % 4), factor);
     }
-    /// Word i of four holds columns 3 - i and 7 - i.
-    static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) {
-        u32 first = eight[(3 - i) / 2], second = eight[(3 - i) / 2 + 2];
-        return i % 2 ? low_halves(first, second) : high_halves(first, second);
-    }
+    static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) { return eight[i]; }
+    /// Columns 2 i and 2 i + 1 are converted by number i / 4 of word i % 4.
+    static DEVICE_MEMBER constexpr u32 place(u32 i) { return i % 4 * 4 + i / 4; }
 };
 
 /// Weight matrix [N, K] with its scales.

@@ -404,9 +404,14 @@ template <class T> inline T __shfl_xor_sync(u32, T x, int mask) {
     });
 }
 
+/// Each lane names its own source lane.
 template <class T> inline T __shfl_sync(u32, T x, u32 from) {
-    return shim::together<T, T>("__shfl_sync", x, [from](T* in, T* out) {
-        for (u32 l = 0; l < LANES; ++l) out[l] = in[from % LANES];
+    struct Asked {
+        T x;
+        u32 from;
+    };
+    return shim::together<Asked, T>("__shfl_sync", Asked{x, from}, [](Asked* in, T* out) {
+        for (u32 l = 0; l < LANES; ++l) out[l] = in[in[l].from % LANES].x;
     });
 }
 

@@ -112,6 +112,14 @@ inline void multiply_add_64x64(float (&c)[8][4], u64 a, u64 b) {
     shim::add_matmul(c, shim::lines_of(a), shim::Tile(b), false);
 }
 
+inline void multiply_add_64x16(float (&c)[2][4], const u32 (&a)[4], u64 b) {
+    shim::add_matmul(c, shim::gather(a), shim::Tile(b), false);
+}
+
+inline void multiply_add_64x32(float (&c)[4][4], const u32 (&a)[4], u64 b) {
+    shim::add_matmul(c, shim::gather(a), shim::Tile(b), false);
+}
+
 template <bool IS_TRANSPOSED>
 inline void multiply_add_64x64(float (&c)[8][4], const u32 (&a)[4], u64 b) {
     shim::add_matmul(c, shim::gather(a), shim::Tile(b), IS_TRANSPOSED);

@@ -203,13 +203,11 @@ impl Gemm {
         let biases = biases.first().map_or(Address::NULL, |bias| bias.part.address());
         let arguments = with_weights(Arguments::of([to, x.bf16()]), w);
         let arguments = arguments.address(biases).address(offsets);
-        // The number of rows per expert is known on the device only, so the kernel is chosen by the
-        // average.
-        if x.rows <= ROWS_MAX * experts.len() {
+        let processors = stream.driver.facts().processors;
+        if !Launch::is_grouped(processors, w.matrix_type, x.rows, experts.len()) {
             let launch = Launch::expert_matmul(experts.len(), w.n);
             stream.launch(w.matrix_type.expert_matmul(), launch, &arguments.sizes([w.n, w.k]))
         } else {
-            let processors = stream.driver.facts().processors;
             let launch = Launch::grouped_matmul(processors, w.matrix_type);
             let arguments = arguments.sizes([experts.len(), w.n, w.k]);
             stream.launch(w.matrix_type.grouped_matmul(), launch, &arguments)

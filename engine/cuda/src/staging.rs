@@ -1,7 +1,9 @@
 //! Upload of weights to the device through pinned memory in two halves: one is filled while the
 //! other is copied.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread;
 
 use super::driver::{Address, Driver, Event, Pinned};
 use crate::Result;
@@ -9,6 +11,9 @@ use crate::Result;
 /// Size in bytes of each half of the double buffer for uploads: large enough to hide the start-up
 /// time of a transfer, and small compared with a model.
 const HALF_BYTES: usize = 16 << 20;
+
+/// Smallest number of bytes for which starting another thread is worthwhile.
+const THREAD_BYTES: usize = 1 << 20;
 
 /// Double buffer of pinned host memory for uploads.
 #[derive(Debug)]
@@ -27,7 +32,8 @@ impl Staging {
     }
 
     /// Copies `rows` rows of `row_bytes` bytes each to the device address `to`; `fill` writes the
-    /// bytes of a row. The copies may still be running when this returns.
+    /// bytes of a row, on all processors if there are many bytes. The copies may still be running when
+    /// this returns.
     ///
     /// # Errors
     /// Memory cannot be allocated, or the device reports an error.
@@ -36,16 +42,14 @@ impl Staging {
         to: Address,
         rows: usize,
         row_bytes: usize,
-        mut fill: impl FnMut(usize, &mut [u8]),
+        fill: impl Fn(usize, &mut [u8]) + Sync,
     ) -> Result<()> {
         let rows_of_half = (HALF_BYTES / row_bytes.max(1)).max(1);
         for first in (0..rows).step_by(rows_of_half) {
             let count = rows_of_half.min(rows - first);
             let bytes = count * row_bytes;
             let (half, event) = self.half(bytes)?;
-            for (row, out) in half.bytes_mut()[..bytes].chunks_exact_mut(row_bytes).enumerate() {
-                fill(first + row, out);
-            }
+            fill_rows(&mut half.bytes_mut()[..bytes], row_bytes, |row, out| fill(first + row, out));
             half.upload(to.plus(first * row_bytes), bytes)?;
             let event = *event;
             self.driver.mark(event)?;
@@ -82,4 +86,29 @@ impl Staging {
         }
         Ok(half)
     }
+}
+
+/// Calls `fill` for each row of `row_bytes` bytes in `out`, on as many threads as are worth their
+/// start.
+fn fill_rows(out: &mut [u8], row_bytes: usize, fill: impl Fn(usize, &mut [u8]) + Sync) {
+    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let part = out.len().div_ceil(threads).max(THREAD_BYTES).next_multiple_of(row_bytes.max(1));
+    let fill = &fill;
+    thread::scope(|scope| {
+        let mut parts = out.chunks_mut(part).enumerate().map(|(i, out)| {
+            let first = i * part / row_bytes;
+            move || {
+                out.chunks_exact_mut(row_bytes)
+                    .enumerate()
+                    .for_each(|(i, out)| fill(first + i, out));
+            }
+        });
+        let own = parts.next();
+        parts.for_each(|part| {
+            scope.spawn(part);
+        });
+        if let Some(mut own) = own {
+            own();
+        }
+    });
 }

@@ -26,6 +26,8 @@ const SCALED: usize = 128;
 /// Number of weights in a block of FP8 or of MXFP4 weights in host memory, as [`HostMatrix`] stores
 /// them.
 const BLOCK: usize = 32;
+/// Number of MXFP4 blocks of a row whose scales are neighbors in device memory.
+const GROUP: usize = SCALED / BLOCK;
 /// Exponent (bias 127) of the largest MXFP4 scale that the kernels support, 2^65.
 const MXFP4_SCALE_MAX: u8 = 127 + 65;
 
@@ -112,7 +114,7 @@ impl Matrix {
         match matrix_type {
             MatrixType::Bf16 => {}
             MatrixType::E4m3 => staging.send_f32(scales, &vec![1.0; scale_bytes / 4])?,
-            MatrixType::Mxfp4 => staging.send(scales, n, k / BLOCK, |_, out| out.fill(127))?,
+            MatrixType::Mxfp4 => staging.send(scales, scale_bytes, 1, |_, out| out.fill(127))?,
         }
         Ok(random)
     }
@@ -150,7 +152,7 @@ pub fn bytes(matrix_type: MatrixType, n: usize, k: usize) -> (usize, usize) {
     match matrix_type {
         MatrixType::Bf16 => (2 * n * k, 0),
         MatrixType::E4m3 => (n * k, size_of::<f32>() * n.div_ceil(SCALED) * k.div_ceil(SCALED)),
-        MatrixType::Mxfp4 => (n * k / 2, n * k / BLOCK),
+        MatrixType::Mxfp4 => (n * k / 2, k.div_ceil(SCALED) * n * GROUP),
     }
 }
 
@@ -306,10 +308,10 @@ impl Rows<'_, '_> {
 /// Uploads weight rows to the device address `to` as bf16, dequantized if they are stored in
 /// another format.
 fn send_bf16(staging: &mut Staging, rows: &Rows<'_, '_>, to: Address) -> Result<()> {
-    let mut values = vec![0.0; rows.k()];
     staging.send(to, rows.count(), 2 * rows.k(), |row, out| match rows.row(row) {
         (WeightType::Bf16, bytes) => out.copy_from_slice(bytes),
         (weight_type, bytes) => {
+            let mut values = vec![0.0; rows.k()];
             dequantize(weight_type, bytes, &mut values);
             for (x, out) in values.iter().zip(out.chunks_exact_mut(2)) {
                 out.copy_from_slice(&bf16::from_f32(*x).to_le_bytes());
@@ -318,8 +320,15 @@ fn send_bf16(staging: &mut Staging, rows: &Rows<'_, '_>, to: Address) -> Result<
     })
 }
 
-/// Uploads MXFP4 rows: scales separately from the quantized values, and values repacked so that one
-/// byte holds two neighbors, as the kernels read them.
+/// Returns the column, of the 32 of an MXFP4 block, whose weight is the `i`-th value of four bits in
+/// device memory; `engine/cuda/kernels/weights.cuh` says why.
+fn mxfp4_column(i: usize) -> usize {
+    let (word, number) = (i / 8, i % 8);
+    8 * (3 - number % 4) + 2 * word + number / 4
+}
+
+/// Uploads MXFP4 rows: scales separately from the quantized values, and values in the order in which
+/// the kernels convert them.
 fn send_mxfp4(
     staging: &mut Staging,
     rows: &Rows<'_, '_>,
@@ -336,15 +345,19 @@ fn send_mxfp4(
             i32::from(scale) - 127
         )));
     }
-    staging.send(scales_to, n, k / BLOCK, |row, out| {
-        blocks(row).zip(out).for_each(|(block, out)| *out = block[0]);
+    // `[K / 128, N, 4]`: the scales of 128 columns of K for all rows, then those of the next 128.
+    staging.send(scales_to, k.div_ceil(SCALED) * n, GROUP, |at, out| {
+        let scales = blocks(at % n).skip(at / n * GROUP).map(|block| block[0]);
+        out.fill(0);
+        out.iter_mut().zip(scales).for_each(|(out, scale)| *out = scale);
     })?;
     staging.send(to, n, k / 2, |row, out| {
         for (block, out) in blocks(row).zip(out.chunks_exact_mut(BLOCK / 2)) {
             // Byte i of a stored block holds weights i and i + 16.
             let code = |i: usize| block[1 + i % 16] >> (i / 16 * 4) & 15;
             for (i, out) in out.iter_mut().enumerate() {
-                *out = code(2 * i) | code(2 * i + 1) << 4;
+                let [low, high] = [2 * i, 2 * i + 1].map(mxfp4_column).map(code);
+                *out = low | high << 4;
             }
         }
     })

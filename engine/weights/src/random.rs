@@ -57,11 +57,21 @@ impl Stream {
         std::array::from_fn(|i| f32::from((word >> (16 * i)) as i16) / 32768.0)
     }
 
-    fn extend(&mut self, out: &mut Vec<u8>, bytes: usize) {
-        let end = out.len() + bytes;
-        while out.len() < end {
+    /// Fills `out` with the bytes of the stream's words.
+    fn fill(&mut self, out: &mut [u8]) {
+        for out in out.chunks_mut(8) {
             let word = self.next().to_le_bytes();
-            out.extend_from_slice(&word[..word.len().min(end - out.len())]);
+            out.copy_from_slice(&word[..out.len()]);
+        }
+    }
+
+    /// Fills `out` with E4M3 floats, four from each word of the stream.
+    fn fill_e4m3(&mut self, out: &mut [u8]) {
+        for out in out.chunks_exact_mut(4) {
+            for (x, out) in self.four().into_iter().zip(out) {
+                let magnitude = (x.abs() * 17.0) as u8;
+                *out = if x < 0.0 { magnitude | 0x80 } else { magnitude };
+            }
         }
     }
 }
@@ -97,7 +107,6 @@ pub fn tensor(
                 floats(weight_type, elements, || DEVIATION * SQRT_3 * stream.uniform())
             }
             WeightType::Bf16 => bf16s(stream, elements),
-            WeightType::F8E4M3 => f8_blocks(stream, elements / 32),
             _ => blocks(stream, weight_type, elements / weight_type.block()),
         }
     };
@@ -122,27 +131,36 @@ fn floats(weight_type: WeightType, elements: usize, mut number: impl FnMut() -> 
 /// Smallest number of bytes of a random tensor for which starting another thread is worthwhile.
 const THREAD_BYTES: usize = 1 << 20;
 
-/// Generates a random bf16 tensor on all processors, four weights per word of the stream. Whole
-/// models are generated in bf16 and may have billions of weights; threads can start at any word of
-/// the stream.
+/// Generates a random bf16 tensor on all processors, four weights per word of the stream.
 fn bf16s(stream: &Stream, elements: usize) -> Vec<u8> {
     let mut out = vec![0; 2 * elements.next_multiple_of(4)];
+    on_all_processors(stream, &mut out, [8, 1], fill_bf16);
+    out.truncate(2 * elements);
+    out
+}
+
+/// Fills `out` with `fill` on all processors: threads can start at any word of the stream. A piece of
+/// `piece` bytes takes `words` words. Whole models may have billions of weights.
+fn on_all_processors(
+    stream: &Stream,
+    out: &mut [u8],
+    [piece, words]: [usize; 2],
+    fill: impl Fn(Stream, &mut [u8]) + Sync,
+) {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    // Whole words of 8 bytes, so that each part begins at a word of the stream.
-    let part = out.len().div_ceil(threads).max(THREAD_BYTES).next_multiple_of(8);
+    let part = out.len().div_ceil(threads).max(THREAD_BYTES).next_multiple_of(piece);
+    let fill = &fill;
     thread::scope(|scope| {
         let mut parts = out.chunks_mut(part).enumerate();
         let first = parts.next();
         for (i, out) in parts {
-            let stream = stream.after(i * part / 8);
-            scope.spawn(move || fill_bf16(stream, out));
+            let stream = stream.after(i * part / piece * words);
+            scope.spawn(move || fill(stream, out));
         }
         if let Some((_, out)) = first {
-            fill_bf16(stream.after(0), out);
+            fill(stream.after(0), out);
         }
     });
-    out.truncate(2 * elements);
-    out
 }
 
 /// Fills `out` with random bf16 weights, four per word of the stream.
@@ -154,29 +172,16 @@ fn fill_bf16(mut stream: Stream, out: &mut [u8]) {
     }
 }
 
-/// Generates `count` random FP8 blocks of scale 1 whose E4M3 floats have magnitudes up to about
-/// 2^-5, in steps of 2^-9.
-fn f8_blocks(stream: &mut Stream, count: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(count * WeightType::F8E4M3.block_bytes());
-    for _ in 0..count {
-        out.extend_from_slice(&1f32.to_le_bytes());
-        for x in (0..8).flat_map(|_| stream.four()) {
-            let magnitude = (x.abs() * 17.0) as u8;
-            out.push(if x < 0.0 { magnitude | 0x80 } else { magnitude });
-        }
-    }
-    out
-}
-
 /// Scale and minimum of every part of a random K-quant block, as integers that the block's own
 /// scales multiply; `PART_SCALES` is a byte of such 6-bit integers packed.
 const PART_SCALE: u8 = 42;
 const PART_SCALES: u8 = 0xaa;
 
-/// Generates `count` random quantized blocks: random quantized values with fixed scales, except for
-/// a random sign (Q4_0, Q5_0) or exponent (MXFP4, one of two). Scales are chosen so that the
-/// weights have about the standard deviation of all random weights.
-fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8> {
+/// Generates `count` random quantized blocks on all processors: random quantized values with fixed
+/// scales, except for a random sign (Q4_0, Q5_0) or exponent (MXFP4, one of two). Scales are chosen so
+/// that the weights have about the standard deviation of all random weights; E4M3 floats have
+/// magnitudes up to about 2^-5, in steps of 2^-9, and a scale of 1.
+fn blocks(stream: &Stream, weight_type: WeightType, count: usize) -> Vec<u8> {
     let width = 2.0 * DEVIATION * SQRT_3;
     let part = f32::from(PART_SCALE);
     let halves = |scales: &[f32]| -> Vec<u8> {
@@ -198,23 +203,35 @@ fn blocks(stream: &mut Stream, weight_type: WeightType, count: usize) -> Vec<u8>
         }
         // 2^-7 yields a standard deviation of 0.023.
         WeightType::Mxfp4 => (vec![120], Vec::new()),
+        WeightType::F8E4M3 => (1f32.to_le_bytes().to_vec(), Vec::new()),
         _ => unreachable!("{} has no blocks", weight_type.name()),
     };
-    let value_bytes = weight_type.block_bytes() - head.len() - tail.len();
-    let mut out = Vec::with_capacity(count * weight_type.block_bytes());
-    for _ in 0..count {
-        let start = out.len();
-        out.extend_from_slice(&head);
-        match weight_type {
-            // Their quantized values have a negative mean, so the scale's sign is random to balance
-            // them.
-            WeightType::Q4_0 | WeightType::Q5_0 => out[start + 1] ^= (stream.next() as u8) & 0x80,
-            WeightType::Mxfp4 => out[start] -= u8::from(stream.next().is_multiple_of(4)),
-            _ => {}
+    let bytes = weight_type.block_bytes();
+    let values = head.len()..bytes - tail.len();
+    let is_signed = matches!(weight_type, WeightType::Q4_0 | WeightType::Q5_0);
+    let words = match weight_type {
+        // Four weights from each word.
+        WeightType::F8E4M3 => values.len() / 4,
+        _ => usize::from(is_signed || weight_type == WeightType::Mxfp4) + values.len().div_ceil(8),
+    };
+    let mut out = vec![0; count * bytes];
+    on_all_processors(stream, &mut out, [bytes, words], |mut stream, out| {
+        for out in out.chunks_exact_mut(bytes) {
+            out[..values.start].copy_from_slice(&head);
+            out[values.end..].copy_from_slice(&tail);
+            match weight_type {
+                // Their quantized values have a negative mean, so the scale's sign is random to
+                // balance them.
+                _ if is_signed => out[1] ^= (stream.next() as u8) & 0x80,
+                WeightType::Mxfp4 => out[0] -= u8::from(stream.next().is_multiple_of(4)),
+                _ => {}
+            }
+            match weight_type {
+                WeightType::F8E4M3 => stream.fill_e4m3(&mut out[values.clone()]),
+                _ => stream.fill(&mut out[values.clone()]),
+            }
         }
-        stream.extend(&mut out, value_bytes);
-        out.extend_from_slice(&tail);
-    }
+    });
     out
 }
 
@@ -230,6 +247,17 @@ mod tests {
         fill_bf16(stream(), &mut want);
         want.truncate(2 * elements);
         assert!(bf16s(&stream(), elements) == want);
+        for (weight_type, words) in
+            [(WeightType::Mxfp4, 3), (WeightType::F8E4M3, 8), (WeightType::Q5_0, 4)]
+        {
+            let bytes = weight_type.block_bytes();
+            let count = 3 * THREAD_BYTES / bytes + 5;
+            let all = blocks(&stream(), weight_type, count);
+            // Fewer blocks than one thread makes, across the boundary of two threads' parts.
+            let from = THREAD_BYTES / bytes - 2;
+            let few = blocks(&stream().after(from * words), weight_type, 9);
+            assert!(all[from * bytes..(from + 9) * bytes] == few, "{weight_type:?}");
+        }
         let mut all = stream();
         for _ in 0..5 {
             all.next();

@@ -36,8 +36,15 @@ impl Arguments {
     ///
     /// # Panics
     /// The kernel's arguments together exceed 256 bytes.
-    pub fn value<T: NoUninit>(mut self, value: T) -> Self {
-        let bytes = bytemuck::bytes_of(&value);
+    pub fn value<T: NoUninit>(self, value: T) -> Self {
+        self.bytes(bytemuck::bytes_of(&value))
+    }
+
+    /// Appends the bytes of a number or of a `repr(C)` structure to the kernel arguments.
+    ///
+    /// # Panics
+    /// The kernel's arguments together exceed 256 bytes.
+    pub fn bytes(mut self, bytes: &[u8]) -> Self {
         let words = bytes.len().div_ceil(8);
         assert!(self.used + words <= WORDS, "the arguments of a kernel fit");
         let to = bytemuck::cast_slice_mut::<u64, u8>(&mut self.words[self.used..]);

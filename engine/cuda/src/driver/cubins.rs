@@ -70,16 +70,16 @@ macro_rules! sources {
 }
 
 /// All CUDA headers that kernel files include, with their source texts.
-pub const HEADERS: [Source; 11] = sources![
-    ".cuh": "attention" "bulk" "delta_net" "matmul" "pages" "prims" "tile_matmul" "warp_matmul"
+pub const HEADERS: [Source; 12] = sources![
+    ".cuh": "attention" "bulk" "delta_net" "expert_tiles" "matmul" "pages" "prims" "tile_matmul" "warp_matmul"
         "warpgroup" "warpgroup_matmul" "weights"
 ];
 
 /// All CUDA kernel files, with their source texts.
-pub const KERNELS: [Source; 27] = sources![
+pub const KERNELS: [Source; 28] = sources![
     ".cu": "add_bias" "all_reduce" "argmax" "attention" "attention_merge" "attention_sm90"
         "cos_sin_table" "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated"
-        "gather" "grouped_matmul" "grouped_matmul_sm90" "matmul" "random" "rms_norm"
+        "gather" "grouped_matmul" "grouped_matmul_mxfp4_sm90" "grouped_matmul_sm90" "matmul" "random" "rms_norm"
         "rope_and_cache" "route" "sample" "side_by_side" "sort_pairs" "stream_read" "tile_matmul"
         "tile_matmul_sm90"
 ];

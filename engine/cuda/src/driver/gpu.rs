@@ -73,7 +73,9 @@ impl Gpu {
             let device = result::device::get(ordinal as i32)?;
             Ok((device, facts(device)?))
         };
-        let (device, facts) = found().map_err(|error| named("open", error))?;
+        let (device, mut facts) = found().map_err(|error| named("open", error))?;
+        // Launches are for the kernels that are loaded.
+        facts.processors.has_warpgroups &= !cubins.portable;
         if facts.capability < CAPABILITY_MIN {
             let (major, minor) = facts.capability;
             let message = format!(

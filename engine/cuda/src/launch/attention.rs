@@ -20,6 +20,8 @@ const TILES_MIN: usize = 4;
 /// Number of blocks that a multiprocessor runs at once if its shared memory allows; the attention
 /// kernels are compiled for it.
 const BLOCKS_PER_PROCESSOR: usize = 2;
+/// The same for heads of 64 elements on GPUs with warpgroups, whose blocks need fewer registers.
+const NARROW_BLOCKS_PER_PROCESSOR: usize = 4;
 /// Bytes of static shared memory of a block of the `attention` kernels, in addition to the dynamic
 /// part; the barriers of their variants for warpgroups are not counted.
 const DECLARED_BYTES: usize = 512;
@@ -268,7 +270,11 @@ impl Launch {
         // Queries, then two stages of keys and values, then bf16 copies of one stage.
         let shared_bytes = wide + 4 * tile + if is_widened { 2 * wide } else { 0 };
         let own_bytes = shared_bytes + DECLARED_BYTES;
-        let blocks = processors.resident_blocks(own_bytes, BLOCKS_PER_PROCESSOR);
+        let most = match head_dim {
+            64 if processors.has_warpgroups => NARROW_BLOCKS_PER_PROCESSOR,
+            _ => BLOCKS_PER_PROCESSOR,
+        };
+        let blocks = processors.resident_blocks(own_bytes, most);
         Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], THREADS) }
     }
 
@@ -437,7 +443,8 @@ mod tests {
         assert_eq!(shape(Processors::A100, PageType::Bf16, 256), (108, 160));
         assert_eq!(shape(Processors::H200, PageType::E4m3, 256), (132, 160));
         assert_eq!(shape(Processors::A100, PageType::E4m3, 256), (108, 96));
-        assert_eq!(shape(Processors::H200, PageType::E4m3, 64), (264, 40));
+        assert_eq!(shape(Processors::H200, PageType::E4m3, 64), (528, 40));
+        assert_eq!(shape(Processors::A100, PageType::E4m3, 64), (216, 24));
         assert_eq!(entry(PageType::Bf16, 128), Some("attention_bf16_128"));
         assert_eq!(entry(PageType::E4m3, 16), None);
     }

@@ -3,8 +3,8 @@
 //! many blocks as run at once, and each computes every n-th tile of the result, where n is the
 //! number of blocks.
 //!
-//! A file `NAME_sm90.cu` has the same entries as `NAME.cu`, for GPUs of compute capability 9.0,
-//! with the same launch shape.
+//! A file `NAME_sm90.cu` has entries of `NAME.cu` for GPUs of compute capability 9.0, with the same
+//! launch shape unless [`Processors::has_warpgroups`] decides.
 
 use super::{LANES, Launch, Processors};
 
@@ -35,6 +35,14 @@ const TILE_BYTES: usize = TILE * TILE_STEP * 2;
 const WIDENED: usize = 2;
 /// Number of warps of a block of the tiled GEMM kernels.
 const TILE_WARPS: usize = 8;
+
+/// Number of warps, and of output columns, of a block of the grouped GEMM kernel for MXFP4 weights on
+/// sm_90, and bytes of shared memory of each of its stages: activations of 128 rows, stored weights and
+/// their scales, for a step of 128 columns of K.
+const MXFP4_WARPS: usize = 12;
+const MXFP4_COLUMNS: usize = 192;
+const MXFP4_STAGES: usize = 5;
+const MXFP4_STAGE_BYTES: usize = TILE * 128 * 2 + MXFP4_COLUMNS * 128 / 2 + 1024;
 
 /// Storage format of weights in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,10 +195,27 @@ impl Launch {
     /// # Panics
     /// A multiprocessor has too little shared memory.
     pub fn grouped_matmul(processors: Processors, matrix_type: MatrixType) -> Self {
-        let shared_bytes = matrix_type.tile_shared_bytes();
-        let most = matrix_type.blocks_per_processor();
+        let is_own = processors.has_warpgroups && matrix_type == MatrixType::Mxfp4;
+        let (shared_bytes, most, warps) = if is_own {
+            (MXFP4_STAGES * MXFP4_STAGE_BYTES, 1, MXFP4_WARPS)
+        } else {
+            (matrix_type.tile_shared_bytes(), matrix_type.blocks_per_processor(), TILE_WARPS)
+        };
         let blocks = processors.resident_blocks(shared_bytes, most);
-        Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], TILE_WARPS * LANES) }
+        Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], warps * LANES) }
+    }
+
+    /// Returns true if `grouped_matmul` is faster than `expert_matmul` for `rows` rows of `experts`
+    /// experts. The number of rows of each expert is known on the device only, so this is decided by
+    /// the average.
+    pub fn is_grouped(
+        processors: Processors,
+        matrix_type: MatrixType,
+        rows: usize,
+        experts: usize,
+    ) -> bool {
+        let is_own = processors.has_warpgroups && matrix_type == MatrixType::Mxfp4;
+        rows > if is_own { experts } else { ROWS_MAX * experts }
     }
 }
 
@@ -265,13 +290,13 @@ mod tests {
     fn blocks_are_those_that_run_at_once() {
         let shape = |processors, matrix_type| {
             let launch = Launch::grouped_matmul(processors, matrix_type);
-            assert_eq!(launch.block, 256);
-            (launch.grid[0], launch.shared_bytes >> 10)
+            (launch.grid[0], launch.block, launch.shared_bytes >> 10)
         };
-        assert_eq!(shape(H200, MatrixType::Bf16), (264, 96));
-        assert_eq!(shape(H200, MatrixType::E4m3), (132, 104));
-        assert_eq!(shape(H200, MatrixType::Mxfp4), (264, 92));
-        assert_eq!(shape(A100, MatrixType::Bf16), (108, 96));
+        assert_eq!(shape(H200, MatrixType::Bf16), (264, 256, 96));
+        assert_eq!(shape(H200, MatrixType::E4m3), (132, 256, 104));
+        assert_eq!(shape(H200, MatrixType::Mxfp4), (132, 384, 225));
+        assert_eq!(shape(A100, MatrixType::Bf16), (108, 256, 96));
+        assert_eq!(shape(A100, MatrixType::Mxfp4), (108, 256, 92));
     }
 
     #[test]

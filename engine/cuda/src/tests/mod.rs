@@ -10,6 +10,7 @@ mod elementwise;
 mod experts;
 mod limits;
 mod matmul;
+mod on_gpu;
 mod pages;
 mod random;
 mod rope;

@@ -1,5 +1,5 @@
 //! Test harness: compiles a kernel with the shim to a program for the host processor, under
-//! sanitizers, and runs it.
+//! sanitizers, and runs it; or runs it on a GPU (`on_gpu.rs`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 use bytemuck::NoUninit;
 use tempfile::TempDir;
 
+use super::on_gpu::{self, LoadedKernels};
 use crate::emulated::compiler::{compiled, home};
 use crate::launch::Launch;
 
@@ -18,39 +19,54 @@ const COMPILE: &str = "-std=c++17 -O1 -g1 -DSHIM -fsanitize=address,undefined \
 /// One kernel launch of a test, with its arguments.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    bytes: Vec<u8>,
-    arguments: Vec<u8>,
-    /// Size in bytes of each buffer among the kernel's arguments, whose content is returned.
-    buffers: Vec<usize>,
-    count: u32,
+    pub(super) entry: String,
+    pub(super) launch: Launch,
+    pub(super) arguments: Vec<Argument>,
+}
+
+/// One argument of a kernel launch of a test.
+#[derive(Debug, Clone)]
+pub(super) enum Argument {
+    /// Bytes of a number or structure that is passed by value.
+    Value(Vec<u8>),
+    /// Content of a buffer that the kernel gets the address of, and whose content after the launch
+    /// is returned.
+    Buffer(Vec<u8>),
+    /// Null pointer.
+    Null,
+}
+
+impl Argument {
+    /// Returns the number of the argument's kind in the file of launches, as in `shim/run.h`, and
+    /// its bytes.
+    fn coded(&self) -> (u32, &[u8]) {
+        match self {
+            Self::Value(bytes) => (0, bytes),
+            Self::Buffer(bytes) => (1, bytes),
+            Self::Null => (2, &[]),
+        }
+    }
 }
 
 impl Call {
     pub(super) fn new(entry: &str, launch: Launch) -> Self {
-        let Launch { grid, block, shared_bytes } = launch;
-        let mut bytes = (entry.len() as u32).to_le_bytes().to_vec();
-        bytes.extend(entry.as_bytes());
-        let words = grid.into_iter().chain([block, shared_bytes]);
-        bytes.extend(words.flat_map(u32::to_le_bytes));
-        Self { bytes, arguments: Vec::new(), buffers: Vec::new(), count: 0 }
+        Self { entry: entry.to_owned(), launch, arguments: Vec::new() }
     }
 
     /// Appends a kernel argument that is passed by value.
     pub(super) fn value<T: NoUninit>(self, value: T) -> Self {
-        self.argument(0, bytemuck::bytes_of(&value))
+        self.argument(Argument::Value(bytemuck::bytes_of(&value).to_vec()))
     }
 
     /// Appends a kernel argument that points to a copy of `values`, whose content is returned after
     /// the launch.
-    pub(super) fn buffer<T: NoUninit>(mut self, values: &[T]) -> Self {
-        let bytes = bytemuck::cast_slice(values);
-        self.buffers.push(bytes.len());
-        self.argument(1, bytes)
+    pub(super) fn buffer<T: NoUninit>(self, values: &[T]) -> Self {
+        self.argument(Argument::Buffer(bytemuck::cast_slice(values).to_vec()))
     }
 
     /// Appends a null pointer as kernel argument.
     pub(super) fn null(self) -> Self {
-        self.argument(2, &[])
+        self.argument(Argument::Null)
     }
 
     /// Appends a kernel argument that points to a copy of `values`, as [`Call::buffer`] does, or a
@@ -62,33 +78,61 @@ impl Call {
         }
     }
 
-    fn argument(mut self, kind: u32, bytes: &[u8]) -> Self {
-        self.arguments.extend(kind.to_le_bytes());
-        self.arguments.extend((bytes.len() as u32).to_le_bytes());
-        self.arguments.extend(bytes);
-        self.count += 1;
+    fn argument(mut self, argument: Argument) -> Self {
+        self.arguments.push(argument);
         self
+    }
+
+    /// Returns the content of each buffer among the arguments before the launch.
+    pub(super) fn buffers(&self) -> impl Iterator<Item = &[u8]> {
+        self.arguments.iter().filter_map(|argument| match argument {
+            Argument::Buffer(bytes) => Some(&bytes[..]),
+            Argument::Value(_) | Argument::Null => None,
+        })
+    }
+
+    /// Appends the launch to the file of launches that `shim/run.h` reads.
+    fn write(&self, to: &mut Vec<u8>) {
+        let Launch { grid, block, shared_bytes } = self.launch;
+        to.extend((self.entry.len() as u32).to_le_bytes());
+        to.extend(self.entry.as_bytes());
+        let words = grid.into_iter().chain([block, shared_bytes, self.arguments.len() as u32]);
+        to.extend(words.flat_map(u32::to_le_bytes));
+        for (kind, bytes) in self.arguments.iter().map(Argument::coded) {
+            to.extend(kind.to_le_bytes());
+            to.extend((bytes.len() as u32).to_le_bytes());
+            to.extend(bytes);
+        }
     }
 }
 
-/// Kernel file that is compiled with the shim to a program for the host processor.
+/// Kernel file whose entries the tests launch: with the shim on the host processor, or on the
+/// machine's GPU where `REDLINE_REQUIRE_GPU` is set.
 #[derive(Debug)]
-pub(super) struct Program {
-    path: PathBuf,
-    /// Temporary folder for the program's input and output.
-    dir: TempDir,
+pub(super) enum Program {
+    /// Program for the host processor, and a temporary folder for its input and output.
+    Shim { path: PathBuf, dir: TempDir },
+    /// Kernels that are loaded on a GPU.
+    Gpu(LoadedKernels),
 }
 
 impl Program {
-    /// Compiles `kernels/NAME.cu` to a program. Returns `None` and prints a message where no
-    /// compiler is installed.
+    /// Compiles `kernels/NAME.cu`. Returns `None` and prints a message where no compiler is
+    /// installed.
     pub(super) fn compile(name: &str) -> Option<Self> {
+        if on_gpu::is_required() {
+            return Some(Self::Gpu(LoadedKernels::open(name)));
+        }
         Self::compile_source(&home().join("kernels").join(name).with_extension("cu"))
     }
 
     /// Compiles `src/tests/NAME.cu` to a program: kernels that only tests use. Returns `None` and
-    /// prints a message where no compiler is installed.
+    /// prints a message where no compiler is installed, and where a GPU is required, which does not
+    /// have these kernels.
     pub(super) fn compile_test(name: &str) -> Option<Self> {
+        if on_gpu::is_required() {
+            return None;
+        }
         Self::compile_source(&home().join("src/tests").join(name).with_extension("cu"))
     }
 
@@ -102,39 +146,41 @@ impl Program {
              int main(int argc, char** argv) {{ return shim::run(argc, argv, {{{}}}); }}\n",
             entries.join(", ")
         );
-        Some(Self { path: compiled(source, &main, COMPILE)?, dir: TempDir::new().unwrap() })
+        let path = compiled(source, &main, COMPILE)?;
+        Some(Self::Shim { path, dir: TempDir::new().unwrap() })
     }
 
-    /// Runs the launches one after another in the program and returns the content of each launch's
-    /// buffers; panics if the program fails.
+    /// Runs the launches one after another and returns the content of each launch's buffers; panics
+    /// if a launch fails, or if its results depend on the order of threads or differ between two
+    /// runs.
     pub(super) fn run(&self, calls: &[Call]) -> Vec<Vec<Vec<u8>>> {
+        let dir = match self {
+            Self::Gpu(kernels) => return kernels.run(calls),
+            Self::Shim { dir, .. } => dir,
+        };
         let done = self.attempt(calls);
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        let results = fs::read(self.dir.path().join("results")).unwrap();
+        let results = fs::read(dir.path().join("results")).unwrap();
         let mut rest = &results[..];
-        let mut take = |count: &usize| {
-            let (buffer, behind) = rest.split_at(*count);
+        let mut take = |before: &[u8]| {
+            let (buffer, behind) = rest.split_at(before.len());
             rest = behind;
             buffer.to_vec()
         };
-        let answers =
-            calls.iter().map(|call| call.buffers.iter().map(&mut take).collect()).collect();
+        let answers = calls.iter().map(|call| call.buffers().map(&mut take).collect()).collect();
         assert!(rest.is_empty(), "the results are those of the calls");
         answers
     }
 
-    /// Runs the launches and returns the output of the program, whether it succeeds or fails.
+    /// Runs the launches with the shim and returns the output of the program, whether it succeeds
+    /// or fails.
     fn attempt(&self, calls: &[Call]) -> Output {
-        let path = |name: &str| self.dir.path().join(name);
+        let Self::Shim { path, dir } = self else { panic!("a GPU has no such output") };
+        let file = |name: &str| dir.path().join(name);
         let mut bytes = (calls.len() as u32).to_le_bytes().to_vec();
-        for call in calls {
-            bytes.extend(&call.bytes);
-            bytes.extend(call.count.to_le_bytes());
-            bytes.extend(&call.arguments);
-        }
-        fs::write(path("launches"), bytes).unwrap();
-        let files = [path("launches"), path("results")];
-        Command::new(&self.path).args(files).output().unwrap()
+        calls.iter().for_each(|call| call.write(&mut bytes));
+        fs::write(file("launches"), bytes).unwrap();
+        Command::new(path).args([file("launches"), file("results")]).output().unwrap()
     }
 }
 

@@ -11,6 +11,9 @@ use crate::launch::matmul::MatrixType;
 const PROCESSORS: Processors =
     Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
 
+/// The same multiprocessors with warpgroup multiplication.
+const HOPPER: Processors = Processors { has_warpgroups: true, ..PROCESSORS };
+
 /// Multiplies the rows of `x` with `w` by a tiled GEMM kernel, and returns the result in bf16 and
 /// that in f32.
 fn multiply(
@@ -91,29 +94,32 @@ fn a_row_of_a_tile_has_the_same_bits_in_any_company() {
 
 #[test]
 fn many_rows_are_multiplied_by_the_weights_of_their_expert() {
-    check_experts("grouped_matmul");
+    let types = [MatrixType::Bf16, MatrixType::E4m3, MatrixType::Mxfp4];
+    check_experts("grouped_matmul", PROCESSORS, &types);
 }
 
 #[test]
 fn warpgroups_multiply_rows_by_the_weights_of_their_expert() {
-    check_experts("grouped_matmul_sm90");
+    check_experts("grouped_matmul_sm90", HOPPER, &TYPES);
+    check_experts("grouped_matmul_mxfp4_sm90", HOPPER, &[MatrixType::Mxfp4]);
 }
 
-fn check_experts(name: &str) {
+fn check_experts(name: &str, processors: Processors, types: &[MatrixType]) {
     let Some(program) = Program::compile(name) else { return };
-    for matrix_type in [MatrixType::Bf16, MatrixType::E4m3, MatrixType::Mxfp4] {
+    for matrix_type in types.iter().copied() {
         let piece = matrix_type.piece();
         let many: Vec<usize> = (0..70).map(|expert| expert % 3).collect();
         for (counts, n, pieces) in [
             (&[1][..], 8, 1),
             (&[0, 0, 0], 8, 1),
             (&[0, 3, 0, 16, 65, 0], 72, 9),
+            (&[17, 64, 33], 200, 6),
             (&[130, 1], 136, 8),
             (&[2, 0, 9], 264, 17),
             (&many, 8, 4),
         ] {
             let case = ExpertCase { matrix_type, counts, n, k: pieces * piece };
-            let launch = Launch::grouped_matmul(PROCESSORS, matrix_type);
+            let launch = Launch::grouped_matmul(processors, matrix_type);
             let call = Call::new(matrix_type.grouped_matmul(), launch);
             case.check(&program, &call, |call| call.value(counts.len() as u32));
         }

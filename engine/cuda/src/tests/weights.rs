@@ -9,13 +9,26 @@ pub(super) struct Weights {
     pub codes: Vec<u8>,
     /// FP8 scales of the blocks of 128 x 128 weights; empty for other formats.
     pub block_scales: Vec<f32>,
-    /// Exponents of the MXFP4 scales; empty for other formats.
+    /// Exponents of the MXFP4 scales, `[K / 128, N, 4]`; empty for other formats.
     pub exponents: Vec<u8>,
     pub values: Vec<f32>,
 }
 
 /// Values of the non-negative numbers of the FP4 format e2m1, by the format's definition.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// Returns the 16 bytes in device memory of 32 values of four bits in the order of their columns:
+/// word q of the bytes has columns 2 q and 2 q + 1 of each eight, those of the last eight lowest, and
+/// the odd columns in its upper half.
+fn mxfp4_piece(codes: &[u8]) -> Vec<u8> {
+    let word = |q: usize| {
+        let one = |eight: usize, odd: usize| {
+            u32::from(codes[8 * eight + 2 * q + odd]) << (16 * odd + 4 * (3 - eight))
+        };
+        (0..4).flat_map(|eight| [one(eight, 0), one(eight, 1)]).fold(0, |all, one| all | one)
+    };
+    (0..4).flat_map(|q| word(q).to_le_bytes()).collect()
+}
 
 /// Returns pseudo-random weights of about the size of a model's, with scales that differ from block
 /// to block.
@@ -39,12 +52,18 @@ pub(super) fn weights(matrix_type: MatrixType, n: usize, k: usize, seed: u32) ->
         }
         MatrixType::Mxfp4 => {
             let codes: Vec<u8> = base.iter().map(|x| ((x + 1.0) * 8.0).min(15.0) as u8).collect();
-            w.codes = codes.chunks_exact(2).map(|two| two[0] | two[1] << 4).collect();
+            w.codes = codes.chunks_exact(32).flat_map(mxfp4_piece).collect();
             let exponents = numbers(n * k / 32, seed + 1);
-            w.exponents = exponents.iter().map(|x| (124.0 + 3.0 * x) as u8).collect();
+            let exponents: Vec<u8> = exponents.iter().map(|x| (124.0 + 3.0 * x) as u8).collect();
+            let scale = |row: usize, block: usize| {
+                if block < k / 32 { exponents[row * (k / 32) + block] } else { 0 }
+            };
+            let groups = (0..k.div_ceil(128)).flat_map(|group| (0..n).map(move |row| (group, row)));
+            let four = |(group, row)| (0..4).map(move |i| scale(row, 4 * group + i));
+            w.exponents = groups.flat_map(four).collect();
             let value = |(i, code): (usize, &u8)| {
                 let sign = if code & 8 == 0 { 1.0 } else { -1.0 };
-                let exponent = i32::from(w.exponents[i / 32]) - 127;
+                let exponent = i32::from(exponents[i / 32]) - 127;
                 sign * E2M1[usize::from(code & 7)] * 2f32.powi(exponent)
             };
             w.values = codes.iter().enumerate().map(value).collect();
