@@ -16,12 +16,12 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine_cuda::Result;
 use engine_cuda::driver::{
     Address, Algorithm, Arguments, Blas, ColumnMatmul, CudaGraph, Driver, Event, Facts,
     MemoryBytes, Operands, out_of_memory,
 };
 use engine_cuda::launch::{Launch, Processors};
+use engine_cuda::{Result, generation};
 use group::Meeting;
 use library::Libraries;
 
@@ -48,11 +48,13 @@ pub struct Script {
     /// name of a kernel; for a matrix multiplication by the GEMM library, a text such as `algorithm
     /// 2 of 16 rows`; for a collective operation, the name of NCCL's function.
     pub ns: fn(&str) -> f64,
+    /// True for a GPU of compute capability 9.0 with the kernels for it, else 8.0.
+    pub has_warpgroups: bool,
 }
 
 impl Default for Script {
     fn default() -> Self {
-        Self { algorithms: 0, ns: |_| 1000.0 }
+        Self { algorithms: 0, ns: |_| 1000.0, has_warpgroups: false }
     }
 }
 
@@ -188,9 +190,11 @@ impl Emulated {
     /// Creates an emulated GPU as [`Emulated::new`] does, with a GEMM library and times from
     /// `script`.
     pub fn with(total: u64, script: Script) -> Option<Arc<Self>> {
-        let libraries = Libraries::compile()?;
-        let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
-        let facts = Facts { name: "this processor".to_owned(), processors, capability: (8, 0) };
+        let has_warpgroups = script.has_warpgroups;
+        let capability = if has_warpgroups { (9, 0) } else { (8, 0) };
+        let libraries = Libraries::compile(generation(capability))?;
+        let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups };
+        let facts = Facts { name: "this processor".to_owned(), processors, capability };
         Some(Arc::new(Self { facts, total, libraries, script, state: Mutex::default() }))
     }
 

@@ -8,6 +8,8 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 
+use super::cases::Case;
+use super::check::CaseCheck;
 use super::list;
 use super::setup::{Make, Setup};
 use super::steps::{Speeds, Timed};
@@ -46,6 +48,9 @@ pub(super) struct Kernel {
     bytes: u64,
     flops: u64,
     limit_share: f64,
+    /// Comparison with the reference; `None` without `--check`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<CaseCheck>,
 }
 
 /// Opens the first GPU, and measures the model if one is given, and the kernels if `flags` say so.
@@ -61,7 +66,10 @@ pub(super) fn run(
 ) -> Result<Report> {
     let bench = Bench { driver: Gpu::open(0, cubins)?, cubins, clock };
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
-    let cases = if flags.kernels { list::gpu() } else { Vec::new() };
+    let mut cases = if flags.kernels { list::gpu() } else { Vec::new() };
+    if flags.check {
+        cases.extend(list::checks());
+    }
     bench.report(source, flags, limits, &cases)
 }
 
@@ -84,7 +92,7 @@ impl Bench<'_> {
     ) -> Result<Report> {
         let facts = self.driver.facts();
         let isa = generation(facts.capability);
-        let kernels = self.kernels(limits, cases)?;
+        let (kernels, failed_cases) = self.kernels(flags, limits, cases)?;
         let device = Report::new("cuda", facts.name.clone());
         let mut report = match source {
             Some(source) => self.steps(source, flags, limits, device)?,
@@ -104,26 +112,64 @@ impl Bench<'_> {
             "bf16_flops_per_s": bf16_flops_per_s, "read_bytes_per_s": read_bytes_per_s,
             "library": library,
         });
-        Ok(Report { isa: Some(isa), kernels, limits, ..report })
+        Ok(Report { isa: Some(isa), kernels, failed_cases, limits, ..report })
     }
 
     /// Measures the kernel cases one after another, and prints each result to standard error at
-    /// once, because all of them take minutes and the user may stop earlier.
-    fn kernels(&self, limits: Limits, cases: &[Make<Cuda>]) -> Result<Vec<Kernel>> {
-        let one = |make: &Make<Cuda>| {
-            let kernel = self.kernel(limits, make, LAYERS_BYTES)?;
-            log(format_args!("{kernel}"));
-            Ok(kernel)
-        };
-        cases.iter().map(one).collect()
+    /// once, because all of them take minutes and the user may stop earlier. Returns the
+    /// measurements, and with `--check` the number of cases that failed or are wrong.
+    fn kernels(
+        &self,
+        flags: &BenchFlags,
+        limits: Limits,
+        cases: &[Make<Cuda>],
+    ) -> Result<(Vec<Kernel>, usize)> {
+        let (mut kernels, mut failed) = (Vec::new(), 0);
+        for (index, make) in cases.iter().enumerate() {
+            let case = make(self.setup(LAYERS_BYTES));
+            let name = match &case {
+                Ok(case) => format!("{} {} {}", case.op, case.shape, case.dtype),
+                Err(_) => format!("case {index}, which could not be created"),
+            };
+            if flags.filter.as_ref().is_some_and(|text| !name.contains(text)) && case.is_ok() {
+                continue;
+            }
+            match case.map_err(Into::into).and_then(|case| self.kernel(limits, case, flags.check)) {
+                Ok(kernel) => {
+                    log(format_args!("{kernel}"));
+                    failed += usize::from(kernel.check.as_ref().is_some_and(|one| !one.is_within));
+                    kernels.push(kernel);
+                }
+                Err(error) if flags.check => {
+                    failed += 1;
+                    log(format_args!("{name}: FAILED: {error:#}"));
+                    // An access to memory that is not allocated ends all work of the process.
+                    if let Err(error) = self.driver.wait_all() {
+                        let left = cases.len() - index - 1;
+                        log(format_args!(
+                            "the GPU takes no more work of this process ({error}): {left} cases are \
+                             left out"
+                        ));
+                        break;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((kernels, failed))
     }
 
-    /// Measures a kernel case on a device object of its own on the opened GPU. The weights, KV
-    /// pages, states or activations of the case's layers take at most `memory` bytes together,
-    /// unless one layer takes more.
-    fn kernel(&self, limits: Limits, make: &Make<Cuda>, memory: usize) -> Result<Kernel> {
+    /// Creates a device object on the opened GPU for one case. The weights, KV pages, states or
+    /// activations of the case's layers take at most `memory` bytes together, unless one layer
+    /// takes more.
+    fn setup(&self, memory: usize) -> Setup<Cuda> {
         let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
-        let mut case = make(Setup { device, memory })?;
+        Setup { device, memory }
+    }
+
+    /// Measures a kernel case, after comparing its results with the reference if `is_checked`.
+    fn kernel(&self, limits: Limits, mut case: Case, is_checked: bool) -> Result<Kernel> {
+        let check = if is_checked { CaseCheck::of((case.check)()?) } else { None };
         let calls = case.layers.max(CALLS_MIN);
         let timing = Stopwatch::new(&self.driver)?
             .time(calls, SAMPLES, || (0..calls).try_for_each(|_| (case.run)()))?;
@@ -142,6 +188,7 @@ impl Bench<'_> {
             bytes: case.bytes,
             flops: case.flops,
             limit_share: read.max(computed),
+            check,
         })
     }
 
@@ -185,7 +232,11 @@ impl fmt::Display for Kernel {
             *bytes as f64 / median_ns,
             *flops as f64 / median_ns / 1e3,
             limit_share * 100.0
-        )
+        )?;
+        match &self.check {
+            Some(check) => write!(f, " {check}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -197,6 +248,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::super::cases::{Matmul, MoeOp, MoeShape, RowOp, Step};
+    use super::super::setup::{OWN_MATMUL, SCORES};
     use super::*;
     use crate::emulated::{Emulated, Script};
 
@@ -330,7 +382,8 @@ mod tests {
         let Some(bench) = bench() else { return };
         let free = bench.driver.memory().unwrap().free;
         for (make, launches) in small() {
-            let kernel = bench.kernel(LIMITS, &make, 100_000).unwrap();
+            let case = make(bench.setup(100_000)).unwrap();
+            let kernel = bench.kernel(LIMITS, case, false).unwrap();
             let what = format!("{kernel:?}");
             assert!((kernel.median_ns - launches * KERNEL_NS).abs() < 1e-6, "{what}");
             assert_eq!((kernel.mad_ns < 1e-6, kernel.samples), (true, SAMPLES), "{what}");
@@ -339,6 +392,77 @@ mod tests {
             let got = kernel.limit_share;
             assert!(got > 0.0 && (got / share - 1.0).abs() < 1e-9, "{what}");
             assert_eq!(bench.driver.memory().unwrap().free, free, "{what}: memory is given back");
+        }
+    }
+
+    /// Test helper: returns cases of operations that are only checked, at small sizes.
+    fn small_checks() -> Vec<Make<Cuda>> {
+        let mut list: Vec<Make<Cuda>> = small().into_iter().map(|(make, _)| make).collect();
+        let shape = |heads, kv_heads, head_dim| AttentionShape {
+            heads,
+            kv_heads,
+            head_dim,
+            scale: 1.0 / (head_dim as f32).sqrt(),
+        };
+        for (head_dim, kv_type) in
+            [(64, KvType::Fp8), (128, KvType::Bf16), (128, KvType::Fp8), (256, KvType::Fp8)]
+        {
+            let shape = shape(8, 2, head_dim);
+            for (sequences, rows, context) in [(3, 1, 70), (1, 1, 600), (2, 20, 50)] {
+                let step = Step { sequences, rows, context };
+                let layer = ("gpt-oss", shape, (rows > 1).then_some(40));
+                list::add(&mut list, move |setup| setup.attention(layer, kv_type, step));
+                let layer = ("x", shape, rows > 1);
+                list::add(&mut list, move |setup| setup.rope_of_step(layer, kv_type, step));
+            }
+        }
+        for op in [RowOp::AddBias, RowOp::ClampedSwiglu, RowOp::RmsNorm, RowOp::SigmoidMul] {
+            list::add(&mut list, move |setup| setup.rows(op, 3, 64));
+        }
+        let moe = MoeShape { experts: 8, top_k: 2, hidden: 128, intermediate: 32 };
+        for op in [
+            MoeOp::Route,
+            MoeOp::Dispatch,
+            MoeOp::Combine,
+            MoeOp::SkewedExpertMatmul(WeightType::Mxfp4),
+            MoeOp::SkewedExpertMatmul(WeightType::F8E4M3),
+        ] {
+            for t in [5, 90] {
+                list::add(&mut list, move |setup| setup.moe(op, moe, t));
+            }
+        }
+        for (op, t, n, k, weight_type) in [
+            (OWN_MATMUL, 17, 136, 200, WeightType::Bf16),
+            (OWN_MATMUL, 16, 139, 200, WeightType::Bf16),
+            (OWN_MATMUL, 130, 136, 208, WeightType::F8E4M3),
+            (SCORES, 3, 64, 128, WeightType::Bf16),
+        ] {
+            let matmul = Matmul { t, k, n, weight_type };
+            list::add(&mut list, move |setup| setup.matmul(op, matmul, false));
+        }
+        list::add(&mut list, |setup| setup.embed(5, 100, 64, WeightType::Bf16));
+        for is_greedy in [true, false] {
+            list::add(&mut list, move |setup| setup.sample(5, 1000, is_greedy));
+        }
+        list
+    }
+
+    #[test]
+    fn every_kind_of_case_is_correct_on_either_generation() {
+        for has_warpgroups in [false, true] {
+            let script = Script { has_warpgroups, ..Script::default() };
+            let Some(driver) = Emulated::with(1 << 30, script) else { return };
+            let driver: Arc<dyn Driver> = driver;
+            let bench = Bench { driver, cubins: &Cubins::default(), clock: Clock::start() };
+            let free = bench.driver.memory().unwrap().free;
+            for make in small_checks() {
+                let mut case = make(bench.setup(0)).unwrap();
+                let name = format!("{case:?}");
+                let check = CaseCheck::of((case.check)().unwrap()).unwrap();
+                assert!(check.is_within, "{name} {check}");
+                drop(case);
+                assert_eq!(bench.driver.memory().unwrap().free, free, "{name}");
+            }
         }
     }
 

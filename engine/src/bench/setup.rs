@@ -2,24 +2,31 @@
 //! computes the number of bytes and operations of a call. Everything is pseudo-random, the same on
 //! every run; no model is loaded.
 
-use engine_core::sample::{Row, Sampler, Sampling};
+use engine_core::sample::{Row, SampleParams, Sampler, Sampling};
 use engine_core::{
-    AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, DeviceError, Gate, HostMatrix,
-    KvShape, KvType, Rotation, RowOrder, StateShape, StepBatch, WeightType,
+    AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, DeviceError, Gate, HeadNorms,
+    KvShape, KvType, LogitRows, Rotation, StateShape, StepBatch, WeightType,
 };
-use engine_weights::random_tensor;
+use engine_cuda::check::Operation;
 
 use super::cases::{
-    BenchDevice, Case, Matmul, MoeOp, MoeShape, RowOp, Shape, Step, attention_shape,
+    BenchDevice, Case, Matmul, MoeOp, MoeShape, RowOp, Shape, Step, attention_shape, numbers,
 };
 use crate::config::PAGE_TOKENS;
 
 /// Limit on the number of positions of a sequence that one step writes to the KV cache while a
 /// benchmark case is created.
 const FILL_ROWS: usize = 512;
+/// Beginning of the names of models whose attention has sinks.
+const WITH_SINKS: &str = "gpt-oss";
 /// Limit on the number of layers of a benchmark case, because many small layers would take long to
 /// fill.
 const LAYERS_MAX: usize = 64;
+
+/// Name of a matrix multiplication by Redline's own kernels, even where a library is faster.
+pub const OWN_MATMUL: &str = "matmul_own";
+/// Name of the matrix multiplication of the language model's head and of routers.
+pub const SCORES: &str = "scores";
 
 /// Device on which one benchmark case is created, and size of the memory that the case's layers
 /// fill.
@@ -44,9 +51,7 @@ impl<D: BenchDevice> Setup<D> {
 
     /// Creates an activation buffer `[rows, cols]` of pseudo-random numbers.
     fn input(&mut self, rows: usize, cols: usize) -> Result<D::Buffer, DeviceError> {
-        let mut x = self.device.buffer(cols)?;
-        self.device.write(&mut x, &numbers(rows * cols))?;
-        Ok(x)
+        self.device.random_rows(rows, cols)
     }
 
     fn output(&mut self, rows: usize, cols: usize) -> Result<D::Buffer, DeviceError> {
@@ -62,15 +67,7 @@ impl<D: BenchDevice> Setup<D> {
         n: usize,
         k: usize,
     ) -> Result<Vec<D::Matrix>, DeviceError> {
-        let mut bytes = random_tensor(1, "bench", weight_type, &[n, k]).bytes.into_owned();
-        if weight_type == WeightType::F8E4M3 {
-            // A GPU has one scale per 128 x 128 weights, and takes no other FP8 weights.
-            let blocks = bytes.chunks_exact_mut(weight_type.block_bytes());
-            blocks.for_each(|block| block[..4].copy_from_slice(&1f32.to_le_bytes()));
-        }
-        let order = RowOrder::AsStored;
-        let host = [HostMatrix { weight_type, n, k, bytes: &bytes, order }];
-        (0..count).map(|_| self.device.matrix(&host)).collect()
+        self.device.random_matrices(count, weight_type, n, k)
     }
 
     /// Prepares a step whose rows begin at `position`, for operations that use neither rotary
@@ -101,32 +98,46 @@ impl<D: BenchDevice> Setup<D> {
         let bytes = elements * D::ELEMENT_BYTES * t * n;
         let layers = self.layers(bytes);
         let wide = if matches!(op, RowOp::SiluMul | RowOp::ClampedSwiglu) { 2 * n } else { n };
-        // Zeros added to the rows, and gates near 1, keep them bounded however often a case runs.
+        // Zeros added to the rows, and gates near 1, keep them bounded however often a case runs. A
+        // device that is checked needs other numbers, and runs a case only a few times.
         let added = if op == RowOp::SigmoidMul { 20.0 } else { 0.0 };
-        let weight = if op == RowOp::AddBias { vec![0.0; n] } else { numbers(n) };
+        let is_zero = op == RowOp::AddBias && !D::IS_CHECKED;
+        let weight = if is_zero { vec![0.0; n] } else { numbers(n) };
         let weight = self.device.vector(&weight)?;
         let mut all = Vec::new();
         for _ in 0..layers {
-            let (x, mut y) = (self.input(t, wide)?, self.device.buffer(n)?);
-            self.device.write(&mut y, &vec![added; t * n])?;
+            let x = self.input(t, wide)?;
+            let y = if D::IS_CHECKED {
+                self.input(t, n)?
+            } else {
+                let mut y = self.device.buffer(n)?;
+                self.device.write(&mut y, &vec![added; t * n])?;
+                y
+            };
             all.push((x, y, self.output(t, n)?));
         }
         let Self { mut device, .. } = self;
         let shape = (format!("T{t}_N{n}"), D::DTYPE);
-        Ok(Case::new(name, shape, [bytes, flops * t * n], layers, move |layer| {
+        Ok(Case::new(name, shape, [bytes, flops * t * n], layers, move |call, layer| {
             let (x, y, out) = &mut all[layer];
-            match op {
-                RowOp::AddBias => device.add_bias(x, &weight),
-                RowOp::AddRmsNorm => device.add_rms_norm(x, y, &weight, 1e-5, out),
-                RowOp::ClampedSwiglu => device.clamped_swiglu(x, 1.702, 7.0, out),
-                RowOp::RmsNorm => device.rms_norm(x, &weight, 1e-5, out),
-                RowOp::SigmoidMul => device.sigmoid_mul(x, y),
-                RowOp::SiluMul => device.silu_mul(x, out),
-            }
+            let (weight, epsilon) = (&weight, 1e-5);
+            let operation = match op {
+                RowOp::AddBias => Operation::AddBias { x, bias: weight },
+                RowOp::AddRmsNorm => Operation::AddRmsNorm { x, delta: y, weight, epsilon, out },
+                RowOp::ClampedSwiglu => {
+                    // A limit that clamps some of the numbers.
+                    Operation::ClampedSwiglu { gate_up: x, alpha: 1.702, limit: 0.7, out }
+                }
+                RowOp::RmsNorm => Operation::RmsNorm { x, weight, epsilon, out },
+                RowOp::SigmoidMul => Operation::SigmoidMul { x, gate: y },
+                RowOp::SiluMul => Operation::SiluMul { gate_up: x, out },
+            };
+            call.operation(&mut device, operation)
         }))
     }
 
-    /// Creates the case of a matrix multiplication (GEMM), named `op`. With `normed` its rows come
+    /// Creates the case of a matrix multiplication (GEMM), named `op`: [`SCORES`] has a result in f32
+    /// on a GPU, and [`OWN_MATMUL`] uses no library. With `normed` its rows come
     /// from a norm as in a step, which leaves them in the form that multiplication reads; else
     /// preparing them, such as quantizing, is part of the measured time.
     ///
@@ -150,13 +161,24 @@ impl<D: BenchDevice> Setup<D> {
         }
         let Self { mut device, .. } = self;
         // A device may then choose among its implementations for the shape that it has seen.
-        weights.iter().try_for_each(|w| device.matmul(&x, w, &mut out))?;
-        device.tune()?;
+        if op != OWN_MATMUL {
+            let is_score = op == SCORES;
+            weights.iter().try_for_each(|w| {
+                let out = &mut out;
+                if is_score { device.scores(&x, w, out) } else { device.matmul(&x, w, out) }
+            })?;
+            device.tune()?;
+        }
         let work = [weight_bytes + D::ELEMENT_BYTES * t * (n + k), 2 * t * n * k];
         let shape = (format!("T{t}_K{k}_N{n}"), weight_type.name());
         let compute_dtype = device.compute_dtype();
-        let case = Case::new(op, shape, work, layers, move |layer| {
-            device.matmul(&x, &weights[layer], &mut out)
+        let case = Case::new(op, shape, work, layers, move |call, layer| {
+            let (x, w, out) = (&x, &weights[layer], &mut out);
+            let operation = match op {
+                SCORES => Operation::Scores { x, w, out },
+                _ => Operation::Matmul { x, w, out },
+            };
+            call.operation(&mut device, operation)
         });
         Ok(Case { compute_dtype, ..case })
     }
@@ -187,7 +209,10 @@ impl<D: BenchDevice> Setup<D> {
         // One multiplication per element, of a quantized value with its scale.
         let work = [t * (weight_type.row_bytes(n) + D::ELEMENT_BYTES * n), t * n];
         let shape = (format!("T{t}_V{vocab}_N{n}"), weight_type.name());
-        Ok(Case::new("embed", shape, work, 1, move |_| device.embed(&table, 0, &plan, &mut out)))
+        Ok(Case::new("embed", shape, work, 1, move |call, _| {
+            let (table, ids, step) = (&table, &ids[..], &plan);
+            call.operation(&mut device, Operation::Embed { table, ids, step, out: &mut out })
+        }))
     }
 
     /// Creates the case of rotating queries and keys of `t` rows of one sequence, and of writing
@@ -195,23 +220,52 @@ impl<D: BenchDevice> Setup<D> {
     ///
     /// # Errors
     /// The device reports an error, or does not have enough memory.
-    pub fn rope(mut self, model: &Shape, t: usize) -> Result<Case, DeviceError> {
-        let shape = model.attention();
-        let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
-        let (layer, kv_type) = (AttentionLayer::new(shape, 0), KvType::F16);
-        self.device.prepare_attention(&layer)?;
+    pub fn rope(self, model: &Shape, t: usize) -> Result<Case, DeviceError> {
         let step = Step { sequences: 1, rows: t, context: 0 };
+        let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
+        self.rope_of_step((model.model, model.attention(), false), kv_type, step)
+    }
+
+    /// Creates the case of [`Setup::rope`] for the rows of any step, in a layer with norms of heads
+    /// if `is_normed`. `label` names the layer in the result.
+    ///
+    /// # Errors
+    /// The device reports an error, or does not have enough memory.
+    pub fn rope_of_step(
+        mut self,
+        (label, shape, is_normed): (&str, AttentionShape, bool),
+        kv_type: KvType,
+        step: Step,
+    ) -> Result<Case, DeviceError> {
+        let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
+        let mut layer = AttentionLayer::new(shape, 0);
+        if is_normed {
+            let [query, key] =
+                [self.device.vector(&numbers(head_dim))?, self.device.vector(&numbers(head_dim))?];
+            layer.head_norms = Some(HeadNorms { query, key, epsilon: 1e-6 });
+        }
+        if kv_type == KvType::Fp8 {
+            layer.scales = Some(self.device.vector(&kv_scales(kv_heads))?);
+        }
+        self.device.prepare_attention(&layer)?;
         let mut kv = self.device.kv(step.kv_shape(shape, kv_type))?;
-        let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };
-        let batch = step.batch(D::PAGE_STRIDE, 0..1, 0, t);
-        let plan = self.device.prepare_step(&batch, &kv, &[rotation])?;
-        let mut qkv = self.input(t, shape.qkv_cols())?;
+        let pairs = 0..head_dim / 2;
+        let inverse_frequencies =
+            pairs.map(|i| 1e6f32.powf(-2.0 * i as f32 / head_dim as f32)).collect();
+        let rotation = Rotation { inverse_frequencies, factor: 1.0 };
+        let batch = step.batch(D::PAGE_STRIDE, 0..step.sequences, step.context, step.rows);
+        let plan = self.device.prepare_step(&batch, &kv, std::slice::from_ref(&rotation))?;
+        let mut qkv = self.input(self.device.rows(&plan).all, shape.qkv_cols())?;
         let Self { mut device, .. } = self;
+        let t = step.sequences * step.rows;
         let (rotated, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
         let work = [2 * D::ELEMENT_BYTES * rotated + cached * kv_type.bytes(), 3 * rotated];
-        let shape = (format!("T{t}"), format!("{}_{}", model.model, kv_type.name()));
-        Ok(Case::new("rope", shape, work, 1, move |_| {
-            device.rope_and_cache(&mut qkv, &layer, &plan, &mut kv)
+        let shape = (format!("T{t}"), format!("{label}_{}", kv_type.name()));
+        Ok(Case::new("rope", shape, work, 1, move |call, _| {
+            let (layer, rotation, sequences) = (&layer, &rotation, &batch.sequences[..]);
+            let (qkv, step, kv) = (&mut qkv, &plan, &mut kv);
+            let operation = Operation::RopeAndCache { qkv, layer, rotation, step, sequences, kv };
+            call.operation(&mut device, operation)
         }))
     }
 
@@ -229,9 +283,17 @@ impl<D: BenchDevice> Setup<D> {
         let Step { sequences, rows, context } = step;
         let one = step.kv_shape(shape, kv_type);
         let layers = self.layers(one.pages * PAGE_TOKENS * one.token_bytes());
-        let all: Vec<AttentionLayer<D::Vector>> = (0..layers)
+        let mut all: Vec<AttentionLayer<D::Vector>> = (0..layers)
             .map(|kv_layer| AttentionLayer { window, ..AttentionLayer::new(shape, kv_layer) })
             .collect();
+        for layer in &mut all {
+            if label.starts_with(WITH_SINKS) {
+                layer.sinks = Some(self.device.vector(&numbers(shape.heads))?);
+            }
+            if kv_type == KvType::Fp8 {
+                layer.scales = Some(self.device.vector(&kv_scales(shape.kv_heads))?);
+            }
+        }
         all.iter().try_for_each(|layer| self.device.prepare_attention(layer))?;
         let mut kv = self.device.kv(KvShape { layers, ..one })?;
         self.fill_kv(&all, &mut kv, step)?;
@@ -254,8 +316,11 @@ impl<D: BenchDevice> Setup<D> {
             format!("B{sequences}_T{}_C{context}", sequences * rows),
             format!("{label}_{}", kv_type.name()),
         );
-        Ok(Case::new("attention", names, work, layers, move |layer| {
-            device.attention(&qkv, &all[layer], &plan, &kv, &mut out)
+        Ok(Case::new("attention", names, work, layers, move |call, layer| {
+            let (layer, sequences) = (&all[layer], &batch.sequences[..]);
+            let (qkv, step, kv, out) = (&qkv, &plan, &kv, &mut out);
+            let operation = Operation::Attention { qkv, layer, step, sequences, kv, out };
+            call.operation(&mut device, operation)
         }))
     }
 
@@ -322,6 +387,7 @@ impl<D: BenchDevice> Setup<D> {
             self.device.delta_net(&projected, layer, &plan, &mut state, &mut out)?;
         }
         let plan = self.plan(step, rows)?;
+        let batch = step.batch(D::PAGE_STRIDE, 0..sequences, rows, rows);
         let Self { mut device, .. } = self;
         let (t, heads, dim) = (sequences * rows, net.value_heads, net.value_dim);
         // Per element of the state: decay, product with the key, update, product with the query.
@@ -331,8 +397,60 @@ impl<D: BenchDevice> Setup<D> {
             t * (7 * heads * net.key_dim * dim + 2 * net.taps * net.conv_cols()),
         ];
         let shape = (format!("B{sequences}_T{t}_H{heads}_D{dim}"), D::DTYPE);
-        Ok(Case::new("delta_net", shape, work, layers, move |layer| {
-            device.delta_net(&projected, &all[layer], &plan, &mut state, &mut out)
+        Ok(Case::new("delta_net", shape, work, layers, move |call, layer| {
+            let (layer, sequences) = (&all[layer], &batch.sequences[..]);
+            let (projected, step, state, out) = (&projected, &plan, &mut state, &mut out);
+            let operation = Operation::DeltaNet { projected, layer, step, sequences, state, out };
+            call.operation(&mut device, operation)
+        }))
+    }
+
+    /// Creates the case of sampling a token on the device for each of `sequences` rows of logits of
+    /// `vocab` tokens. With `is_greedy` all take the likeliest token; else they have different
+    /// parameters.
+    ///
+    /// # Errors
+    /// The device reports an error, or does not have enough memory.
+    pub fn sample(
+        mut self,
+        sequences: usize,
+        vocab: usize,
+        is_greedy: bool,
+    ) -> Result<Case, DeviceError> {
+        /// Columns of the activations from which logits are computed.
+        const HIDDEN: usize = 256;
+        let greedy =
+            SampleParams { temperature: 0.0, top_p: 1.0, min_p: 0.0, top_k: 0, seed: 0, index: 0 };
+        let params: Vec<SampleParams> = (0..sequences)
+            .map(|i| match i % 5 {
+                _ if is_greedy => greedy,
+                0 => SampleParams { temperature: 1.0, ..greedy },
+                1 => SampleParams { temperature: 0.7, top_k: 40, ..greedy },
+                2 => SampleParams { temperature: 3.0, top_p: 0.9, ..greedy },
+                3 => SampleParams { temperature: 2.0, top_k: 1000, top_p: 0.8, ..greedy },
+                _ => SampleParams { temperature: 5.0, min_p: 0.05, ..greedy },
+            })
+            .zip(1..)
+            .map(|(params, seed)| SampleParams { seed, index: seed % 7, ..params })
+            .collect();
+        let step = Step { sequences, rows: 1, context: 0 };
+        let mut batch = step.batch(D::PAGE_STRIDE, 0..sequences, 0, 1);
+        for (sequence, params) in batch.sequences.iter_mut().zip(&params) {
+            sequence.logits = LogitRows::Sample(*params);
+        }
+        let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), KvType::Bf16))?;
+        let plan = self.device.prepare_step(&batch, &kv, &[unrotated()])?;
+        let rows = self.device.rows(&plan).head;
+        let head = self.matrices(1, WeightType::Bf16, vocab, HIDDEN)?.remove(0);
+        let (x, mut logits) = (self.input(rows, HIDDEN)?, self.output(rows, vocab)?);
+        self.device.scores(&x, &head, &mut logits)?;
+        let Self { mut device, .. } = self;
+        let work = [4 * sequences * vocab, sequences * vocab];
+        let dtype = if is_greedy { "greedy" } else { "mixed" };
+        let shape = (format!("T{sequences}_V{vocab}"), dtype);
+        Ok(Case::new("sample", shape, work, 1, move |call, _| {
+            let (logits, step, params) = (&mut logits, &plan, &params[..]);
+            call.operation(&mut device, Operation::Sample { logits, step, params })
         }))
     }
 
@@ -347,6 +465,17 @@ impl<D: BenchDevice> Setup<D> {
         let router = self.matrices(1, WeightType::Bf16, experts, hidden)?.remove(0);
         let (mut x, mut logits) = (self.input(t, hidden)?, self.output(t, experts)?);
         self.device.scores(&x, &router, &mut logits)?;
+        if let MoeOp::SkewedExpertMatmul(_) = op {
+            let bias: Vec<f32> = (0..experts)
+                .map(|expert| match expert {
+                    0 => 1e3,
+                    expert if expert < experts / 2 => 0.0,
+                    _ => -1e3,
+                })
+                .collect();
+            let bias = self.device.vector(&bias)?;
+            self.device.add_bias(&mut logits, &bias)?;
+        }
         let routes = self.device.route(&logits, top_k, GATE, 0..experts)?;
         let (routed, n) = (self.device.routed_rows(&routes), 2 * intermediate);
         let element = D::ELEMENT_BYTES;
@@ -357,31 +486,42 @@ impl<D: BenchDevice> Setup<D> {
                 let Self { mut device, .. } = self;
                 // Sorting only compares; each top-k expert has an exponential and a division.
                 let work = [4 * t * (experts + 2 * top_k), 2 * t * top_k];
-                Case::new("route", activations('E', experts), work, 1, move |_| {
-                    device.route(&logits, top_k, GATE, 0..experts).map(|_| ())
+                Case::new("route", activations('E', experts), work, 1, move |call, _| {
+                    let logits = &logits;
+                    let operation = Operation::Route { logits, top_k, gate: GATE, experts };
+                    call.operation(&mut device, operation)
                 })
             }
             MoeOp::Dispatch => {
                 let mut out = self.output(routed, hidden)?;
                 let Self { mut device, .. } = self;
-                Case::new("dispatch", activations('N', hidden), [copied[0], 0], 1, move |_| {
-                    device.dispatch(&x, &routes, &mut out)
-                })
+                Case::new(
+                    "dispatch",
+                    activations('N', hidden),
+                    [copied[0], 0],
+                    1,
+                    move |call, _| {
+                        let (x, routes, out) = (&x, &routes, &mut out);
+                        call.operation(&mut device, Operation::Dispatch { x, routes, out })
+                    },
+                )
             }
             MoeOp::Combine => {
                 let (x, mut out) = (self.input(routed, hidden)?, self.output(t, hidden)?);
                 let Self { mut device, .. } = self;
-                Case::new("combine", activations('N', hidden), copied, 1, move |_| {
-                    device.combine(&x, &routes, &mut out)
+                Case::new("combine", activations('N', hidden), copied, 1, move |call, _| {
+                    let (x, routes, out) = (&x, &routes, &mut out);
+                    call.operation(&mut device, Operation::Combine { x, routes, out })
                 })
             }
-            MoeOp::ExpertMatmul(weight_type) => {
+            MoeOp::ExpertMatmul(weight_type) | MoeOp::SkewedExpertMatmul(weight_type) => {
                 let one = D::weight_bytes(weight_type, n, hidden);
                 let layers = self.layers(experts * one);
                 let mut all = Vec::new();
                 for _ in 0..layers {
                     let weights = self.matrices(experts, weight_type, n, hidden)?;
-                    let bias = |_| self.device.vector(&numbers(n));
+                    let values = numbers(n + experts);
+                    let bias = |expert| self.device.vector(&values[expert..expert + n]);
                     let biases = (0..experts).map(bias).collect::<Result<_, _>>()?;
                     all.push(self.device.stack(weights, biases)?);
                 }
@@ -392,9 +532,13 @@ impl<D: BenchDevice> Setup<D> {
                 let pairs = t * top_k;
                 let work = [used * one + element * pairs * (n + hidden), 2 * pairs * n * hidden];
                 let shape = (format!("T{t}_C{top_k}_K{hidden}_N{n}"), weight_type.name());
-                Case::new("expert_matmul", shape, work, layers, move |layer| {
-                    let (weights, biases) = &all[layer];
-                    device.expert_matmul(&x, weights, biases, &routes, &mut out)
+                let is_skewed = matches!(op, MoeOp::SkewedExpertMatmul(_));
+                let name = if is_skewed { "expert_matmul_skewed" } else { "expert_matmul" };
+                Case::new(name, shape, work, layers, move |call, layer| {
+                    let ((experts, biases), routes) = (&all[layer], &routes);
+                    let (x, out) = (&x, &mut out);
+                    let operation = Operation::ExpertMatmul { x, experts, biases, routes, out };
+                    call.operation(&mut device, operation)
                 })
             }
         })
@@ -418,7 +562,7 @@ fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
 pub fn sample(name: &str, params: Sampling, vocab: usize) -> Case {
     let logits: Vec<f32> = numbers(vocab).iter().map(|x| 10.0 * x).collect();
     let (mut sampler, tokens) = (Sampler::default(), [1, 2, 3]);
-    Case::new("sample", (format!("V{vocab}"), name), [4 * vocab, vocab], 1, move |_| {
+    Case::new("sample", (format!("V{vocab}"), name), [4 * vocab, vocab], 1, move |_, _| {
         let (logits, tokens) = (&logits[..], &tokens[..]);
         let row = Row { logits, tokens, prompt_tokens: 2, banned: &[], allowed: None };
         sampler.sample(row, &params).expect("finite logits");
@@ -426,18 +570,13 @@ pub fn sample(name: &str, params: Sampling, vocab: usize) -> Case {
     })
 }
 
-fn unrotated() -> Rotation {
-    Rotation { inverse_frequencies: Vec::new(), factor: 1.0 }
+/// Returns scales of keys and values, `[2, KV]`, that differ from one another.
+fn kv_scales(kv_heads: usize) -> Vec<f32> {
+    (0..2 * kv_heads).map(|i| 0.5 + i as f32 / 16.0).collect()
 }
 
-/// Returns `count` pseudo-random numbers from -1 to 1, the same on every run.
-fn numbers(count: usize) -> Vec<f32> {
-    let mut state = 12_345u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
+fn unrotated() -> Rotation {
+    Rotation { inverse_frequencies: Vec::new(), factor: 1.0 }
 }
 
 #[cfg(test)]
