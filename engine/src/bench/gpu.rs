@@ -75,15 +75,15 @@ pub(super) fn run(
 
 /// GPU that was opened for measurements, with the cache of compiled kernels and the time source
 /// that they need.
-struct Bench<'a> {
-    driver: Arc<dyn Driver>,
-    cubins: &'a Cubins,
-    clock: Clock,
+pub(super) struct Bench<'a> {
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) cubins: &'a Cubins,
+    pub(super) clock: Clock,
 }
 
 impl Bench<'_> {
     /// Measures the kernel cases, and the steps of a model if one is given, and returns the report.
-    fn report(
+    pub(super) fn report(
         &self,
         source: Option<ModelSource>,
         flags: &BenchFlags,
@@ -162,7 +162,7 @@ impl Bench<'_> {
     /// Creates a device object on the opened GPU for one case. The weights, KV pages, states or
     /// activations of the case's layers take at most `memory` bytes together, unless one layer
     /// takes more.
-    fn setup(&self, memory: usize) -> Setup<Cuda> {
+    pub(super) fn setup(&self, memory: usize) -> Setup<Cuda> {
         let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
         Setup { device, memory }
     }
@@ -241,21 +241,21 @@ impl fmt::Display for Kernel {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser;
     use serde_json::Value;
 
     use std::sync::LazyLock;
 
     use super::super::cases::{Matmul, MoeOp, MoeShape, RowOp, Step};
-    use super::super::setup::{OWN_MATMUL, SCORES};
     use super::*;
     use crate::emulated::{Emulated, Script};
 
     use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};
 
     const KERNEL_NS: f64 = 2000.0;
-    const LIMITS: Limits = Limits { read_bytes_per_s: 1e9, bf16_flops_per_s: 1e12 };
+    pub(in super::super) const LIMITS: Limits =
+        Limits { read_bytes_per_s: 1e9, bf16_flops_per_s: 1e12 };
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -263,7 +263,7 @@ mod tests {
         flags: BenchFlags,
     }
 
-    fn flags(words: &[&str]) -> BenchFlags {
+    pub(in super::super) fn flags(words: &[&str]) -> BenchFlags {
         Line::parse_from([&["bench"], words].concat()).flags
     }
 
@@ -300,7 +300,7 @@ mod tests {
         Some(bench()?.report(source, &flags(words), LIMITS, cases).unwrap())
     }
 
-    fn json(report: &Report) -> Value {
+    pub(in super::super) fn json(report: &Report) -> Value {
         serde_json::to_value(report).unwrap()
     }
 
@@ -343,7 +343,7 @@ mod tests {
 
     /// Test helper: returns a benchmark case of each kind, at a size that a processor can emulate,
     /// with its number of kernel launches per call.
-    fn small() -> Vec<(Make<Cuda>, f64)> {
+    pub(in super::super) fn small() -> Vec<(Make<Cuda>, f64)> {
         let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
         let attention = |kv_type, window, sequences, rows, context| -> Make<Cuda> {
             let step = Step { sequences, rows, context };
@@ -392,77 +392,6 @@ mod tests {
             let got = kernel.limit_share;
             assert!(got > 0.0 && (got / share - 1.0).abs() < 1e-9, "{what}");
             assert_eq!(bench.driver.memory().unwrap().free, free, "{what}: memory is given back");
-        }
-    }
-
-    /// Test helper: returns cases of operations that are only checked, at small sizes.
-    fn small_checks() -> Vec<Make<Cuda>> {
-        let mut list: Vec<Make<Cuda>> = small().into_iter().map(|(make, _)| make).collect();
-        let shape = |heads, kv_heads, head_dim| AttentionShape {
-            heads,
-            kv_heads,
-            head_dim,
-            scale: 1.0 / (head_dim as f32).sqrt(),
-        };
-        for (head_dim, kv_type) in
-            [(64, KvType::Fp8), (128, KvType::Bf16), (128, KvType::Fp8), (256, KvType::Fp8)]
-        {
-            let shape = shape(8, 2, head_dim);
-            for (sequences, rows, context) in [(3, 1, 70), (1, 1, 600), (2, 20, 50)] {
-                let step = Step { sequences, rows, context };
-                let layer = ("gpt-oss", shape, (rows > 1).then_some(40));
-                list::add(&mut list, move |setup| setup.attention(layer, kv_type, step));
-                let layer = ("x", shape, rows > 1);
-                list::add(&mut list, move |setup| setup.rope_of_step(layer, kv_type, step));
-            }
-        }
-        for op in [RowOp::AddBias, RowOp::ClampedSwiglu, RowOp::RmsNorm, RowOp::SigmoidMul] {
-            list::add(&mut list, move |setup| setup.rows(op, 3, 64));
-        }
-        let moe = MoeShape { experts: 8, top_k: 2, hidden: 128, intermediate: 32 };
-        for op in [
-            MoeOp::Route,
-            MoeOp::Dispatch,
-            MoeOp::Combine,
-            MoeOp::SkewedExpertMatmul(WeightType::Mxfp4),
-            MoeOp::SkewedExpertMatmul(WeightType::F8E4M3),
-        ] {
-            for t in [5, 90] {
-                list::add(&mut list, move |setup| setup.moe(op, moe, t));
-            }
-        }
-        for (op, t, n, k, weight_type) in [
-            (OWN_MATMUL, 17, 136, 200, WeightType::Bf16),
-            (OWN_MATMUL, 16, 139, 200, WeightType::Bf16),
-            (OWN_MATMUL, 130, 136, 208, WeightType::F8E4M3),
-            (SCORES, 3, 64, 128, WeightType::Bf16),
-        ] {
-            let matmul = Matmul { t, k, n, weight_type };
-            list::add(&mut list, move |setup| setup.matmul(op, matmul, false));
-        }
-        list::add(&mut list, |setup| setup.embed(5, 100, 64, WeightType::Bf16));
-        for is_greedy in [true, false] {
-            list::add(&mut list, move |setup| setup.sample(5, 1000, is_greedy));
-        }
-        list
-    }
-
-    #[test]
-    fn every_kind_of_case_is_correct_on_either_generation() {
-        for has_warpgroups in [false, true] {
-            let script = Script { has_warpgroups, ..Script::default() };
-            let Some(driver) = Emulated::with(1 << 30, script) else { return };
-            let driver: Arc<dyn Driver> = driver;
-            let bench = Bench { driver, cubins: &Cubins::default(), clock: Clock::start() };
-            let free = bench.driver.memory().unwrap().free;
-            for make in small_checks() {
-                let mut case = make(bench.setup(0)).unwrap();
-                let name = format!("{case:?}");
-                let check = CaseCheck::of((case.check)().unwrap()).unwrap();
-                assert!(check.is_within, "{name} {check}");
-                drop(case);
-                assert_eq!(bench.driver.memory().unwrap().free, free, "{name}");
-            }
         }
     }
 

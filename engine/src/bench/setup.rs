@@ -2,23 +2,18 @@
 //! computes the number of bytes and operations of a call. Everything is pseudo-random, the same on
 //! every run; no model is loaded.
 
+mod attention;
+mod experts;
+
 use engine_core::sample::{Row, SampleParams, Sampler, Sampling};
 use engine_core::{
-    AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, DeviceError, Gate, HeadNorms,
-    KvShape, KvType, LogitRows, Rotation, StateShape, StepBatch, WeightType,
+    DeltaNetLayer, DeltaNetShape, DeviceError, KvType, LogitRows, Rotation, StateShape, StepBatch,
+    WeightType,
 };
 use engine_cuda::check::Operation;
 
-use super::cases::{
-    BenchDevice, Case, Matmul, MoeOp, MoeShape, RowOp, Shape, Step, attention_shape, numbers,
-};
-use crate::config::PAGE_TOKENS;
+use super::cases::{BenchDevice, Case, Matmul, RowOp, Step, attention_shape, numbers};
 
-/// Limit on the number of positions of a sequence that one step writes to the KV cache while a
-/// benchmark case is created.
-const FILL_ROWS: usize = 512;
-/// Beginning of the names of models whose attention has sinks.
-const WITH_SINKS: &str = "gpt-oss";
 /// Limit on the number of layers of a benchmark case, because many small layers would take long to
 /// fill.
 const LAYERS_MAX: usize = 64;
@@ -215,142 +210,6 @@ impl<D: BenchDevice> Setup<D> {
         }))
     }
 
-    /// Creates the case of rotating queries and keys of `t` rows of one sequence, and of writing
-    /// keys and values to the KV cache.
-    ///
-    /// # Errors
-    /// The device reports an error, or does not have enough memory.
-    pub fn rope(self, model: &Shape, t: usize) -> Result<Case, DeviceError> {
-        let step = Step { sequences: 1, rows: t, context: 0 };
-        let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
-        self.rope_of_step((model.model, model.attention(), false), kv_type, step)
-    }
-
-    /// Creates the case of [`Setup::rope`] for the rows of any step, in a layer with norms of heads
-    /// if `is_normed`. `label` names the layer in the result.
-    ///
-    /// # Errors
-    /// The device reports an error, or does not have enough memory.
-    pub fn rope_of_step(
-        mut self,
-        (label, shape, is_normed): (&str, AttentionShape, bool),
-        kv_type: KvType,
-        step: Step,
-    ) -> Result<Case, DeviceError> {
-        let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
-        let mut layer = AttentionLayer::new(shape, 0);
-        if is_normed {
-            let [query, key] =
-                [self.device.vector(&numbers(head_dim))?, self.device.vector(&numbers(head_dim))?];
-            layer.head_norms = Some(HeadNorms { query, key, epsilon: 1e-6 });
-        }
-        if kv_type == KvType::Fp8 {
-            layer.scales = Some(self.device.vector(&kv_scales(kv_heads))?);
-        }
-        self.device.prepare_attention(&layer)?;
-        let mut kv = self.device.kv(step.kv_shape(shape, kv_type))?;
-        let pairs = 0..head_dim / 2;
-        let inverse_frequencies =
-            pairs.map(|i| 1e6f32.powf(-2.0 * i as f32 / head_dim as f32)).collect();
-        let rotation = Rotation { inverse_frequencies, factor: 1.0 };
-        let batch = step.batch(D::PAGE_STRIDE, 0..step.sequences, step.context, step.rows);
-        let plan = self.device.prepare_step(&batch, &kv, std::slice::from_ref(&rotation))?;
-        let mut qkv = self.input(self.device.rows(&plan).all, shape.qkv_cols())?;
-        let Self { mut device, .. } = self;
-        let t = step.sequences * step.rows;
-        let (rotated, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
-        let work = [2 * D::ELEMENT_BYTES * rotated + cached * kv_type.bytes(), 3 * rotated];
-        let shape = (format!("T{t}"), format!("{label}_{}", kv_type.name()));
-        Ok(Case::new("rope", shape, work, 1, move |call, _| {
-            let (layer, rotation, sequences) = (&layer, &rotation, &batch.sequences[..]);
-            let (qkv, step, kv) = (&mut qkv, &plan, &mut kv);
-            let operation = Operation::RopeAndCache { qkv, layer, rotation, step, sequences, kv };
-            call.operation(&mut device, operation)
-        }))
-    }
-
-    /// Creates the case of attention over KV pages, in layers that have the shape `shape` and, if
-    /// `window` is given, a sliding window of that size. `label` names the layers in the result.
-    ///
-    /// # Errors
-    /// The device reports an error, or does not have enough memory.
-    pub fn attention(
-        mut self,
-        (label, shape, window): (&str, AttentionShape, Option<usize>),
-        kv_type: KvType,
-        step: Step,
-    ) -> Result<Case, DeviceError> {
-        let Step { sequences, rows, context } = step;
-        let one = step.kv_shape(shape, kv_type);
-        let layers = self.layers(one.pages * PAGE_TOKENS * one.token_bytes());
-        let mut all: Vec<AttentionLayer<D::Vector>> = (0..layers)
-            .map(|kv_layer| AttentionLayer { window, ..AttentionLayer::new(shape, kv_layer) })
-            .collect();
-        for layer in &mut all {
-            if label.starts_with(WITH_SINKS) {
-                layer.sinks = Some(self.device.vector(&numbers(shape.heads))?);
-            }
-            if kv_type == KvType::Fp8 {
-                layer.scales = Some(self.device.vector(&kv_scales(shape.kv_heads))?);
-            }
-        }
-        all.iter().try_for_each(|layer| self.device.prepare_attention(layer))?;
-        let mut kv = self.device.kv(KvShape { layers, ..one })?;
-        self.fill_kv(&all, &mut kv, step)?;
-        let batch = step.batch(D::PAGE_STRIDE, 0..sequences, context, rows);
-        let plan = self.device.prepare_step(&batch, &kv, &[unrotated()])?;
-        let t = self.device.rows(&plan).all;
-        let qkv = self.input(t, shape.qkv_cols())?;
-        let mut out = self.output(t, shape.heads * shape.head_dim)?;
-        let Self { mut device, .. } = self;
-        // With a window, rows read from the window of the first row to the last position.
-        let most = window.unwrap_or(context + rows);
-        let read = (context + rows).min(most + rows - 1);
-        let seen: usize = (context..context + rows).map(|at| (at + 1).min(most)).sum();
-        let lines = rows * shape.heads * shape.head_dim;
-        let work = [
-            sequences * (read * one.token_bytes() + 2 * D::ELEMENT_BYTES * lines),
-            4 * sequences * seen * shape.heads * shape.head_dim,
-        ];
-        let names = (
-            format!("B{sequences}_T{}_C{context}", sequences * rows),
-            format!("{label}_{}", kv_type.name()),
-        );
-        Ok(Case::new("attention", names, work, layers, move |call, layer| {
-            let (layer, sequences) = (&all[layer], &batch.sequences[..]);
-            let (qkv, step, kv, out) = (&qkv, &plan, &kv, &mut out);
-            let operation = Operation::Attention { qkv, layer, step, sequences, kv, out };
-            call.operation(&mut device, operation)
-        }))
-    }
-
-    /// Writes keys and values of all `layers` to the KV cache at every position of the step's
-    /// sequences.
-    fn fill_kv(
-        &mut self,
-        layers: &[AttentionLayer<D::Vector>],
-        kv: &mut D::Kv,
-        step: Step,
-    ) -> Result<(), DeviceError> {
-        let end = step.context + step.rows;
-        let mut done = self.output(1, 8)?;
-        for sequence in 0..step.sequences {
-            for position in (0..end).step_by(FILL_ROWS) {
-                let rows = FILL_ROWS.min(end - position);
-                let batch = step.batch(D::PAGE_STRIDE, sequence..sequence + 1, position, rows);
-                let plan = self.device.prepare_step(&batch, kv, &[unrotated()])?;
-                let mut qkv =
-                    self.input(self.device.rows(&plan).all, layers[0].shape.qkv_cols())?;
-                for layer in layers {
-                    self.device.rope_and_cache(&mut qkv, layer, &plan, kv)?;
-                }
-                // Waits, since a GPU's plan must not be replaced while it is used.
-                self.device.read(&mut done)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Creates the case of the gated delta net over `rows` rows of each sequence.
     ///
     /// # Errors
@@ -453,108 +312,6 @@ impl<D: BenchDevice> Setup<D> {
             call.operation(&mut device, Operation::Sample { logits, step, params })
         }))
     }
-
-    /// Creates the case of an operation of a mixture-of-experts layer over `t` rows.
-    ///
-    /// # Errors
-    /// The device reports an error, or does not have enough memory.
-    pub fn moe(mut self, op: MoeOp, moe: MoeShape, t: usize) -> Result<Case, DeviceError> {
-        const GATE: Gate = Gate::SoftmaxTop { normalized: true };
-        let MoeShape { experts, top_k, hidden, intermediate } = moe;
-        // Scores of random rows spread the rows about evenly over the experts.
-        let router = self.matrices(1, WeightType::Bf16, experts, hidden)?.remove(0);
-        let (mut x, mut logits) = (self.input(t, hidden)?, self.output(t, experts)?);
-        self.device.scores(&x, &router, &mut logits)?;
-        if let MoeOp::SkewedExpertMatmul(_) = op {
-            let bias: Vec<f32> = (0..experts)
-                .map(|expert| match expert {
-                    0 => 1e3,
-                    expert if expert < experts / 2 => 0.0,
-                    _ => -1e3,
-                })
-                .collect();
-            let bias = self.device.vector(&bias)?;
-            self.device.add_bias(&mut logits, &bias)?;
-        }
-        let routes = self.device.route(&logits, top_k, GATE, 0..experts)?;
-        let (routed, n) = (self.device.routed_rows(&routes), 2 * intermediate);
-        let element = D::ELEMENT_BYTES;
-        let copied = [element * t * (1 + top_k) * hidden, 2 * t * top_k * hidden];
-        let activations = |letter, size| (format!("T{t}_{letter}{size}_C{top_k}"), D::DTYPE);
-        Ok(match op {
-            MoeOp::Route => {
-                let Self { mut device, .. } = self;
-                // Sorting only compares; each top-k expert has an exponential and a division.
-                let work = [4 * t * (experts + 2 * top_k), 2 * t * top_k];
-                Case::new("route", activations('E', experts), work, 1, move |call, _| {
-                    let logits = &logits;
-                    let operation = Operation::Route { logits, top_k, gate: GATE, experts };
-                    call.operation(&mut device, operation)
-                })
-            }
-            MoeOp::Dispatch => {
-                let mut out = self.output(routed, hidden)?;
-                let Self { mut device, .. } = self;
-                Case::new(
-                    "dispatch",
-                    activations('N', hidden),
-                    [copied[0], 0],
-                    1,
-                    move |call, _| {
-                        let (x, routes, out) = (&x, &routes, &mut out);
-                        call.operation(&mut device, Operation::Dispatch { x, routes, out })
-                    },
-                )
-            }
-            MoeOp::Combine => {
-                let (x, mut out) = (self.input(routed, hidden)?, self.output(t, hidden)?);
-                let Self { mut device, .. } = self;
-                Case::new("combine", activations('N', hidden), copied, 1, move |call, _| {
-                    let (x, routes, out) = (&x, &routes, &mut out);
-                    call.operation(&mut device, Operation::Combine { x, routes, out })
-                })
-            }
-            MoeOp::ExpertMatmul(weight_type) | MoeOp::SkewedExpertMatmul(weight_type) => {
-                let one = D::weight_bytes(weight_type, n, hidden);
-                let layers = self.layers(experts * one);
-                let mut all = Vec::new();
-                for _ in 0..layers {
-                    let weights = self.matrices(experts, weight_type, n, hidden)?;
-                    let values = numbers(n + experts);
-                    let bias = |expert| self.device.vector(&values[expert..expert + n]);
-                    let biases = (0..experts).map(bias).collect::<Result<_, _>>()?;
-                    all.push(self.device.stack(weights, biases)?);
-                }
-                let used = used_experts(self.device.read(&mut logits)?, experts, top_k);
-                x = self.input(routed, hidden)?;
-                let mut out = self.output(routed, n)?;
-                let Self { mut device, .. } = self;
-                let pairs = t * top_k;
-                let work = [used * one + element * pairs * (n + hidden), 2 * pairs * n * hidden];
-                let shape = (format!("T{t}_C{top_k}_K{hidden}_N{n}"), weight_type.name());
-                let is_skewed = matches!(op, MoeOp::SkewedExpertMatmul(_));
-                let name = if is_skewed { "expert_matmul_skewed" } else { "expert_matmul" };
-                Case::new(name, shape, work, layers, move |call, layer| {
-                    let ((experts, biases), routes) = (&all[layer], &routes);
-                    let (x, out) = (&x, &mut out);
-                    let operation = Operation::ExpertMatmul { x, experts, biases, routes, out };
-                    call.operation(&mut device, operation)
-                })
-            }
-        })
-    }
-}
-
-/// Returns the number of different experts that at least one row of the router's `logits` has among
-/// its top k.
-fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
-    let mut used = vec![false; experts];
-    for row in logits.chunks_exact(experts) {
-        let mut order: Vec<usize> = (0..experts).collect();
-        order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
-        order[..top_k].iter().for_each(|expert| used[*expert] = true);
-    }
-    used.into_iter().filter(|used| *used).count()
 }
 
 /// Creates the case of sampling the next token on the host from `vocab` logits with the parameters
@@ -570,11 +327,6 @@ pub fn sample(name: &str, params: Sampling, vocab: usize) -> Case {
     })
 }
 
-/// Returns scales of keys and values, `[2, KV]`, that differ from one another.
-fn kv_scales(kv_heads: usize) -> Vec<f32> {
-    (0..2 * kv_heads).map(|i| 0.5 + i as f32 / 16.0).collect()
-}
-
 fn unrotated() -> Rotation {
     Rotation { inverse_frequencies: Vec::new(), factor: 1.0 }
 }
@@ -583,7 +335,9 @@ fn unrotated() -> Rotation {
 mod tests {
     use engine_cpu::{Cpu, Isa};
 
+    use super::experts::used_experts;
     use super::*;
+    use crate::bench::cases::{MoeOp, MoeShape};
 
     fn setup() -> Setup<Cpu> {
         Setup { device: Cpu::new(Isa::best(), 1), memory: 0 }
