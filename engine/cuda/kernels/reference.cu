@@ -3,7 +3,7 @@
 //!
 //! reference_random: out [words] u32 = random weights or scales. Kind 0: e4m3 [N, K] without NaN, of
 //! magnitudes below 2 except in every eighth row; 1: any bits, as for MXFP4; 2: MXFP4 scales from
-//! 2^-7 to 2^8; 3: f32 from 0.5 to 2.
+//! 2^-7 to 2^8; 3: f32 from 0.5 to 2; 4: bf16 of magnitudes from 0.5 to 1.
 //! reference_fill: out [words] u32 = value.
 //! reference_compare: counts [4] u32 = number of elements that differ between `first` and `second`
 //! and index of the first, then number of elements of `second` whose bits are all set and index of
@@ -49,6 +49,8 @@ reference_random(u32* out, u64 words, u32 seed, u32 kind, u32 k) {
             }
         } else if (kind == 2) {
             bits = (bits & 0x0f0f0f0fu) + 0x78787878u;
+        } else if (kind == 4) {
+            bits = (bits & 0x807f807fu) | 0x3f003f00u;
         } else if (kind == 3) {
             bits = __float_as_uint(0.5f + 1.5f * static_cast<float>(bits >> 8) / 16777216.0f);
         }

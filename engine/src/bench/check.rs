@@ -11,9 +11,10 @@ use serde::Serialize;
 pub(super) struct CaseCheck {
     /// True if all results are within tolerance, fully written, and the same in two runs.
     pub is_within: bool,
-    /// Largest difference from the reference; null if an element is NaN.
+    /// Difference from the reference, of the element whose difference is the largest share of its
+    /// tolerance; null if it is NaN.
     largest_error: f32,
-    /// Tolerance of the element that comes closest to it, or exceeds it the most.
+    /// Tolerance of that element.
     tolerance: f32,
     #[serde(skip_serializing_if = "Option::is_none")]
     first_wrong: Option<FirstWrong>,
@@ -34,11 +35,7 @@ struct FirstWrong {
 impl CaseCheck {
     /// Summarizes the results of one operation; `None` where nothing was checked.
     pub(super) fn of(results: Vec<Check>) -> Option<Self> {
-        let share = |check: &Check| match check.largest_error {
-            0.0 => 0.0,
-            error => error / check.tolerance,
-        };
-        let worst = results.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        let worst = results.iter().max_by(|a, b| a.share().total_cmp(&b.share()))?;
         let (largest_error, tolerance) = (worst.largest_error, worst.tolerance);
         let first_wrong = results.iter().find_map(|check| {
             let Wrong { index, got, wanted } = check.first_wrong?;
@@ -102,7 +99,7 @@ mod tests {
     use crate::emulated::{Emulated, Fault, FaultKind, Script};
 
     use engine_core::clock::Clock;
-    use engine_core::{AttentionShape, KvType, WeightType};
+    use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};
     use engine_cuda::Cuda;
     use engine_cuda::driver::{Cubins, Driver};
 
@@ -151,11 +148,36 @@ mod tests {
             let matmul = Matmul { t, k, n, weight_type };
             list::add(&mut list, move |setup| setup.matmul(op, matmul, false));
         }
+        let net = |key_dim, value_dim| DeltaNetShape {
+            key_heads: 1,
+            value_heads: 2,
+            key_dim,
+            value_dim,
+            taps: 4,
+        };
+        for (net, sequences, rows) in
+            [(net(64, 64), 2, 70), (net(128, 128), 1, 40), (net(128, 128), 3, 1)]
+        {
+            list::add(&mut list, move |setup| setup.delta_net(net, sequences, rows));
+        }
         list::add(&mut list, |setup| setup.embed(5, 100, 64, WeightType::Bf16));
         for is_greedy in [true, false] {
             list::add(&mut list, move |setup| setup.sample(5, 1000, is_greedy));
         }
         list
+    }
+
+    #[test]
+    fn a_filter_selects_cases_by_their_printed_line() {
+        let Some(driver) = Emulated::new(1 << 30) else { return };
+        let bench = Bench { driver, cubins: &Cubins::default(), clock: Clock::start() };
+        let cases: Vec<Make<Cuda>> = small().into_iter().map(|(make, _)| make).collect();
+        let flags = flags(&["--kernels", "--filter", "matmul T3_K128"]);
+        let report = bench.report(None, &flags, LIMITS, &cases).unwrap();
+        let json = json(&report);
+        assert_eq!(json["kernels"].as_array().unwrap().len(), 1, "{json}");
+        assert_eq!(json["kernels"][0]["dtype"], "f8_e4m3");
+        assert!(json["kernels"][0].get("check").is_none());
     }
 
     #[test]
@@ -170,6 +192,7 @@ mod tests {
                 let mut case = make(bench.setup(0)).unwrap();
                 let name = format!("{case:?}");
                 let check = CaseCheck::of((case.check)().unwrap()).unwrap();
+                eprintln!("{name} {check}");
                 assert!(check.is_within, "{name} {check}");
                 drop(case);
                 assert_eq!(bench.driver.memory().unwrap().free, free, "{name}");

@@ -2,6 +2,7 @@
 //! hardware limits measured in the same process.
 
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -11,11 +12,12 @@ use serde_json::json;
 use super::cases::Case;
 use super::check::CaseCheck;
 use super::list;
-use super::setup::{Make, Setup};
+use super::setup::{LEFT_OUT, Make, Names, Setup};
 use super::steps::{Speeds, Timed};
 use super::{BenchFlags, Report};
 use crate::load::{LoadError, LoadOptions, load_on};
 use crate::log;
+use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cuda::Cuda;
 use engine_cuda::driver::gpu::Gpu;
@@ -126,23 +128,20 @@ impl Bench<'_> {
     ) -> Result<(Vec<Kernel>, usize)> {
         let (mut kernels, mut failed) = (Vec::new(), 0);
         for (index, make) in cases.iter().enumerate() {
-            let case = make(self.setup(LAYERS_BYTES));
-            let name = match &case {
-                Ok(case) => format!("{} {} {}", case.op, case.shape, case.dtype),
-                Err(_) => format!("case {index}, which could not be created"),
-            };
-            if flags.filter.as_ref().is_some_and(|text| !name.contains(text)) && case.is_ok() {
-                continue;
-            }
-            match case.map_err(Into::into).and_then(|case| self.kernel(limits, case, flags.check)) {
+            let (filter, is_printed) = (flags.filter.clone(), flags.check);
+            let names = Rc::new(Names { filter, is_printed, ..Names::default() });
+            let setup = Setup { names: Some(Rc::clone(&names)), ..self.setup(LAYERS_BYTES) };
+            let kernel = make(setup).and_then(|case| self.kernel(limits, case, flags.check));
+            match kernel {
                 Ok(kernel) => {
                     log(format_args!("{kernel}"));
                     failed += usize::from(kernel.check.as_ref().is_some_and(|one| !one.is_within));
                     kernels.push(kernel);
                 }
+                Err(error) if error.operation == LEFT_OUT => {}
                 Err(error) if flags.check => {
                     failed += 1;
-                    log(format_args!("{name}: FAILED: {error:#}"));
+                    log(format_args!("{}: FAILED: {error}", names.current.borrow()));
                     // An access to memory that is not allocated ends all work of the process.
                     if let Err(error) = self.driver.wait_all() {
                         let left = cases.len() - index - 1;
@@ -153,7 +152,7 @@ impl Bench<'_> {
                         break;
                     }
                 }
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok((kernels, failed))
@@ -164,11 +163,16 @@ impl Bench<'_> {
     /// takes more.
     pub(super) fn setup(&self, memory: usize) -> Setup<Cuda> {
         let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
-        Setup { device, memory }
+        Setup::new(device, memory)
     }
 
     /// Measures a kernel case, after comparing its results with the reference if `is_checked`.
-    fn kernel(&self, limits: Limits, mut case: Case, is_checked: bool) -> Result<Kernel> {
+    fn kernel(
+        &self,
+        limits: Limits,
+        mut case: Case,
+        is_checked: bool,
+    ) -> Result<Kernel, DeviceError> {
         let check = if is_checked { CaseCheck::of((case.check)()?) } else { None };
         let calls = case.layers.max(CALLS_MIN);
         let timing = Stopwatch::new(&self.driver)?

@@ -5,12 +5,17 @@
 mod attention;
 mod experts;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use engine_core::sample::{Row, SampleParams, Sampler, Sampling};
 use engine_core::{
     DeltaNetLayer, DeltaNetShape, DeviceError, KvType, LogitRows, Rotation, StateShape, StepBatch,
     WeightType,
 };
 use engine_cuda::check::Operation;
+
+use crate::log;
 
 use super::cases::{BenchDevice, Case, Matmul, RowOp, Step, attention_shape, numbers};
 
@@ -33,13 +38,51 @@ pub struct Setup<D> {
     /// case's layers: far larger than any cache, so that they come from memory as in a step. A case
     /// has one to 64 layers whatever the size; 0 means one.
     pub memory: usize,
+    /// Name of the case, set before anything runs on the device; `None` where nobody reads it.
+    pub names: Option<Rc<Names>>,
 }
+
+/// Name of the case that is being created, by which a failure is reported, and selection of cases.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Text that the names of created cases have; `None` selects all.
+    pub filter: Option<String>,
+    /// True if the name is printed before anything runs, because the GPU may hang.
+    pub is_printed: bool,
+    /// Operation, shape and data type of the case; empty before it has begun.
+    pub current: RefCell<String>,
+}
+
+/// Operation in the error of a case that the filter leaves out.
+pub const LEFT_OUT: &str = "filter";
 
 /// Function that creates a benchmark case when it is about to be measured, so that only one case
 /// holds memory at a time.
 pub type Make<D> = Box<dyn Fn(Setup<D>) -> Result<Case, DeviceError>>;
 
 impl<D: BenchDevice> Setup<D> {
+    /// Creates the setup of one case whose name nobody reads.
+    pub fn new(device: D, memory: usize) -> Self {
+        Self { device, memory, names: None }
+    }
+
+    /// Begins the creation of the case that is called `op`, with its shape and data type.
+    ///
+    /// # Errors
+    /// The case is left out, with the operation [`LEFT_OUT`].
+    fn begin(&self, op: &str, (shape, dtype): (&str, &str)) -> Result<(), DeviceError> {
+        let Some(names) = &self.names else { return Ok(()) };
+        let name = format!("{op} {shape} {dtype}");
+        if names.filter.as_ref().is_some_and(|text| !name.contains(text)) {
+            return Err(DeviceError { operation: LEFT_OUT, message: name });
+        }
+        if names.is_printed {
+            log(format_args!("checking {name}"));
+        }
+        *names.current.borrow_mut() = name;
+        Ok(())
+    }
+
     fn layers(&self, layer_bytes: usize) -> usize {
         (self.memory / layer_bytes.max(1)).clamp(1, LAYERS_MAX)
     }
@@ -90,6 +133,8 @@ impl<D: BenchDevice> Setup<D> {
             RowOp::SigmoidMul => ("sigmoid_mul", 3, 20),
             RowOp::SiluMul => ("silu_mul", 3, 20),
         };
+        let shape = (format!("T{t}_N{n}"), D::DTYPE);
+        self.begin(name, (&shape.0, shape.1))?;
         let bytes = elements * D::ELEMENT_BYTES * t * n;
         let layers = self.layers(bytes);
         let wide = if matches!(op, RowOp::SiluMul | RowOp::ClampedSwiglu) { 2 * n } else { n };
@@ -112,7 +157,6 @@ impl<D: BenchDevice> Setup<D> {
             all.push((x, y, self.output(t, n)?));
         }
         let Self { mut device, .. } = self;
-        let shape = (format!("T{t}_N{n}"), D::DTYPE);
         Ok(Case::new(name, shape, [bytes, flops * t * n], layers, move |call, layer| {
             let (x, y, out) = &mut all[layer];
             let (weight, epsilon) = (&weight, 1e-5);
@@ -145,6 +189,8 @@ impl<D: BenchDevice> Setup<D> {
         normed: bool,
     ) -> Result<Case, DeviceError> {
         let Matmul { t, k, n, weight_type } = matmul;
+        let shape = (format!("T{t}_K{k}_N{n}"), weight_type.name());
+        self.begin(op, (&shape.0, shape.1))?;
         let weight_bytes = D::weight_bytes(weight_type, n, k);
         let layers = self.layers(weight_bytes);
         let weights = self.matrices(layers, weight_type, n, k)?;
@@ -165,7 +211,6 @@ impl<D: BenchDevice> Setup<D> {
             device.tune()?;
         }
         let work = [weight_bytes + D::ELEMENT_BYTES * t * (n + k), 2 * t * n * k];
-        let shape = (format!("T{t}_K{k}_N{n}"), weight_type.name());
         let compute_dtype = device.compute_dtype();
         let case = Case::new(op, shape, work, layers, move |call, layer| {
             let (x, w, out) = (&x, &weights[layer], &mut out);
@@ -192,6 +237,8 @@ impl<D: BenchDevice> Setup<D> {
         /// Distance between the token ids of successive rows, modulo the size of the vocabulary: a
         /// prime, so that the ids differ and lie far from one another in the table.
         const STRIDE: usize = 7_919;
+        let shape = (format!("T{t}_V{vocab}_N{n}"), weight_type.name());
+        self.begin("embed", (&shape.0, shape.1))?;
         let table = self.matrices(1, weight_type, vocab, n)?.remove(0);
         let step = Step { sequences: 1, rows: t, context: 0 };
         let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), KvType::F16))?;
@@ -203,7 +250,6 @@ impl<D: BenchDevice> Setup<D> {
         let Self { mut device, .. } = self;
         // One multiplication per element, of a quantized value with its scale.
         let work = [t * (weight_type.row_bytes(n) + D::ELEMENT_BYTES * n), t * n];
-        let shape = (format!("T{t}_V{vocab}_N{n}"), weight_type.name());
         Ok(Case::new("embed", shape, work, 1, move |call, _| {
             let (table, ids, step) = (&table, &ids[..], &plan);
             call.operation(&mut device, Operation::Embed { table, ids, step, out: &mut out })
@@ -220,17 +266,21 @@ impl<D: BenchDevice> Setup<D> {
         sequences: usize,
         rows: usize,
     ) -> Result<Case, DeviceError> {
+        let (heads, dim) = (net.value_heads, net.value_dim);
+        let shape = (format!("B{sequences}_T{}_H{heads}_D{dim}", sequences * rows), D::DTYPE);
+        self.begin("delta_net", (&shape.0, shape.1))?;
         let one = StateShape { layers: 1, slots: sequences, net };
         let layers = self.layers(sequences * one.slot_bytes());
         let mut state = self.device.state(StateShape { layers, ..one })?;
         let mut all = Vec::new();
+        let rates: Vec<f32> = numbers(net.value_heads).iter().map(|x| -0.2 - 0.1 * x).collect();
         for index in 0..layers {
             all.push(DeltaNetLayer {
                 shape: net,
                 index,
                 conv: self.device.vector(&numbers(net.taps * net.conv_cols()))?,
-                rate: self.device.vector(&vec![-1.0; net.value_heads])?,
-                bias: self.device.vector(&vec![0.5; net.value_heads])?,
+                rate: self.device.vector(&rates)?,
+                bias: self.device.vector(&numbers(net.value_heads))?,
                 norm: self.device.vector(&vec![1.0; net.value_dim])?,
                 epsilon: 1e-6,
             });
@@ -248,14 +298,13 @@ impl<D: BenchDevice> Setup<D> {
         let plan = self.plan(step, rows)?;
         let batch = step.batch(D::PAGE_STRIDE, 0..sequences, rows, rows);
         let Self { mut device, .. } = self;
-        let (t, heads, dim) = (sequences * rows, net.value_heads, net.value_dim);
+        let t = sequences * rows;
         // Per element of the state: decay, product with the key, update, product with the query.
         let work = [
             D::ELEMENT_BYTES * t * (net.cols() + heads * dim)
                 + 8 * sequences * net.state_elements(),
             t * (7 * heads * net.key_dim * dim + 2 * net.taps * net.conv_cols()),
         ];
-        let shape = (format!("B{sequences}_T{t}_H{heads}_D{dim}"), D::DTYPE);
         Ok(Case::new("delta_net", shape, work, layers, move |call, layer| {
             let (layer, sequences) = (&all[layer], &batch.sequences[..]);
             let (projected, step, state, out) = (&projected, &plan, &mut state, &mut out);
@@ -278,6 +327,9 @@ impl<D: BenchDevice> Setup<D> {
     ) -> Result<Case, DeviceError> {
         /// Columns of the activations from which logits are computed.
         const HIDDEN: usize = 256;
+        let dtype = if is_greedy { "greedy" } else { "mixed" };
+        let shape = (format!("T{sequences}_V{vocab}"), dtype);
+        self.begin("sample", (&shape.0, shape.1))?;
         let greedy =
             SampleParams { temperature: 0.0, top_p: 1.0, min_p: 0.0, top_k: 0, seed: 0, index: 0 };
         let params: Vec<SampleParams> = (0..sequences)
@@ -305,8 +357,6 @@ impl<D: BenchDevice> Setup<D> {
         self.device.scores(&x, &head, &mut logits)?;
         let Self { mut device, .. } = self;
         let work = [4 * sequences * vocab, sequences * vocab];
-        let dtype = if is_greedy { "greedy" } else { "mixed" };
-        let shape = (format!("T{sequences}_V{vocab}"), dtype);
         Ok(Case::new("sample", shape, work, 1, move |call, _| {
             let (logits, step, params) = (&mut logits, &plan, &params[..]);
             call.operation(&mut device, Operation::Sample { logits, step, params })
@@ -340,7 +390,7 @@ mod tests {
     use crate::bench::cases::{MoeOp, MoeShape};
 
     fn setup() -> Setup<Cpu> {
-        Setup { device: Cpu::new(Isa::best(), 1), memory: 0 }
+        Setup::new(Cpu::new(Isa::best(), 1), 0)
     }
 
     #[test]
@@ -370,7 +420,7 @@ mod tests {
         let device = Cpu::new(Isa::best(), 1);
         let matmul = Matmul { t: 1, k: 32, n: 32, weight_type: WeightType::F32 };
         let memory = 3 * Cpu::weight_bytes(WeightType::F32, 32, 32);
-        let mut case = Setup { device, memory }.matmul("matmul", matmul, true).unwrap();
+        let mut case = Setup::new(device, memory).matmul("matmul", matmul, true).unwrap();
         assert_eq!(case.layers, 3);
         (0..4).try_for_each(|_| (case.run)()).unwrap();
     }

@@ -46,9 +46,10 @@ pub struct Check {
     pub wrong: usize,
     /// Wrong element with the lowest index.
     pub first_wrong: Option<Wrong>,
-    /// Largest difference from the reference; infinite for an element that is NaN.
+    /// Difference from the reference, of the element whose difference is the largest share of its
+    /// tolerance; infinite for an element that is NaN.
     pub largest_error: f32,
-    /// Tolerance of the element that comes closest to its tolerance, or exceeds it the most.
+    /// Tolerance of that element.
     pub tolerance: f32,
     /// Number of elements of the whole result whose bits differ between two runs, and index of the
     /// first.
@@ -63,6 +64,19 @@ impl Check {
     /// written with the same bits in both runs.
     pub fn is_within(&self) -> bool {
         self.wrong == 0 && self.unstable.0 == 0 && self.unwritten.0 == 0
+    }
+
+    /// Returns the largest share of its tolerance by which an element differs from the reference.
+    pub fn share(&self) -> f32 {
+        share(self.largest_error, self.tolerance)
+    }
+}
+
+fn share(error: f32, tolerance: f32) -> f32 {
+    match error / tolerance {
+        _ if error == 0.0 => 0.0,
+        share if share.is_nan() => f32::INFINITY,
+        share => share,
     }
 }
 
@@ -221,21 +235,19 @@ fn compare(
         wrong: 0,
         first_wrong: None,
         largest_error: 0.0,
-        tolerance: wanted.tolerance.first().copied().unwrap_or(0.0),
+        tolerance: 0.0,
         unstable: (counts[0] as usize, counts[1] as usize),
         unwritten: (unwritten, counts[3] as usize),
     };
-    let mut closest = 0.0;
     let elements = wanted.at.iter().zip(&wanted.want).zip(&wanted.tolerance).zip(&got);
     for (((index, wanted), tolerance), got) in elements {
         let error = (got - wanted).abs();
         let error = if error.is_nan() { f32::INFINITY } else { error };
-        check.largest_error = check.largest_error.max(error);
-        let share = if error == 0.0 { 0.0 } else { error / tolerance };
-        if share > closest {
-            (closest, check.tolerance) = (share, *tolerance);
+        if share(error, *tolerance) > check.share() {
+            (check.largest_error, check.tolerance) = (error, *tolerance);
         }
-        if error > *tolerance {
+        // Also true for a tolerance of NaN, where the reference itself could not be computed.
+        if !(error <= *tolerance) {
             check.wrong += 1;
             let index = *index as usize;
             if check.first_wrong.is_none_or(|wrong| index < wrong.index) {

@@ -16,6 +16,7 @@ enum Kind {
     Mxfp4 = 1,
     Mxfp4Scales = 2,
     E4m3Scales = 3,
+    Bf16 = 4,
 }
 
 impl Cuda {
@@ -70,17 +71,24 @@ impl Cuda {
         self.random_seed
     }
 
-    /// Writes `bytes` bytes, a multiple of 16, of random bf16 numbers.
+    /// Writes `bytes` bytes, a multiple of 4, of random bf16 numbers.
     fn random_bf16(&mut self, to: Address, bytes: usize) -> Result<()> {
         const COLS: usize = 8;
         let (seed, rows) = (u64::from(self.next_seed()), bytes / (COLS * DType::Bf16.bytes()));
         let arguments = Arguments::of([to]).value(seed).value(0u64).value(COLS as u64);
         let arguments = arguments.value(rows as u64).value(COLS as u32).value(1.0f32);
-        self.stream.launch("random_bf16", Launch::elements(rows, COLS), &arguments)
+        if rows > 0 {
+            self.stream.launch("random_bf16", Launch::elements(rows, COLS), &arguments)?;
+        }
+        let rest = bytes % (COLS * DType::Bf16.bytes());
+        self.random_words(to.plus(bytes - rest), rest, Kind::Bf16, COLS)
     }
 
     fn random_words(&mut self, to: Address, bytes: usize, kind: Kind, k: usize) -> Result<()> {
         let (seed, words) = (self.next_seed(), bytes / 4);
+        if words == 0 {
+            return Ok(());
+        }
         let arguments = Arguments::of([to]).value(words as u64).value(seed).value(kind as u32);
         let arguments = arguments.value(k as u32);
         self.stream.launch("reference_random", Launch::reference_loop(words), &arguments)

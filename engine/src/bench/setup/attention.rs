@@ -12,8 +12,11 @@ use crate::config::PAGE_TOKENS;
 /// Limit on the number of positions of a sequence that one step writes to the KV cache while a
 /// benchmark case is created.
 const FILL_ROWS: usize = 512;
+/// The same limit on a device that makes the numbers itself, for all sequences of one step.
+const FILL_ROWS_OF_DEVICE: usize = 4096;
 /// Beginning of the names of models whose attention has sinks.
 const WITH_SINKS: &str = "gpt-oss";
+
 impl<D: BenchDevice> Setup<D> {
     /// Creates the case of rotating queries and keys of `t` rows of one sequence, and of writing
     /// keys and values to the KV cache.
@@ -38,6 +41,9 @@ impl<D: BenchDevice> Setup<D> {
         step: Step,
     ) -> Result<Case, DeviceError> {
         let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
+        let t = step.sequences * step.rows;
+        let names = (format!("T{t}"), format!("{label}_{}", kv_type.name()));
+        self.begin("rope", (&names.0, &names.1))?;
         let mut layer = AttentionLayer::new(shape, 0);
         if is_normed {
             let [query, key] =
@@ -57,11 +63,9 @@ impl<D: BenchDevice> Setup<D> {
         let plan = self.device.prepare_step(&batch, &kv, std::slice::from_ref(&rotation))?;
         let mut qkv = self.input(self.device.rows(&plan).all, shape.qkv_cols())?;
         let Self { mut device, .. } = self;
-        let t = step.sequences * step.rows;
         let (rotated, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
         let work = [2 * D::ELEMENT_BYTES * rotated + cached * kv_type.bytes(), 3 * rotated];
-        let shape = (format!("T{t}"), format!("{label}_{}", kv_type.name()));
-        Ok(Case::new("rope", shape, work, 1, move |call, _| {
+        Ok(Case::new("rope", names, work, 1, move |call, _| {
             let (layer, rotation, sequences) = (&layer, &rotation, &batch.sequences[..]);
             let (qkv, step, kv) = (&mut qkv, &plan, &mut kv);
             let operation = Operation::RopeAndCache { qkv, layer, rotation, step, sequences, kv };
@@ -81,6 +85,11 @@ impl<D: BenchDevice> Setup<D> {
         step: Step,
     ) -> Result<Case, DeviceError> {
         let Step { sequences, rows, context } = step;
+        let names = (
+            format!("B{sequences}_T{}_C{context}", sequences * rows),
+            format!("{label}_{}", kv_type.name()),
+        );
+        self.begin("attention", (&names.0, &names.1))?;
         let one = step.kv_shape(shape, kv_type);
         let layers = self.layers(one.pages * PAGE_TOKENS * one.token_bytes());
         let mut all: Vec<AttentionLayer<D::Vector>> = (0..layers)
@@ -112,10 +121,6 @@ impl<D: BenchDevice> Setup<D> {
             sequences * (read * one.token_bytes() + 2 * D::ELEMENT_BYTES * lines),
             4 * sequences * seen * shape.heads * shape.head_dim,
         ];
-        let names = (
-            format!("B{sequences}_T{}_C{context}", sequences * rows),
-            format!("{label}_{}", kv_type.name()),
-        );
         Ok(Case::new("attention", names, work, layers, move |call, layer| {
             let (layer, sequences) = (&all[layer], &batch.sequences[..]);
             let (qkv, step, kv, out) = (&qkv, &plan, &kv, &mut out);
@@ -134,10 +139,13 @@ impl<D: BenchDevice> Setup<D> {
     ) -> Result<(), DeviceError> {
         let end = step.context + step.rows;
         let mut done = self.output(1, 8)?;
-        for sequence in 0..step.sequences {
-            for position in (0..end).step_by(FILL_ROWS) {
-                let rows = FILL_ROWS.min(end - position);
-                let batch = step.batch(D::PAGE_STRIDE, sequence..sequence + 1, position, rows);
+        let rows_max = if D::IS_CHECKED { FILL_ROWS_OF_DEVICE } else { FILL_ROWS };
+        let together = if D::IS_CHECKED { (rows_max / end).max(1) } else { 1 };
+        for sequence in (0..step.sequences).step_by(together) {
+            let sequences = sequence..step.sequences.min(sequence + together);
+            for position in (0..end).step_by(rows_max) {
+                let rows = rows_max.min(end - position);
+                let batch = step.batch(D::PAGE_STRIDE, sequences.clone(), position, rows);
                 let plan = self.device.prepare_step(&batch, kv, &[unrotated()])?;
                 let mut qkv =
                     self.input(self.device.rows(&plan).all, layers[0].shape.qkv_cols())?;

@@ -14,6 +14,18 @@ impl<D: BenchDevice> Setup<D> {
     pub fn moe(mut self, op: MoeOp, moe: MoeShape, t: usize) -> Result<Case, DeviceError> {
         const GATE: Gate = Gate::SoftmaxTop { normalized: true };
         let MoeShape { experts, top_k, hidden, intermediate } = moe;
+        let n = 2 * intermediate;
+        let activations = |letter, size| (format!("T{t}_{letter}{size}_C{top_k}"), D::DTYPE);
+        let weights =
+            |weight_type: WeightType| (format!("T{t}_C{top_k}_K{hidden}_N{n}"), weight_type.name());
+        let (name, shape) = match op {
+            MoeOp::Route => ("route", activations('E', experts)),
+            MoeOp::Dispatch => ("dispatch", activations('N', hidden)),
+            MoeOp::Combine => ("combine", activations('N', hidden)),
+            MoeOp::ExpertMatmul(of) => ("expert_matmul", weights(of)),
+            MoeOp::SkewedExpertMatmul(of) => ("expert_matmul_skewed", weights(of)),
+        };
+        self.begin(name, (&shape.0, shape.1))?;
         // Scores of random rows spread the rows about evenly over the experts.
         let router = self.matrices(1, WeightType::Bf16, experts, hidden)?.remove(0);
         let (mut x, mut logits) = (self.input(t, hidden)?, self.output(t, experts)?);
@@ -30,16 +42,15 @@ impl<D: BenchDevice> Setup<D> {
             self.device.add_bias(&mut logits, &bias)?;
         }
         let routes = self.device.route(&logits, top_k, GATE, 0..experts)?;
-        let (routed, n) = (self.device.routed_rows(&routes), 2 * intermediate);
+        let routed = self.device.routed_rows(&routes);
         let element = D::ELEMENT_BYTES;
         let copied = [element * t * (1 + top_k) * hidden, 2 * t * top_k * hidden];
-        let activations = |letter, size| (format!("T{t}_{letter}{size}_C{top_k}"), D::DTYPE);
         Ok(match op {
             MoeOp::Route => {
                 let Self { mut device, .. } = self;
                 // Sorting only compares; each top-k expert has an exponential and a division.
                 let work = [4 * t * (experts + 2 * top_k), 2 * t * top_k];
-                Case::new("route", activations('E', experts), work, 1, move |call, _| {
+                Case::new(name, shape, work, 1, move |call, _| {
                     let logits = &logits;
                     let operation = Operation::Route { logits, top_k, gate: GATE, experts };
                     call.operation(&mut device, operation)
@@ -48,21 +59,15 @@ impl<D: BenchDevice> Setup<D> {
             MoeOp::Dispatch => {
                 let mut out = self.output(routed, hidden)?;
                 let Self { mut device, .. } = self;
-                Case::new(
-                    "dispatch",
-                    activations('N', hidden),
-                    [copied[0], 0],
-                    1,
-                    move |call, _| {
-                        let (x, routes, out) = (&x, &routes, &mut out);
-                        call.operation(&mut device, Operation::Dispatch { x, routes, out })
-                    },
-                )
+                Case::new(name, shape, [copied[0], 0], 1, move |call, _| {
+                    let (x, routes, out) = (&x, &routes, &mut out);
+                    call.operation(&mut device, Operation::Dispatch { x, routes, out })
+                })
             }
             MoeOp::Combine => {
                 let (x, mut out) = (self.input(routed, hidden)?, self.output(t, hidden)?);
                 let Self { mut device, .. } = self;
-                Case::new("combine", activations('N', hidden), copied, 1, move |call, _| {
+                Case::new(name, shape, copied, 1, move |call, _| {
                     let (x, routes, out) = (&x, &routes, &mut out);
                     call.operation(&mut device, Operation::Combine { x, routes, out })
                 })
@@ -84,9 +89,6 @@ impl<D: BenchDevice> Setup<D> {
                 let Self { mut device, .. } = self;
                 let pairs = t * top_k;
                 let work = [used * one + element * pairs * (n + hidden), 2 * pairs * n * hidden];
-                let shape = (format!("T{t}_C{top_k}_K{hidden}_N{n}"), weight_type.name());
-                let is_skewed = matches!(op, MoeOp::SkewedExpertMatmul(_));
-                let name = if is_skewed { "expert_matmul_skewed" } else { "expert_matmul" };
                 Case::new(name, shape, work, layers, move |call, layer| {
                     let ((experts, biases), routes) = (&all[layer], &routes);
                     let (x, out) = (&x, &mut out);
