@@ -20,12 +20,12 @@
 //@ reference_fill: registers 24, shared 0, has STG.E
 //@ reference_compare: registers 48, shared 0, has LDG.E
 //@ reference_read: registers 40, shared 0, has LDG.E
-//@ reference_matmul_bf16: registers 80, shared 0, has LDG.E DFMA
-//@ reference_matmul_e4m3: registers 80, shared 0, has LDG.E DFMA
-//@ reference_matmul_mxfp4: registers 80, shared 0, has LDG.E DFMA
+//@ reference_matmul_bf16: registers 80, shared 0, has LDG.E DADD
+//@ reference_matmul_e4m3: registers 80, shared 0, has LDG.E DADD
+//@ reference_matmul_mxfp4: registers 80, shared 0, has LDG.E DADD
 //@ reference_rows: registers 80, shared 0, has LDG.E DFMA
 //@ reference_copy: registers 32, shared 0, has LDG.E
-//@ reference_combine: registers 48, shared 0, has LDG.E DFMA
+//@ reference_combine: registers 48, shared 0, has LDG.E DADD
 #include "reference.cuh"
 
 DEVICE u32 mixed(u32 seed, u64 index) {
