@@ -10,7 +10,7 @@ mod blas;
 pub mod compiler;
 mod group;
 mod library;
-mod script;
+pub mod script;
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use engine_cuda::launch::{Launch, Processors};
 use engine_cuda::{Result, generation};
 use group::Meeting;
 use library::Libraries;
-pub use script::{Fault, FaultKind, Script};
+pub use script::Script;
 
 /// Alignment of allocations in bytes, as CUDA guarantees it.
 const ALIGNMENT: usize = 256;

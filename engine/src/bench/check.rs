@@ -96,7 +96,8 @@ mod tests {
     use super::super::list;
     use super::super::setup::{Make, OWN_MATMUL, SCORES};
     use super::*;
-    use crate::emulated::{Emulated, Fault, FaultKind, Script};
+    use crate::emulated::script::{Fault, FaultKind};
+    use crate::emulated::{Emulated, Script};
 
     use engine_core::clock::Clock;
     use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};

@@ -5,6 +5,7 @@
 mod operation;
 mod random;
 mod reference;
+mod sequences;
 
 pub use operation::Operation;
 
@@ -246,8 +247,8 @@ fn compare(
         if share(error, *tolerance) > check.share() {
             (check.largest_error, check.tolerance) = (error, *tolerance);
         }
-        // Also true for a tolerance of NaN, where the reference itself could not be computed.
-        if !(error <= *tolerance) {
+        // A tolerance of NaN is that of a reference that is NaN, which is wrong too.
+        if error > *tolerance || tolerance.is_nan() {
             check.wrong += 1;
             let index = *index as usize;
             if check.first_wrong.is_none_or(|wrong| index < wrong.index) {

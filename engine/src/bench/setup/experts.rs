@@ -28,7 +28,7 @@ impl<D: BenchDevice> Setup<D> {
         self.begin(name, (&shape.0, shape.1))?;
         // Scores of random rows spread the rows about evenly over the experts.
         let router = self.matrices(1, WeightType::Bf16, experts, hidden)?.remove(0);
-        let (mut x, mut logits) = (self.input(t, hidden)?, self.output(t, experts)?);
+        let (x, mut logits) = (self.input(t, hidden)?, self.output(t, experts)?);
         self.device.scores(&x, &router, &mut logits)?;
         if let MoeOp::SkewedExpertMatmul(_) = op {
             let bias: Vec<f32> = (0..experts)
@@ -73,30 +73,44 @@ impl<D: BenchDevice> Setup<D> {
                 })
             }
             MoeOp::ExpertMatmul(weight_type) | MoeOp::SkewedExpertMatmul(weight_type) => {
-                let one = D::weight_bytes(weight_type, n, hidden);
-                let layers = self.layers(experts * one);
-                let mut all = Vec::new();
-                for _ in 0..layers {
-                    let weights = self.matrices(experts, weight_type, n, hidden)?;
-                    let values = numbers(n + experts);
-                    let bias = |expert| self.device.vector(&values[expert..expert + n]);
-                    let biases = (0..experts).map(bias).collect::<Result<_, _>>()?;
-                    all.push(self.device.stack(weights, biases)?);
-                }
                 let used = used_experts(self.device.read(&mut logits)?, experts, top_k);
-                x = self.input(routed, hidden)?;
-                let mut out = self.output(routed, n)?;
-                let Self { mut device, .. } = self;
-                let pairs = t * top_k;
-                let work = [used * one + element * pairs * (n + hidden), 2 * pairs * n * hidden];
-                Case::new(name, shape, work, layers, move |call, layer| {
-                    let ((experts, biases), routes) = (&all[layer], &routes);
-                    let (x, out) = (&x, &mut out);
-                    let operation = Operation::ExpertMatmul { x, experts, biases, routes, out };
-                    call.operation(&mut device, operation)
-                })
+                return self.expert_matmul((name, shape), (moe, weight_type), t, routes, used);
             }
         })
+    }
+
+    /// Creates the case of the grouped GEMM of `t` rows, of whose experts `used` have a row.
+    fn expert_matmul(
+        mut self,
+        (name, shape): (&'static str, (String, &'static str)),
+        (moe, weight_type): (MoeShape, WeightType),
+        t: usize,
+        routes: D::Routes,
+        used: usize,
+    ) -> Result<Case, DeviceError> {
+        let MoeShape { experts, top_k, hidden, intermediate } = moe;
+        let (routed, n) = (self.device.routed_rows(&routes), 2 * intermediate);
+        let one = D::weight_bytes(weight_type, n, hidden);
+        let layers = self.layers(experts * one);
+        let mut all = Vec::new();
+        for _ in 0..layers {
+            let weights = self.matrices(experts, weight_type, n, hidden)?;
+            let values = numbers(n + experts);
+            let bias = |expert| self.device.vector(&values[expert..expert + n]);
+            let biases = (0..experts).map(bias).collect::<Result<_, _>>()?;
+            all.push(self.device.stack(weights, biases)?);
+        }
+        let (x, mut out) = (self.input(routed, hidden)?, self.output(routed, n)?);
+        let Self { mut device, .. } = self;
+        let pairs = t * top_k;
+        let bytes = used * one + D::ELEMENT_BYTES * pairs * (n + hidden);
+        let work = [bytes, 2 * pairs * n * hidden];
+        Ok(Case::new(name, shape, work, layers, move |call, layer| {
+            let ((experts, biases), routes) = (&all[layer], &routes);
+            let (x, out) = (&x, &mut out);
+            let operation = Operation::ExpertMatmul { x, experts, biases, routes, out };
+            call.operation(&mut device, operation)
+        }))
     }
 }
 
