@@ -90,8 +90,8 @@ fn add_matmuls(
             for (k, n) in [(hidden, intermediate), (intermediate, hidden)] {
                 // A row must consist of whole blocks of its format.
                 for t in tokens.iter().copied().filter(|_| k.is_multiple_of(weight_type.block())) {
-                    add(list, move |Setup { device, memory }| {
-                        let setup = Setup { device: device.with(arithmetic), memory };
+                    add(list, move |Setup { device, memory, .. }| {
+                        let setup = Setup::new(device.with(arithmetic), memory);
                         setup.matmul(op, Matmul { t, k, n, weight_type }, false)
                     });
                 }
@@ -146,7 +146,7 @@ fn all(criterion: &mut Criterion) {
     let mut each = |cases: Vec<Make<Cpu>>, isa: Isa, name| {
         for make in cases {
             let device = Cpu::new(isa, threads);
-            measure(criterion, make(Setup { device, memory: 0 }).expect("the case fits"), name);
+            measure(criterion, make(Setup::new(device, 0)).expect("the case fits"), name);
         }
     };
     for isa in Isa::detected() {

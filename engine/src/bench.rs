@@ -2,6 +2,7 @@
 //! without scheduler and HTTP server. It must not know what a step computes.
 
 pub mod cases;
+mod check;
 mod gpu;
 mod kernels;
 pub mod list;
@@ -56,6 +57,12 @@ pub struct BenchFlags {
     /// Measures single GPU kernels at the sizes of published models; needs no MODEL
     #[arg(long)]
     pub kernels: bool,
+    /// With `--kernels`: also compares their results with those of simple reference kernels
+    #[arg(long, requires = "kernels")]
+    pub check: bool,
+    /// With `--kernels`: only those whose printed line has this text, such as `attention B64`
+    #[arg(long, value_name = "TEXT", requires = "kernels")]
+    pub filter: Option<String>,
     /// Print one JSON document instead of a table
     #[arg(long)]
     pub json: bool,
@@ -89,6 +96,10 @@ struct Report {
     attention: Vec<AttentionFigures>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     kernels: Vec<Kernel>,
+    /// Number of kernel cases that failed, or whose results are wrong; not part of the JSON
+    /// document.
+    #[serde(skip)]
+    failed_cases: usize,
     limits: Value,
     /// Lines about the device and its limits that the printed table begins with; not part of the
     /// JSON document.
@@ -143,7 +154,8 @@ impl Limits {
 /// # Errors
 /// The model cannot be found, loaded or run; the device cannot be opened, or its limits cannot be
 /// measured; the lengths exceed the model's context; `--device cuda` finds no supported GPU;
-/// neither MODEL nor `--kernels` is given; or `--kernels` is given for a CPU.
+/// neither MODEL nor `--kernels` is given; `--kernels` is given for a CPU; or a kernel case failed
+/// ([`ChecksFailed`], which has the document).
 pub fn run(
     model: Option<&str>,
     hub_cache: Option<&Path>,
@@ -171,11 +183,24 @@ pub fn run(
         Some(source) if !has_gpu => on_cpu(source, flags, clock)?,
         source => gpu::run(source, flags, cubins, clock)?,
     };
-    Ok(if flags.json {
+    let failed = report.failed_cases;
+    let document = if flags.json {
         serde_json::to_string_pretty(&report).expect("plain values are JSON") + "\n"
     } else {
         report.to_string()
-    })
+    };
+    if failed > 0 { Err(ChecksFailed { failed, document }.into()) } else { Ok(document) }
+}
+
+/// Error: kernel cases failed, or their results are wrong. The measurements are printed all the
+/// same.
+#[derive(Debug, thiserror::Error)]
+#[error("{failed} kernel cases failed")]
+pub struct ChecksFailed {
+    /// Number of kernel cases that failed, or whose results are wrong.
+    failed: usize,
+    /// Table or JSON document of all measurements.
+    pub document: String,
 }
 
 /// Loads a model on the CPU; measures its prefill and decode steps, and the CPU's kernels at the

@@ -77,6 +77,9 @@ impl Cli {
                 ExitCode::SUCCESS
             }
             Err(error) => {
+                if let Some(failed) = error.downcast_ref::<bench::ChecksFailed>() {
+                    print!("{}", failed.document);
+                }
                 log(format_args!("error: {error:#}"));
                 ExitCode::from(exit_code(&error))
             }

@@ -17,7 +17,7 @@ fn is_size(word: &str) -> bool {
 
 /// A small case of every operation.
 fn small() -> Vec<Case> {
-    let setup = || Setup { device: Cpu::new(Isa::best(), 2), memory: 0 };
+    let setup = || Setup::new(Cpu::new(Isa::best(), 2), 0);
     let weight_type = WeightType::Q4_1;
     let matmul = Matmul { t: 1, k: 576, n: 1536, weight_type };
     let moe = MoeShape { experts: 4, top_k: 2, hidden: 64, intermediate: 32 };

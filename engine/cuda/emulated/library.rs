@@ -42,10 +42,10 @@ struct Entry {
 }
 
 impl Libraries {
-    /// Compiles all portable kernels for the host and loads them. Returns `None` and prints a
-    /// message where no compiler is installed.
-    pub fn compile() -> Option<Self> {
-        let kernels = kernels("shim", true);
+    /// Compiles all kernels for GPUs of `generation`, such as `sm_90a`, for the host and loads them.
+    /// Returns `None` and prints a message where no compiler is installed.
+    pub fn compile(generation: &str) -> Option<Self> {
+        let kernels = kernels(generation, false);
         let (even, odd): (Vec<_>, Vec<_>) =
             kernels.into_iter().zip(0..).partition(|(_, index)| index % 2 == 0);
         let halves = thread::scope(|scope| {
@@ -65,7 +65,10 @@ impl Libraries {
                 (entry, Entry { run, is_sharing })
             })
         };
-        Some(Self { entries: halves.into_iter().flatten().flat_map(of).collect() })
+        let mut all: Vec<_> = halves.into_iter().flatten().collect();
+        // Files for one generation come last, since their entries replace portable ones.
+        all.sort_by_key(|(kernel, _)| kernel.is_for(generation).is_some());
+        Some(Self { entries: all.into_iter().flat_map(of).collect() })
     }
 
     /// Runs the kernel `entry` on the host processor.

@@ -10,20 +10,22 @@ mod blas;
 pub mod compiler;
 mod group;
 mod library;
+pub mod script;
 
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use engine_cuda::Result;
 use engine_cuda::driver::{
     Address, Algorithm, Arguments, Blas, ColumnMatmul, CudaGraph, Driver, Event, Facts,
     MemoryBytes, Operands, out_of_memory,
 };
 use engine_cuda::launch::{Launch, Processors};
+use engine_cuda::{Result, generation};
 use group::Meeting;
 use library::Libraries;
+pub use script::Script;
 
 /// Alignment of allocations in bytes, as CUDA guarantees it.
 const ALIGNMENT: usize = 256;
@@ -37,23 +39,6 @@ pub struct Emulated {
     libraries: Libraries,
     script: Script,
     state: Mutex<State>,
-}
-
-/// Scripted properties of an emulated GPU: its GEMM library and the times that it reports.
-#[derive(Debug, Clone, Copy)]
-pub struct Script {
-    /// Number of algorithms of the emulated GEMM library; 0 means that no library is installed.
-    pub algorithms: u64,
-    /// Function that returns the nanoseconds that the emulated GPU reports for work of a name: the
-    /// name of a kernel; for a matrix multiplication by the GEMM library, a text such as `algorithm
-    /// 2 of 16 rows`; for a collective operation, the name of NCCL's function.
-    pub ns: fn(&str) -> f64,
-}
-
-impl Default for Script {
-    fn default() -> Self {
-        Self { algorithms: 0, ns: |_| 1000.0 }
-    }
 }
 
 /// Mutable state of an emulated GPU.
@@ -81,6 +66,10 @@ struct State {
     /// Collective operations, by NCCL or by the all-reduce kernel, that the emulated GPU executed
     /// so far, each as text.
     together: Vec<String>,
+    /// Number of launches so far of the kernel with the scripted fault.
+    faults: u64,
+    /// True after a fault that ends all work.
+    is_lost: bool,
 }
 
 /// One allocation of emulated device memory.
@@ -188,9 +177,11 @@ impl Emulated {
     /// Creates an emulated GPU as [`Emulated::new`] does, with a GEMM library and times from
     /// `script`.
     pub fn with(total: u64, script: Script) -> Option<Arc<Self>> {
-        let libraries = Libraries::compile()?;
-        let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups: false };
-        let facts = Facts { name: "this processor".to_owned(), processors, capability: (8, 0) };
+        let has_warpgroups = script.has_warpgroups;
+        let capability = if has_warpgroups { (9, 0) } else { (8, 0) };
+        let libraries = Libraries::compile(generation(capability))?;
+        let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups };
+        let facts = Facts { name: "this processor".to_owned(), processors, capability };
         Some(Arc::new(Self { facts, total, libraries, script, state: Mutex::default() }))
     }
 
@@ -239,6 +230,12 @@ impl Emulated {
         Ok(())
     }
 
+    /// Returns the error of the scripted fault, if the kernel `entry` has one that refuses it.
+    fn refuse(&self, entry: &str) -> Result<()> {
+        let Some(fault) = self.script.fault else { return Ok(()) };
+        fault.refuse(entry, &mut self.state().is_lost)
+    }
+
     /// Runs a kernel, GEMM call or collective operation on the host processor.
     fn run(&self, work: &Work) -> Result<()> {
         match work {
@@ -247,6 +244,11 @@ impl Emulated {
                     self.state().together.push(format!("{entry} by {:?}", launch.grid));
                 }
                 self.libraries.run(entry, *launch, arguments);
+                if let Some(fault) = self.script.fault.filter(|fault| fault.entry == entry) {
+                    let first = arguments.addresses().next().expect("kernels have results");
+                    self.state().faults += 1;
+                    fault.apply(self.state().faults, first.0 as *mut u16);
+                }
                 Ok(())
             }
             Work::Matmul { matmul, operands, .. } => {
@@ -350,6 +352,7 @@ impl Driver for Emulated {
     }
 
     fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<()> {
+        self.refuse(entry)?;
         let (entry, arguments) = (entry.to_owned(), Box::new(arguments.clone()));
         self.begin(Work::Launch { entry, launch, arguments })
     }
@@ -384,7 +387,7 @@ impl Driver for Emulated {
 
     fn wait_all(&self) -> Result<()> {
         self.state().refuse_capture("a wait");
-        Ok(())
+        self.refuse("")
     }
 
     fn begin_capture(&self) -> Result<()> {

@@ -450,11 +450,19 @@ inline void sincospif(float x, float* sine, float* cosine) {
     *sine = static_cast<float>(std::sin(M_PI * x));
     *cosine = static_cast<float>(std::cos(M_PI * x));
 }
+inline double cospi(double x) { return std::cos(M_PI * std::remainder(x, 2.0)); }
+inline double sinpi(double x) { return std::sin(M_PI * std::remainder(x, 2.0)); }
 template <class T> inline T min(T a, T b) { return a < b ? a : b; }
 template <class T> inline T max(T a, T b) { return a < b ? b : a; }
 template <class T> inline T atomicAdd(T* at, T x) {
     T before = *at;
     *at += x;
+    return before;
+}
+
+template <class T> inline T atomicMin(T* at, T x) {
+    T before = *at;
+    *at = min(before, x);
     return before;
 }
 

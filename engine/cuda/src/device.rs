@@ -50,11 +50,13 @@ pub struct Cuda {
     gemm: Gemm,
     /// Result of a matrix multiplication with padded weights, before the padding is removed.
     padded: Buffer,
-    router: Router,
-    outputs: StepOutputs,
+    pub(super) router: Router,
+    pub(super) outputs: StepOutputs,
     uploads: StepUploads,
     /// Number of slots for recurrent state; `None` for a model without recurrent layers.
     slots: Option<usize>,
+    /// Seed of the random operand that was made last.
+    pub(super) random_seed: u32,
     /// Address of the logits of a replayed CUDA graph; `None` while launching kernel by kernel.
     replayed: Option<Address>,
 }
@@ -75,6 +77,7 @@ impl Cuda {
             outputs: StepOutputs::default(),
             uploads: StepUploads::default(),
             slots: None,
+            random_seed: 0,
             replayed: None,
         }
     }

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod buffer;
+pub mod check;
 mod choice;
 mod device;
 pub mod driver;

@@ -18,11 +18,11 @@ const CHOSEN_MAX: usize = 32;
 /// Device buffers for the routes of one mixture-of-experts layer, reused by the next layer.
 #[derive(Debug, Default)]
 pub struct Router {
-    ids: GrowableBuffer,
-    weights: GrowableBuffer,
-    offsets: GrowableBuffer,
-    sources: GrowableBuffer,
-    slots: GrowableBuffer,
+    pub ids: GrowableBuffer,
+    pub weights: GrowableBuffer,
+    pub offsets: GrowableBuffer,
+    pub sources: GrowableBuffer,
+    pub slots: GrowableBuffer,
 }
 
 /// Routes of one mixture-of-experts layer: which rows go to which experts. Valid until the next
@@ -33,21 +33,21 @@ pub struct Routes {
     /// to another rank.
     pub pairs: usize,
     /// Number of experts that each row is routed to (top-k).
-    chosen: usize,
+    pub chosen: usize,
     /// Device address of the f32 weight of each pair of a row and an expert.
-    weights: Address,
+    pub weights: Address,
     /// Device address of `[E + 1]` offsets for this rank's E experts: the index of each expert's
     /// first sorted row, then the number of sorted rows.
     pub offsets: Address,
     /// Device address of the number of rows sent to this rank's experts, which is the last of the
     /// experts' offsets.
-    sent: Address,
+    pub sent: Address,
     /// Device address of the index, for each row sorted by expert, of its pair of a row and an
     /// expert.
-    sources: Address,
+    pub sources: Address,
     /// Device address of the index, for each pair of a row and an expert, of its row among the rows
     /// sorted by expert; `u32::MAX` for an expert of another rank.
-    slots: Address,
+    pub slots: Address,
 }
 
 impl Router {

@@ -121,7 +121,10 @@ impl Matrix {
 
     /// Allocates device memory for a weight matrix of `stored` rows and the padding rows behind
     /// them. Only the weights of the padding rows are written, with zeros.
-    fn room(
+    ///
+    /// # Errors
+    /// The device does not have enough memory, or reports an error.
+    pub fn room(
         driver: &Arc<dyn Driver>,
         matrix_type: MatrixType,
         stored: usize,

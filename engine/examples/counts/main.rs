@@ -51,7 +51,7 @@ fn cases() -> Vec<Named> {
         for (name, make) in of_each_isa() {
             let name = format!("{name}/{}", isa.name());
             let call = move || -> Call {
-                let setup = Setup { device: Cpu::new(isa, 1), memory: 0 };
+                let setup = Setup::new(Cpu::new(isa, 1), 0);
                 let mut case = make(setup).expect("the case fits into memory");
                 Box::new(move || (case.run)().expect("the operation succeeds"))
             };

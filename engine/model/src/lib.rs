@@ -11,6 +11,7 @@ mod block;
 mod config;
 mod decoder;
 #[cfg(test)]
+#[expect(dead_code, reason = "faults of a GPU are for the tests of benchmarks")]
 #[path = "../../cuda/emulated/mod.rs"]
 mod emulated;
 mod parallel;

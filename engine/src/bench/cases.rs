@@ -5,15 +5,19 @@
 //! its `--kernels` on a GPU (`list.rs`) and the instruction counts (`engine/examples/counts`) all
 //! measure such cases.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
+use std::rc::Rc;
 
 use engine_core::{
-    AttentionShape, Device, DeviceError, KvShape, KvType, LogitRows, ScheduledSequence, StateSlots,
-    StepBatch, WeightType,
+    AttentionShape, Device, DeviceError, HostMatrix, KvShape, KvType, LogitRows, RowOrder,
+    ScheduledSequence, StateSlots, StepBatch, WeightType,
 };
 use engine_cpu::Cpu;
 use engine_cuda::Cuda;
+use engine_cuda::check::{self, Check, Operation};
+use engine_weights::random_tensor;
 
 use crate::config::PAGE_TOKENS;
 
@@ -88,6 +92,34 @@ pub struct Case {
     pub layers: usize,
     /// Function that runs the operation once, on the next layer.
     pub run: Box<dyn FnMut() -> Result<(), DeviceError>>,
+    /// Function that runs the operation on the first layer and compares its results with a
+    /// reference; empty where the device has none.
+    pub check: Box<dyn FnMut() -> Result<Vec<Check>, DeviceError>>,
+}
+
+/// What a case does with its operation.
+#[derive(Debug)]
+pub(super) enum Call<'a> {
+    /// Runs it once.
+    Run,
+    /// Runs it and compares its results with a reference.
+    Check(&'a mut Vec<Check>),
+}
+
+impl Call<'_> {
+    pub(super) fn operation<D: BenchDevice>(
+        self,
+        device: &mut D,
+        mut operation: Operation<'_, D>,
+    ) -> Result<(), DeviceError> {
+        match self {
+            Self::Run => operation.run(device),
+            Self::Check(checks) => {
+                *checks = device.check(operation)?;
+                Ok(())
+            }
+        }
+    }
 }
 
 impl fmt::Debug for Case {
@@ -98,23 +130,29 @@ impl fmt::Debug for Case {
 }
 
 impl Case {
-    /// Creates a benchmark case that times `call`, which gets the index of the layer to use. The
-    /// array has the bytes and the floating-point operations of one call.
+    /// Creates a benchmark case of the operation that `call` runs or checks on the layer of an index.
+    /// The array has the bytes and the floating-point operations of one call.
     pub(super) fn new(
         op: &'static str,
         (shape, dtype): (String, impl Into<String>),
         [bytes, flops]: [usize; 2],
         layers: usize,
-        mut call: impl FnMut(usize) -> Result<(), DeviceError> + 'static,
+        call: impl FnMut(Call<'_>, usize) -> Result<(), DeviceError> + 'static,
     ) -> Self {
-        let mut next = 0;
+        let (call, mut next) = (Rc::new(RefCell::new(call)), 0);
+        let checked = Rc::clone(&call);
         let run = Box::new(move || {
             let layer = next;
             next = if layer + 1 < layers { layer + 1 } else { 0 };
-            call(layer)
+            call.borrow_mut()(Call::Run, layer)
         });
-        let (bytes, flops) = (bytes as u64, flops as u64);
-        Self { op, shape, dtype: dtype.into(), bytes, flops, compute_dtype: "", layers, run }
+        let check = Box::new(move || {
+            let mut checks = Vec::new();
+            checked.borrow_mut()(Call::Check(&mut checks), 0)?;
+            Ok(checks)
+        });
+        let (bytes, flops, dtype) = (bytes as u64, flops as u64, dtype.into());
+        Self { op, shape, dtype, bytes, flops, compute_dtype: "", layers, run, check }
     }
 }
 
@@ -126,6 +164,43 @@ pub trait BenchDevice: Device + 'static {
     const ELEMENT_BYTES: usize;
     /// Distance, in page numbers, between two successive KV pages of a sequence.
     const PAGE_STRIDE: usize;
+    /// True if the device checks operations against reference kernels.
+    const IS_CHECKED: bool;
+
+    /// Runs an operation, and compares its results with those of reference kernels.
+    ///
+    /// # Errors
+    /// The device reports an error.
+    fn check(&mut self, operation: Operation<'_, Self>) -> Result<Vec<Check>, DeviceError>
+    where
+        Self: Sized;
+
+    /// Creates an activation buffer `[rows, cols]` of pseudo-random numbers from -1 to 1.
+    ///
+    /// # Errors
+    /// The device reports an error, or does not have enough memory.
+    fn random_rows(&mut self, rows: usize, cols: usize) -> Result<Self::Buffer, DeviceError> {
+        let mut x = self.buffer(cols)?;
+        self.write(&mut x, &numbers(rows * cols))?;
+        Ok(x)
+    }
+
+    /// Creates `count` matrices `[n, k]` of pseudo-random weights.
+    ///
+    /// # Errors
+    /// The device reports an error, or does not have enough memory.
+    fn random_matrices(
+        &mut self,
+        count: usize,
+        weight_type: WeightType,
+        n: usize,
+        k: usize,
+    ) -> Result<Vec<Self::Matrix>, DeviceError> {
+        let bytes = random_tensor(1, "bench", weight_type, &[n, k]).bytes;
+        let order = RowOrder::AsStored;
+        let host = [HostMatrix { weight_type, n, k, bytes: &bytes, order }];
+        (0..count).map(|_| self.matrix(&host)).collect()
+    }
 
     /// Returns the size in bytes of weights `[n, k]` with their scales on the device.
     fn weight_bytes(weight_type: WeightType, n: usize, k: usize) -> usize {
@@ -137,6 +212,11 @@ impl BenchDevice for Cpu {
     const DTYPE: &'static str = "f32";
     const ELEMENT_BYTES: usize = 4;
     const PAGE_STRIDE: usize = 1;
+    const IS_CHECKED: bool = false;
+
+    fn check(&mut self, _operation: Operation<'_, Self>) -> Result<Vec<Check>, DeviceError> {
+        Ok(Vec::new())
+    }
 }
 
 impl BenchDevice for Cuda {
@@ -145,6 +225,25 @@ impl BenchDevice for Cuda {
     /// Distance, in page numbers, between two successive KV pages of a sequence on a GPU: a prime
     /// that divides no number of pages in `list.rs`, so that pages are scattered and distinct.
     const PAGE_STRIDE: usize = 7919;
+    const IS_CHECKED: bool = true;
+
+    fn check(&mut self, operation: Operation<'_, Self>) -> Result<Vec<Check>, DeviceError> {
+        check::check(self, operation)
+    }
+
+    fn random_rows(&mut self, rows: usize, cols: usize) -> Result<Self::Buffer, DeviceError> {
+        self.random_buffer(rows, cols)
+    }
+
+    fn random_matrices(
+        &mut self,
+        count: usize,
+        weight_type: WeightType,
+        n: usize,
+        k: usize,
+    ) -> Result<Vec<Self::Matrix>, DeviceError> {
+        (0..count).map(|_| self.random_weights(weight_type, n, k)).collect()
+    }
 
     fn weight_bytes(weight_type: WeightType, n: usize, k: usize) -> usize {
         match weight_type {
@@ -176,6 +275,9 @@ pub enum MoeOp {
     Dispatch,
     /// Grouped GEMM of the gate and up projections, with weights of this format.
     ExpertMatmul(WeightType),
+    /// The same, where all rows have the first expert among their top k, and none has one of the
+    /// second half.
+    SkewedExpertMatmul(WeightType),
     /// Sum of the results of each row's top-k experts, weighted by the router (combine).
     Combine,
 }
@@ -234,4 +336,14 @@ impl Step {
         };
         StepBatch::known(&tokens, of.map(sequence).collect())
     }
+}
+
+/// Returns `count` pseudo-random numbers from -1 to 1, the same on every run.
+pub(super) fn numbers(count: usize) -> Vec<f32> {
+    let mut state = 12_345u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
 }

@@ -2,18 +2,22 @@
 //! hardware limits measured in the same process.
 
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::json;
 
+use super::cases::Case;
+use super::check::CaseCheck;
 use super::list;
-use super::setup::{Make, Setup};
+use super::setup::{LEFT_OUT, Make, Names, Setup};
 use super::steps::{Speeds, Timed};
 use super::{BenchFlags, Report};
 use crate::load::{LoadError, LoadOptions, load_on};
 use crate::log;
+use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cuda::Cuda;
 use engine_cuda::driver::gpu::Gpu;
@@ -46,6 +50,9 @@ pub(super) struct Kernel {
     bytes: u64,
     flops: u64,
     limit_share: f64,
+    /// Comparison with the reference; `None` without `--check`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<CaseCheck>,
 }
 
 /// Opens the first GPU, and measures the model if one is given, and the kernels if `flags` say so.
@@ -61,21 +68,24 @@ pub(super) fn run(
 ) -> Result<Report> {
     let bench = Bench { driver: Gpu::open(0, cubins)?, cubins, clock };
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
-    let cases = if flags.kernels { list::gpu() } else { Vec::new() };
+    let mut cases = if flags.kernels { list::gpu() } else { Vec::new() };
+    if flags.check {
+        cases.extend(list::checks());
+    }
     bench.report(source, flags, limits, &cases)
 }
 
 /// GPU that was opened for measurements, with the cache of compiled kernels and the time source
 /// that they need.
-struct Bench<'a> {
-    driver: Arc<dyn Driver>,
-    cubins: &'a Cubins,
-    clock: Clock,
+pub(super) struct Bench<'a> {
+    pub(super) driver: Arc<dyn Driver>,
+    pub(super) cubins: &'a Cubins,
+    pub(super) clock: Clock,
 }
 
 impl Bench<'_> {
     /// Measures the kernel cases, and the steps of a model if one is given, and returns the report.
-    fn report(
+    pub(super) fn report(
         &self,
         source: Option<ModelSource>,
         flags: &BenchFlags,
@@ -84,7 +94,7 @@ impl Bench<'_> {
     ) -> Result<Report> {
         let facts = self.driver.facts();
         let isa = generation(facts.capability);
-        let kernels = self.kernels(limits, cases)?;
+        let (kernels, failed_cases) = self.kernels(flags, limits, cases)?;
         let device = Report::new("cuda", facts.name.clone());
         let mut report = match source {
             Some(source) => self.steps(source, flags, limits, device)?,
@@ -104,26 +114,66 @@ impl Bench<'_> {
             "bf16_flops_per_s": bf16_flops_per_s, "read_bytes_per_s": read_bytes_per_s,
             "library": library,
         });
-        Ok(Report { isa: Some(isa), kernels, limits, ..report })
+        Ok(Report { isa: Some(isa), kernels, failed_cases, limits, ..report })
     }
 
     /// Measures the kernel cases one after another, and prints each result to standard error at
-    /// once, because all of them take minutes and the user may stop earlier.
-    fn kernels(&self, limits: Limits, cases: &[Make<Cuda>]) -> Result<Vec<Kernel>> {
-        let one = |make: &Make<Cuda>| {
-            let kernel = self.kernel(limits, make, LAYERS_BYTES)?;
-            log(format_args!("{kernel}"));
-            Ok(kernel)
-        };
-        cases.iter().map(one).collect()
+    /// once, because all of them take minutes and the user may stop earlier. Returns the
+    /// measurements, and with `--check` the number of cases that failed or are wrong.
+    fn kernels(
+        &self,
+        flags: &BenchFlags,
+        limits: Limits,
+        cases: &[Make<Cuda>],
+    ) -> Result<(Vec<Kernel>, usize)> {
+        let (mut kernels, mut failed) = (Vec::new(), 0);
+        for (index, make) in cases.iter().enumerate() {
+            let (filter, is_printed) = (flags.filter.clone(), flags.check);
+            let names = Rc::new(Names { filter, is_printed, ..Names::default() });
+            let setup = Setup { names: Some(Rc::clone(&names)), ..self.setup(LAYERS_BYTES) };
+            let kernel = make(setup).and_then(|case| self.kernel(limits, case, flags.check));
+            match kernel {
+                Ok(kernel) => {
+                    log(format_args!("{kernel}"));
+                    failed += usize::from(kernel.check.as_ref().is_some_and(|one| !one.is_within));
+                    kernels.push(kernel);
+                }
+                Err(error) if error.operation == LEFT_OUT => {}
+                Err(error) if flags.check => {
+                    failed += 1;
+                    log(format_args!("{}: FAILED: {error}", names.current.borrow()));
+                    // An access to memory that is not allocated ends all work of the process.
+                    if let Err(error) = self.driver.wait_all() {
+                        let left = cases.len() - index - 1;
+                        log(format_args!(
+                            "the GPU takes no more work of this process ({error}): {left} cases are \
+                             left out"
+                        ));
+                        break;
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok((kernels, failed))
     }
 
-    /// Measures a kernel case on a device object of its own on the opened GPU. The weights, KV
-    /// pages, states or activations of the case's layers take at most `memory` bytes together,
-    /// unless one layer takes more.
-    fn kernel(&self, limits: Limits, make: &Make<Cuda>, memory: usize) -> Result<Kernel> {
+    /// Creates a device object on the opened GPU for one case. The weights, KV pages, states or
+    /// activations of the case's layers take at most `memory` bytes together, unless one layer
+    /// takes more.
+    pub(super) fn setup(&self, memory: usize) -> Setup<Cuda> {
         let device = Cuda::new(Arc::clone(&self.driver)).keeping(self.cubins.choices.clone());
-        let mut case = make(Setup { device, memory })?;
+        Setup::new(device, memory)
+    }
+
+    /// Measures a kernel case, after comparing its results with the reference if `is_checked`.
+    fn kernel(
+        &self,
+        limits: Limits,
+        mut case: Case,
+        is_checked: bool,
+    ) -> Result<Kernel, DeviceError> {
+        let check = if is_checked { CaseCheck::of((case.check)()?) } else { None };
         let calls = case.layers.max(CALLS_MIN);
         let timing = Stopwatch::new(&self.driver)?
             .time(calls, SAMPLES, || (0..calls).try_for_each(|_| (case.run)()))?;
@@ -142,6 +192,7 @@ impl Bench<'_> {
             bytes: case.bytes,
             flops: case.flops,
             limit_share: read.max(computed),
+            check,
         })
     }
 
@@ -185,12 +236,16 @@ impl fmt::Display for Kernel {
             *bytes as f64 / median_ns,
             *flops as f64 / median_ns / 1e3,
             limit_share * 100.0
-        )
+        )?;
+        match &self.check {
+            Some(check) => write!(f, " {check}"),
+            None => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use clap::Parser;
     use serde_json::Value;
 
@@ -203,7 +258,8 @@ mod tests {
     use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};
 
     const KERNEL_NS: f64 = 2000.0;
-    const LIMITS: Limits = Limits { read_bytes_per_s: 1e9, bf16_flops_per_s: 1e12 };
+    pub(in super::super) const LIMITS: Limits =
+        Limits { read_bytes_per_s: 1e9, bf16_flops_per_s: 1e12 };
 
     #[derive(Debug, Parser)]
     struct Line {
@@ -211,7 +267,7 @@ mod tests {
         flags: BenchFlags,
     }
 
-    fn flags(words: &[&str]) -> BenchFlags {
+    pub(in super::super) fn flags(words: &[&str]) -> BenchFlags {
         Line::parse_from([&["bench"], words].concat()).flags
     }
 
@@ -248,7 +304,7 @@ mod tests {
         Some(bench()?.report(source, &flags(words), LIMITS, cases).unwrap())
     }
 
-    fn json(report: &Report) -> Value {
+    pub(in super::super) fn json(report: &Report) -> Value {
         serde_json::to_value(report).unwrap()
     }
 
@@ -291,7 +347,7 @@ mod tests {
 
     /// Test helper: returns a benchmark case of each kind, at a size that a processor can emulate,
     /// with its number of kernel launches per call.
-    fn small() -> Vec<(Make<Cuda>, f64)> {
+    pub(in super::super) fn small() -> Vec<(Make<Cuda>, f64)> {
         let shape = AttentionShape { heads: 4, kv_heads: 2, head_dim: 64, scale: 0.125 };
         let attention = |kv_type, window, sequences, rows, context| -> Make<Cuda> {
             let step = Step { sequences, rows, context };
@@ -330,7 +386,8 @@ mod tests {
         let Some(bench) = bench() else { return };
         let free = bench.driver.memory().unwrap().free;
         for (make, launches) in small() {
-            let kernel = bench.kernel(LIMITS, &make, 100_000).unwrap();
+            let case = make(bench.setup(100_000)).unwrap();
+            let kernel = bench.kernel(LIMITS, case, false).unwrap();
             let what = format!("{kernel:?}");
             assert!((kernel.median_ns - launches * KERNEL_NS).abs() < 1e-6, "{what}");
             assert_eq!((kernel.mad_ns < 1e-6, kernel.samples), (true, SAMPLES), "{what}");

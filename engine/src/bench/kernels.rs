@@ -68,7 +68,7 @@ pub(super) struct Kernels<'a> {
 impl Kernels<'_> {
     /// Creates the device on which a case is created, with `memory` bytes for the case's layers.
     fn setup(&self, memory: usize) -> Setup<Cpu> {
-        Setup { device: Cpu::new(self.isa, self.threads), memory }
+        Setup::new(Cpu::new(self.isa, self.threads), memory)
     }
 
     /// Returns the median time in seconds of one call of the case.

@@ -4,7 +4,7 @@ use engine_core::{DeltaNetShape, DeviceError, KvType, WeightType};
 use engine_cuda::Cuda;
 
 use super::cases::{Case, Matmul, MoeOp, MoeShape, RowOp, Shape, Step, attention_shape};
-use super::setup::{Make, Setup};
+use super::setup::{Make, OWN_MATMUL, SCORES, Setup};
 
 /// Name and dimensions of Qwen3-8B.
 pub const QWEN3_8B: Shape = Shape {
@@ -82,4 +82,120 @@ pub fn gpu() -> Vec<Make<Cuda>> {
         add(&mut list, move |setup| setup.rows(RowOp::SiluMul, t, intermediate));
     }
     list
+}
+
+/// Returns the cases that `redline bench --kernels --check` adds to those of [`gpu`]: operations and
+/// sizes that are correct or wrong, but not worth measuring every time.
+pub fn checks() -> Vec<Make<Cuda>> {
+    let mut list = Vec::new();
+    check_matmuls(&mut list);
+    check_attention(&mut list);
+    check_experts(&mut list);
+    for (t, n) in [(1, 4096), (3, 2880), (1280, 8192)] {
+        for op in [
+            RowOp::AddBias,
+            RowOp::AddRmsNorm,
+            RowOp::ClampedSwiglu,
+            RowOp::RmsNorm,
+            RowOp::SigmoidMul,
+            RowOp::SiluMul,
+        ] {
+            add(&mut list, move |setup| setup.rows(op, t, n));
+        }
+    }
+    for t in [1, 1280] {
+        add(&mut list, move |setup| setup.embed(t, 151_936, 4096, WeightType::Bf16));
+    }
+    for (sequences, rows) in [(3, 100), (1, 8192)] {
+        add(&mut list, move |setup| setup.delta_net(QWEN3_NEXT, sequences, rows));
+    }
+    for sequences in [1, 7, 64] {
+        for is_greedy in [true, false] {
+            add(&mut list, move |setup| setup.sample(sequences, 151_936, is_greedy));
+        }
+    }
+    list
+}
+
+fn check_matmuls(list: &mut Vec<Make<Cuda>>) {
+    let (bf16, e4m3) = (WeightType::Bf16, WeightType::F8E4M3);
+    for t in [1, 8, 15, 16, 17, 33, 127, 128, 129, 1280] {
+        // The last two have columns that are padded, and a contraction that is no multiple of a
+        // tile.
+        for (n, k, weight_type) in [
+            (12_288, 4096, bf16),
+            (12_288, 4096, e4m3),
+            (4096, 12_288, bf16),
+            (4096, 12_288, e4m3),
+            (5120, 2880, bf16),
+            (1155, 584, bf16),
+            (1160, 592, e4m3),
+        ] {
+            let matmul = Matmul { t, k, n, weight_type };
+            add(list, move |setup| setup.matmul(OWN_MATMUL, matmul, false));
+        }
+    }
+    for (t, n, k) in [(1, 151_936, 4096), (64, 151_936, 4096), (256, 128, 2048), (2048, 32, 2880)] {
+        let matmul = Matmul { t, k, n, weight_type: bf16 };
+        add(list, move |setup| setup.matmul(SCORES, matmul, false));
+    }
+}
+
+fn check_attention(list: &mut Vec<Make<Cuda>>) {
+    let steps = [
+        (1, 1, 0),
+        (3, 1, 64),
+        (1, 1, 32_767),
+        (4, 1, 32_767),
+        (1280, 1, 127),
+        (3, 100, 77),
+        (1, 1024, 31_744),
+    ];
+    for (sequences, rows, context) in steps {
+        for (label, heads, kv_heads, head_dim, window, kv_type) in [
+            ("gpt-oss-20b", 64, 8, 64, None, KvType::Bf16),
+            ("gpt-oss-20b-w128", 64, 8, 64, Some(128), KvType::Bf16),
+            ("gpt-oss-20b", 64, 8, 64, None, KvType::Fp8),
+            ("qwen3-8b", 32, 8, 128, None, KvType::Bf16),
+            ("qwen3-8b", 32, 8, 128, None, KvType::Fp8),
+            ("qwen3-8b-w4096", 32, 8, 128, Some(4096), KvType::Fp8),
+            ("qwen3.5-9b", 16, 4, 256, None, KvType::Bf16),
+            ("qwen3.5-9b", 16, 4, 256, None, KvType::Fp8),
+        ] {
+            let (step, shape) =
+                (Step { sequences, rows, context }, attention_shape(heads, kv_heads, head_dim));
+            add(list, move |setup| setup.attention((label, shape, window), kv_type, step));
+        }
+    }
+    for (heads, kv_heads, head_dim) in [(64, 8, 64), (32, 8, 128), (16, 4, 256)] {
+        for kv_type in [KvType::Bf16, KvType::Fp8] {
+            for (sequences, rows, context) in [(1, 1, 32_767), (100, 1, 1000), (2, 1280, 5)] {
+                let (step, shape) =
+                    (Step { sequences, rows, context }, attention_shape(heads, kv_heads, head_dim));
+                let layer = (if heads == 32 { "qwen3-8b" } else { "other" }, shape, heads == 32);
+                add(list, move |setup| setup.rope_of_step(layer, kv_type, step));
+            }
+        }
+    }
+}
+
+fn check_experts(list: &mut Vec<Make<Cuda>>) {
+    let types = [WeightType::Bf16, WeightType::F8E4M3, WeightType::Mxfp4];
+    let down =
+        |moe: MoeShape| MoeShape { hidden: moe.intermediate, intermediate: moe.hidden / 2, ..moe };
+    for t in [1, 16, 64, 511, 4096] {
+        add(list, move |setup| setup.moe(MoeOp::SkewedExpertMatmul(types[2]), GPT_OSS_20B, t));
+        add(list, move |setup| setup.moe(MoeOp::ExpertMatmul(types[2]), down(GPT_OSS_20B), t));
+        for weight_type in types {
+            let op = MoeOp::SkewedExpertMatmul(weight_type);
+            add(list, move |setup| setup.moe(op, QWEN3_30B_A3B, t));
+            let op = MoeOp::ExpertMatmul(weight_type);
+            add(list, move |setup| setup.moe(op, down(QWEN3_30B_A3B), t));
+        }
+        for op in [MoeOp::Route, MoeOp::Dispatch, MoeOp::Combine] {
+            for moe in [GPT_OSS_20B, QWEN3_30B_A3B] {
+                add(list, move |setup| setup.moe(op, moe, t));
+            }
+        }
+    }
 }

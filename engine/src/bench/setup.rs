@@ -2,24 +2,31 @@
 //! computes the number of bytes and operations of a call. Everything is pseudo-random, the same on
 //! every run; no model is loaded.
 
-use engine_core::sample::{Row, Sampler, Sampling};
+mod attention;
+mod experts;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use engine_core::sample::{Row, SampleParams, Sampler, Sampling};
 use engine_core::{
-    AttentionLayer, AttentionShape, DeltaNetLayer, DeltaNetShape, DeviceError, Gate, HostMatrix,
-    KvShape, KvType, Rotation, RowOrder, StateShape, StepBatch, WeightType,
+    DeltaNetLayer, DeltaNetShape, DeviceError, KvType, LogitRows, Rotation, StateShape, StepBatch,
+    WeightType,
 };
-use engine_weights::random_tensor;
+use engine_cuda::check::Operation;
 
-use super::cases::{
-    BenchDevice, Case, Matmul, MoeOp, MoeShape, RowOp, Shape, Step, attention_shape,
-};
-use crate::config::PAGE_TOKENS;
+use crate::log;
 
-/// Limit on the number of positions of a sequence that one step writes to the KV cache while a
-/// benchmark case is created.
-const FILL_ROWS: usize = 512;
+use super::cases::{BenchDevice, Case, Matmul, RowOp, Step, attention_shape, numbers};
+
 /// Limit on the number of layers of a benchmark case, because many small layers would take long to
 /// fill.
 const LAYERS_MAX: usize = 64;
+
+/// Name of a matrix multiplication by Redline's own kernels, even where a library is faster.
+pub const OWN_MATMUL: &str = "matmul_own";
+/// Name of the matrix multiplication of the language model's head and of routers.
+pub const SCORES: &str = "scores";
 
 /// Device on which one benchmark case is created, and size of the memory that the case's layers
 /// fill.
@@ -31,22 +38,58 @@ pub struct Setup<D> {
     /// case's layers: far larger than any cache, so that they come from memory as in a step. A case
     /// has one to 64 layers whatever the size; 0 means one.
     pub memory: usize,
+    /// Name of the case, set before anything runs on the device; `None` where nobody reads it.
+    pub names: Option<Rc<Names>>,
 }
+
+/// Name of the case that is being created, by which a failure is reported, and selection of cases.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// Text that the names of created cases have; `None` selects all.
+    pub filter: Option<String>,
+    /// True if the name is printed before anything runs, because the GPU may hang.
+    pub is_printed: bool,
+    /// Operation, shape and data type of the case; empty before it has begun.
+    pub current: RefCell<String>,
+}
+
+/// Operation in the error of a case that the filter leaves out.
+pub const LEFT_OUT: &str = "filter";
 
 /// Function that creates a benchmark case when it is about to be measured, so that only one case
 /// holds memory at a time.
 pub type Make<D> = Box<dyn Fn(Setup<D>) -> Result<Case, DeviceError>>;
 
 impl<D: BenchDevice> Setup<D> {
+    /// Creates the setup of one case whose name nobody reads.
+    pub fn new(device: D, memory: usize) -> Self {
+        Self { device, memory, names: None }
+    }
+
+    /// Begins the creation of the case that is called `op`, with its shape and data type.
+    ///
+    /// # Errors
+    /// The case is left out, with the operation [`LEFT_OUT`].
+    fn begin(&self, op: &str, (shape, dtype): (&str, &str)) -> Result<(), DeviceError> {
+        let Some(names) = &self.names else { return Ok(()) };
+        let name = format!("{op} {shape} {dtype}");
+        if names.filter.as_ref().is_some_and(|text| !name.contains(text)) {
+            return Err(DeviceError { operation: LEFT_OUT, message: name });
+        }
+        if names.is_printed {
+            log(format_args!("checking {name}"));
+        }
+        *names.current.borrow_mut() = name;
+        Ok(())
+    }
+
     fn layers(&self, layer_bytes: usize) -> usize {
         (self.memory / layer_bytes.max(1)).clamp(1, LAYERS_MAX)
     }
 
     /// Creates an activation buffer `[rows, cols]` of pseudo-random numbers.
     fn input(&mut self, rows: usize, cols: usize) -> Result<D::Buffer, DeviceError> {
-        let mut x = self.device.buffer(cols)?;
-        self.device.write(&mut x, &numbers(rows * cols))?;
-        Ok(x)
+        self.device.random_rows(rows, cols)
     }
 
     fn output(&mut self, rows: usize, cols: usize) -> Result<D::Buffer, DeviceError> {
@@ -62,15 +105,7 @@ impl<D: BenchDevice> Setup<D> {
         n: usize,
         k: usize,
     ) -> Result<Vec<D::Matrix>, DeviceError> {
-        let mut bytes = random_tensor(1, "bench", weight_type, &[n, k]).bytes.into_owned();
-        if weight_type == WeightType::F8E4M3 {
-            // A GPU has one scale per 128 x 128 weights, and takes no other FP8 weights.
-            let blocks = bytes.chunks_exact_mut(weight_type.block_bytes());
-            blocks.for_each(|block| block[..4].copy_from_slice(&1f32.to_le_bytes()));
-        }
-        let order = RowOrder::AsStored;
-        let host = [HostMatrix { weight_type, n, k, bytes: &bytes, order }];
-        (0..count).map(|_| self.device.matrix(&host)).collect()
+        self.device.random_matrices(count, weight_type, n, k)
     }
 
     /// Prepares a step whose rows begin at `position`, for operations that use neither rotary
@@ -98,35 +133,50 @@ impl<D: BenchDevice> Setup<D> {
             RowOp::SigmoidMul => ("sigmoid_mul", 3, 20),
             RowOp::SiluMul => ("silu_mul", 3, 20),
         };
+        let shape = (format!("T{t}_N{n}"), D::DTYPE);
+        self.begin(name, (&shape.0, shape.1))?;
         let bytes = elements * D::ELEMENT_BYTES * t * n;
         let layers = self.layers(bytes);
         let wide = if matches!(op, RowOp::SiluMul | RowOp::ClampedSwiglu) { 2 * n } else { n };
-        // Zeros added to the rows, and gates near 1, keep them bounded however often a case runs.
+        // Zeros added to the rows, and gates near 1, keep them bounded however often a case runs. A
+        // device that is checked needs other numbers, and runs a case only a few times.
         let added = if op == RowOp::SigmoidMul { 20.0 } else { 0.0 };
-        let weight = if op == RowOp::AddBias { vec![0.0; n] } else { numbers(n) };
+        let is_zero = op == RowOp::AddBias && !D::IS_CHECKED;
+        let weight = if is_zero { vec![0.0; n] } else { numbers(n) };
         let weight = self.device.vector(&weight)?;
         let mut all = Vec::new();
         for _ in 0..layers {
-            let (x, mut y) = (self.input(t, wide)?, self.device.buffer(n)?);
-            self.device.write(&mut y, &vec![added; t * n])?;
+            let x = self.input(t, wide)?;
+            let y = if D::IS_CHECKED {
+                self.input(t, n)?
+            } else {
+                let mut y = self.device.buffer(n)?;
+                self.device.write(&mut y, &vec![added; t * n])?;
+                y
+            };
             all.push((x, y, self.output(t, n)?));
         }
         let Self { mut device, .. } = self;
-        let shape = (format!("T{t}_N{n}"), D::DTYPE);
-        Ok(Case::new(name, shape, [bytes, flops * t * n], layers, move |layer| {
+        Ok(Case::new(name, shape, [bytes, flops * t * n], layers, move |call, layer| {
             let (x, y, out) = &mut all[layer];
-            match op {
-                RowOp::AddBias => device.add_bias(x, &weight),
-                RowOp::AddRmsNorm => device.add_rms_norm(x, y, &weight, 1e-5, out),
-                RowOp::ClampedSwiglu => device.clamped_swiglu(x, 1.702, 7.0, out),
-                RowOp::RmsNorm => device.rms_norm(x, &weight, 1e-5, out),
-                RowOp::SigmoidMul => device.sigmoid_mul(x, y),
-                RowOp::SiluMul => device.silu_mul(x, out),
-            }
+            let (weight, epsilon) = (&weight, 1e-5);
+            let operation = match op {
+                RowOp::AddBias => Operation::AddBias { x, bias: weight },
+                RowOp::AddRmsNorm => Operation::AddRmsNorm { x, delta: y, weight, epsilon, out },
+                RowOp::ClampedSwiglu => {
+                    // A limit that clamps some of the numbers.
+                    Operation::ClampedSwiglu { gate_up: x, alpha: 1.702, limit: 0.7, out }
+                }
+                RowOp::RmsNorm => Operation::RmsNorm { x, weight, epsilon, out },
+                RowOp::SigmoidMul => Operation::SigmoidMul { x, gate: y },
+                RowOp::SiluMul => Operation::SiluMul { gate_up: x, out },
+            };
+            call.operation(&mut device, operation)
         }))
     }
 
-    /// Creates the case of a matrix multiplication (GEMM), named `op`. With `normed` its rows come
+    /// Creates the case of a matrix multiplication (GEMM), named `op`: [`SCORES`] has a result in f32
+    /// on a GPU, and [`OWN_MATMUL`] uses no library. With `normed` its rows come
     /// from a norm as in a step, which leaves them in the form that multiplication reads; else
     /// preparing them, such as quantizing, is part of the measured time.
     ///
@@ -139,6 +189,8 @@ impl<D: BenchDevice> Setup<D> {
         normed: bool,
     ) -> Result<Case, DeviceError> {
         let Matmul { t, k, n, weight_type } = matmul;
+        let shape = (format!("T{t}_K{k}_N{n}"), weight_type.name());
+        self.begin(op, (&shape.0, shape.1))?;
         let weight_bytes = D::weight_bytes(weight_type, n, k);
         let layers = self.layers(weight_bytes);
         let weights = self.matrices(layers, weight_type, n, k)?;
@@ -150,13 +202,23 @@ impl<D: BenchDevice> Setup<D> {
         }
         let Self { mut device, .. } = self;
         // A device may then choose among its implementations for the shape that it has seen.
-        weights.iter().try_for_each(|w| device.matmul(&x, w, &mut out))?;
-        device.tune()?;
+        if op != OWN_MATMUL {
+            let is_score = op == SCORES;
+            weights.iter().try_for_each(|w| {
+                let out = &mut out;
+                if is_score { device.scores(&x, w, out) } else { device.matmul(&x, w, out) }
+            })?;
+            device.tune()?;
+        }
         let work = [weight_bytes + D::ELEMENT_BYTES * t * (n + k), 2 * t * n * k];
-        let shape = (format!("T{t}_K{k}_N{n}"), weight_type.name());
         let compute_dtype = device.compute_dtype();
-        let case = Case::new(op, shape, work, layers, move |layer| {
-            device.matmul(&x, &weights[layer], &mut out)
+        let case = Case::new(op, shape, work, layers, move |call, layer| {
+            let (x, w, out) = (&x, &weights[layer], &mut out);
+            let operation = match op {
+                SCORES => Operation::Scores { x, w, out },
+                _ => Operation::Matmul { x, w, out },
+            };
+            call.operation(&mut device, operation)
         });
         Ok(Case { compute_dtype, ..case })
     }
@@ -175,6 +237,8 @@ impl<D: BenchDevice> Setup<D> {
         /// Distance between the token ids of successive rows, modulo the size of the vocabulary: a
         /// prime, so that the ids differ and lie far from one another in the table.
         const STRIDE: usize = 7_919;
+        let shape = (format!("T{t}_V{vocab}_N{n}"), weight_type.name());
+        self.begin("embed", (&shape.0, shape.1))?;
         let table = self.matrices(1, weight_type, vocab, n)?.remove(0);
         let step = Step { sequences: 1, rows: t, context: 0 };
         let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), KvType::F16))?;
@@ -186,104 +250,10 @@ impl<D: BenchDevice> Setup<D> {
         let Self { mut device, .. } = self;
         // One multiplication per element, of a quantized value with its scale.
         let work = [t * (weight_type.row_bytes(n) + D::ELEMENT_BYTES * n), t * n];
-        let shape = (format!("T{t}_V{vocab}_N{n}"), weight_type.name());
-        Ok(Case::new("embed", shape, work, 1, move |_| device.embed(&table, 0, &plan, &mut out)))
-    }
-
-    /// Creates the case of rotating queries and keys of `t` rows of one sequence, and of writing
-    /// keys and values to the KV cache.
-    ///
-    /// # Errors
-    /// The device reports an error, or does not have enough memory.
-    pub fn rope(mut self, model: &Shape, t: usize) -> Result<Case, DeviceError> {
-        let shape = model.attention();
-        let AttentionShape { heads, kv_heads, head_dim, .. } = shape;
-        let (layer, kv_type) = (AttentionLayer::new(shape, 0), KvType::F16);
-        self.device.prepare_attention(&layer)?;
-        let step = Step { sequences: 1, rows: t, context: 0 };
-        let mut kv = self.device.kv(step.kv_shape(shape, kv_type))?;
-        let rotation = Rotation { inverse_frequencies: vec![0.5; head_dim / 2], factor: 1.0 };
-        let batch = step.batch(D::PAGE_STRIDE, 0..1, 0, t);
-        let plan = self.device.prepare_step(&batch, &kv, &[rotation])?;
-        let mut qkv = self.input(t, shape.qkv_cols())?;
-        let Self { mut device, .. } = self;
-        let (rotated, cached) = (t * (heads + kv_heads) * head_dim, 2 * t * kv_heads * head_dim);
-        let work = [2 * D::ELEMENT_BYTES * rotated + cached * kv_type.bytes(), 3 * rotated];
-        let shape = (format!("T{t}"), format!("{}_{}", model.model, kv_type.name()));
-        Ok(Case::new("rope", shape, work, 1, move |_| {
-            device.rope_and_cache(&mut qkv, &layer, &plan, &mut kv)
+        Ok(Case::new("embed", shape, work, 1, move |call, _| {
+            let (table, ids, step) = (&table, &ids[..], &plan);
+            call.operation(&mut device, Operation::Embed { table, ids, step, out: &mut out })
         }))
-    }
-
-    /// Creates the case of attention over KV pages, in layers that have the shape `shape` and, if
-    /// `window` is given, a sliding window of that size. `label` names the layers in the result.
-    ///
-    /// # Errors
-    /// The device reports an error, or does not have enough memory.
-    pub fn attention(
-        mut self,
-        (label, shape, window): (&str, AttentionShape, Option<usize>),
-        kv_type: KvType,
-        step: Step,
-    ) -> Result<Case, DeviceError> {
-        let Step { sequences, rows, context } = step;
-        let one = step.kv_shape(shape, kv_type);
-        let layers = self.layers(one.pages * PAGE_TOKENS * one.token_bytes());
-        let all: Vec<AttentionLayer<D::Vector>> = (0..layers)
-            .map(|kv_layer| AttentionLayer { window, ..AttentionLayer::new(shape, kv_layer) })
-            .collect();
-        all.iter().try_for_each(|layer| self.device.prepare_attention(layer))?;
-        let mut kv = self.device.kv(KvShape { layers, ..one })?;
-        self.fill_kv(&all, &mut kv, step)?;
-        let batch = step.batch(D::PAGE_STRIDE, 0..sequences, context, rows);
-        let plan = self.device.prepare_step(&batch, &kv, &[unrotated()])?;
-        let t = self.device.rows(&plan).all;
-        let qkv = self.input(t, shape.qkv_cols())?;
-        let mut out = self.output(t, shape.heads * shape.head_dim)?;
-        let Self { mut device, .. } = self;
-        // With a window, rows read from the window of the first row to the last position.
-        let most = window.unwrap_or(context + rows);
-        let read = (context + rows).min(most + rows - 1);
-        let seen: usize = (context..context + rows).map(|at| (at + 1).min(most)).sum();
-        let lines = rows * shape.heads * shape.head_dim;
-        let work = [
-            sequences * (read * one.token_bytes() + 2 * D::ELEMENT_BYTES * lines),
-            4 * sequences * seen * shape.heads * shape.head_dim,
-        ];
-        let names = (
-            format!("B{sequences}_T{}_C{context}", sequences * rows),
-            format!("{label}_{}", kv_type.name()),
-        );
-        Ok(Case::new("attention", names, work, layers, move |layer| {
-            device.attention(&qkv, &all[layer], &plan, &kv, &mut out)
-        }))
-    }
-
-    /// Writes keys and values of all `layers` to the KV cache at every position of the step's
-    /// sequences.
-    fn fill_kv(
-        &mut self,
-        layers: &[AttentionLayer<D::Vector>],
-        kv: &mut D::Kv,
-        step: Step,
-    ) -> Result<(), DeviceError> {
-        let end = step.context + step.rows;
-        let mut done = self.output(1, 8)?;
-        for sequence in 0..step.sequences {
-            for position in (0..end).step_by(FILL_ROWS) {
-                let rows = FILL_ROWS.min(end - position);
-                let batch = step.batch(D::PAGE_STRIDE, sequence..sequence + 1, position, rows);
-                let plan = self.device.prepare_step(&batch, kv, &[unrotated()])?;
-                let mut qkv =
-                    self.input(self.device.rows(&plan).all, layers[0].shape.qkv_cols())?;
-                for layer in layers {
-                    self.device.rope_and_cache(&mut qkv, layer, &plan, kv)?;
-                }
-                // Waits, since a GPU's plan must not be replaced while it is used.
-                self.device.read(&mut done)?;
-            }
-        }
-        Ok(())
     }
 
     /// Creates the case of the gated delta net over `rows` rows of each sequence.
@@ -296,17 +266,21 @@ impl<D: BenchDevice> Setup<D> {
         sequences: usize,
         rows: usize,
     ) -> Result<Case, DeviceError> {
+        let (heads, dim) = (net.value_heads, net.value_dim);
+        let shape = (format!("B{sequences}_T{}_H{heads}_D{dim}", sequences * rows), D::DTYPE);
+        self.begin("delta_net", (&shape.0, shape.1))?;
         let one = StateShape { layers: 1, slots: sequences, net };
         let layers = self.layers(sequences * one.slot_bytes());
         let mut state = self.device.state(StateShape { layers, ..one })?;
         let mut all = Vec::new();
+        let rates: Vec<f32> = numbers(net.value_heads).iter().map(|x| -0.2 - 0.1 * x).collect();
         for index in 0..layers {
             all.push(DeltaNetLayer {
                 shape: net,
                 index,
                 conv: self.device.vector(&numbers(net.taps * net.conv_cols()))?,
-                rate: self.device.vector(&vec![-1.0; net.value_heads])?,
-                bias: self.device.vector(&vec![0.5; net.value_heads])?,
+                rate: self.device.vector(&rates)?,
+                bias: self.device.vector(&numbers(net.value_heads))?,
                 norm: self.device.vector(&vec![1.0; net.value_dim])?,
                 epsilon: 1e-6,
             });
@@ -322,95 +296,72 @@ impl<D: BenchDevice> Setup<D> {
             self.device.delta_net(&projected, layer, &plan, &mut state, &mut out)?;
         }
         let plan = self.plan(step, rows)?;
+        let batch = step.batch(D::PAGE_STRIDE, 0..sequences, rows, rows);
         let Self { mut device, .. } = self;
-        let (t, heads, dim) = (sequences * rows, net.value_heads, net.value_dim);
+        let t = sequences * rows;
         // Per element of the state: decay, product with the key, update, product with the query.
         let work = [
             D::ELEMENT_BYTES * t * (net.cols() + heads * dim)
                 + 8 * sequences * net.state_elements(),
             t * (7 * heads * net.key_dim * dim + 2 * net.taps * net.conv_cols()),
         ];
-        let shape = (format!("B{sequences}_T{t}_H{heads}_D{dim}"), D::DTYPE);
-        Ok(Case::new("delta_net", shape, work, layers, move |layer| {
-            device.delta_net(&projected, &all[layer], &plan, &mut state, &mut out)
+        Ok(Case::new("delta_net", shape, work, layers, move |call, layer| {
+            let (layer, sequences) = (&all[layer], &batch.sequences[..]);
+            let (projected, step, state, out) = (&projected, &plan, &mut state, &mut out);
+            let operation = Operation::DeltaNet { projected, layer, step, sequences, state, out };
+            call.operation(&mut device, operation)
         }))
     }
 
-    /// Creates the case of an operation of a mixture-of-experts layer over `t` rows.
+    /// Creates the case of sampling a token on the device for each of `sequences` rows of logits of
+    /// `vocab` tokens. With `is_greedy` all take the likeliest token; else they have different
+    /// parameters.
     ///
     /// # Errors
     /// The device reports an error, or does not have enough memory.
-    pub fn moe(mut self, op: MoeOp, moe: MoeShape, t: usize) -> Result<Case, DeviceError> {
-        const GATE: Gate = Gate::SoftmaxTop { normalized: true };
-        let MoeShape { experts, top_k, hidden, intermediate } = moe;
-        // Scores of random rows spread the rows about evenly over the experts.
-        let router = self.matrices(1, WeightType::Bf16, experts, hidden)?.remove(0);
-        let (mut x, mut logits) = (self.input(t, hidden)?, self.output(t, experts)?);
-        self.device.scores(&x, &router, &mut logits)?;
-        let routes = self.device.route(&logits, top_k, GATE, 0..experts)?;
-        let (routed, n) = (self.device.routed_rows(&routes), 2 * intermediate);
-        let element = D::ELEMENT_BYTES;
-        let copied = [element * t * (1 + top_k) * hidden, 2 * t * top_k * hidden];
-        let activations = |letter, size| (format!("T{t}_{letter}{size}_C{top_k}"), D::DTYPE);
-        Ok(match op {
-            MoeOp::Route => {
-                let Self { mut device, .. } = self;
-                // Sorting only compares; each top-k expert has an exponential and a division.
-                let work = [4 * t * (experts + 2 * top_k), 2 * t * top_k];
-                Case::new("route", activations('E', experts), work, 1, move |_| {
-                    device.route(&logits, top_k, GATE, 0..experts).map(|_| ())
-                })
-            }
-            MoeOp::Dispatch => {
-                let mut out = self.output(routed, hidden)?;
-                let Self { mut device, .. } = self;
-                Case::new("dispatch", activations('N', hidden), [copied[0], 0], 1, move |_| {
-                    device.dispatch(&x, &routes, &mut out)
-                })
-            }
-            MoeOp::Combine => {
-                let (x, mut out) = (self.input(routed, hidden)?, self.output(t, hidden)?);
-                let Self { mut device, .. } = self;
-                Case::new("combine", activations('N', hidden), copied, 1, move |_| {
-                    device.combine(&x, &routes, &mut out)
-                })
-            }
-            MoeOp::ExpertMatmul(weight_type) => {
-                let one = D::weight_bytes(weight_type, n, hidden);
-                let layers = self.layers(experts * one);
-                let mut all = Vec::new();
-                for _ in 0..layers {
-                    let weights = self.matrices(experts, weight_type, n, hidden)?;
-                    let bias = |_| self.device.vector(&numbers(n));
-                    let biases = (0..experts).map(bias).collect::<Result<_, _>>()?;
-                    all.push(self.device.stack(weights, biases)?);
-                }
-                let used = used_experts(self.device.read(&mut logits)?, experts, top_k);
-                x = self.input(routed, hidden)?;
-                let mut out = self.output(routed, n)?;
-                let Self { mut device, .. } = self;
-                let pairs = t * top_k;
-                let work = [used * one + element * pairs * (n + hidden), 2 * pairs * n * hidden];
-                let shape = (format!("T{t}_C{top_k}_K{hidden}_N{n}"), weight_type.name());
-                Case::new("expert_matmul", shape, work, layers, move |layer| {
-                    let (weights, biases) = &all[layer];
-                    device.expert_matmul(&x, weights, biases, &routes, &mut out)
-                })
-            }
-        })
+    pub fn sample(
+        mut self,
+        sequences: usize,
+        vocab: usize,
+        is_greedy: bool,
+    ) -> Result<Case, DeviceError> {
+        /// Columns of the activations from which logits are computed.
+        const HIDDEN: usize = 256;
+        let dtype = if is_greedy { "greedy" } else { "mixed" };
+        let shape = (format!("T{sequences}_V{vocab}"), dtype);
+        self.begin("sample", (&shape.0, shape.1))?;
+        let greedy =
+            SampleParams { temperature: 0.0, top_p: 1.0, min_p: 0.0, top_k: 0, seed: 0, index: 0 };
+        let params: Vec<SampleParams> = (0..sequences)
+            .map(|i| match i % 5 {
+                _ if is_greedy => greedy,
+                0 => SampleParams { temperature: 1.0, ..greedy },
+                1 => SampleParams { temperature: 0.7, top_k: 40, ..greedy },
+                2 => SampleParams { temperature: 3.0, top_p: 0.9, ..greedy },
+                3 => SampleParams { temperature: 2.0, top_k: 1000, top_p: 0.8, ..greedy },
+                _ => SampleParams { temperature: 5.0, min_p: 0.05, ..greedy },
+            })
+            .zip(1..)
+            .map(|(params, seed)| SampleParams { seed, index: seed % 7, ..params })
+            .collect();
+        let step = Step { sequences, rows: 1, context: 0 };
+        let mut batch = step.batch(D::PAGE_STRIDE, 0..sequences, 0, 1);
+        for (sequence, params) in batch.sequences.iter_mut().zip(&params) {
+            sequence.logits = LogitRows::Sample(*params);
+        }
+        let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), KvType::Bf16))?;
+        let plan = self.device.prepare_step(&batch, &kv, &[unrotated()])?;
+        let rows = self.device.rows(&plan).head;
+        let head = self.matrices(1, WeightType::Bf16, vocab, HIDDEN)?.remove(0);
+        let (x, mut logits) = (self.input(rows, HIDDEN)?, self.output(rows, vocab)?);
+        self.device.scores(&x, &head, &mut logits)?;
+        let Self { mut device, .. } = self;
+        let work = [4 * sequences * vocab, sequences * vocab];
+        Ok(Case::new("sample", shape, work, 1, move |call, _| {
+            let (logits, step, params) = (&mut logits, &plan, &params[..]);
+            call.operation(&mut device, Operation::Sample { logits, step, params })
+        }))
     }
-}
-
-/// Returns the number of different experts that at least one row of the router's `logits` has among
-/// its top k.
-fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
-    let mut used = vec![false; experts];
-    for row in logits.chunks_exact(experts) {
-        let mut order: Vec<usize> = (0..experts).collect();
-        order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
-        order[..top_k].iter().for_each(|expert| used[*expert] = true);
-    }
-    used.into_iter().filter(|used| *used).count()
 }
 
 /// Creates the case of sampling the next token on the host from `vocab` logits with the parameters
@@ -418,7 +369,7 @@ fn used_experts(logits: &[f32], experts: usize, top_k: usize) -> usize {
 pub fn sample(name: &str, params: Sampling, vocab: usize) -> Case {
     let logits: Vec<f32> = numbers(vocab).iter().map(|x| 10.0 * x).collect();
     let (mut sampler, tokens) = (Sampler::default(), [1, 2, 3]);
-    Case::new("sample", (format!("V{vocab}"), name), [4 * vocab, vocab], 1, move |_| {
+    Case::new("sample", (format!("V{vocab}"), name), [4 * vocab, vocab], 1, move |_, _| {
         let (logits, tokens) = (&logits[..], &tokens[..]);
         let row = Row { logits, tokens, prompt_tokens: 2, banned: &[], allowed: None };
         sampler.sample(row, &params).expect("finite logits");
@@ -430,24 +381,16 @@ fn unrotated() -> Rotation {
     Rotation { inverse_frequencies: Vec::new(), factor: 1.0 }
 }
 
-/// Returns `count` pseudo-random numbers from -1 to 1, the same on every run.
-fn numbers(count: usize) -> Vec<f32> {
-    let mut state = 12_345u32;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1u32 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| next()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use engine_cpu::{Cpu, Isa};
 
+    use super::experts::used_experts;
     use super::*;
+    use crate::bench::cases::{MoeOp, MoeShape};
 
     fn setup() -> Setup<Cpu> {
-        Setup { device: Cpu::new(Isa::best(), 1), memory: 0 }
+        Setup::new(Cpu::new(Isa::best(), 1), 0)
     }
 
     #[test]
@@ -477,7 +420,7 @@ mod tests {
         let device = Cpu::new(Isa::best(), 1);
         let matmul = Matmul { t: 1, k: 32, n: 32, weight_type: WeightType::F32 };
         let memory = 3 * Cpu::weight_bytes(WeightType::F32, 32, 32);
-        let mut case = Setup { device, memory }.matmul("matmul", matmul, true).unwrap();
+        let mut case = Setup::new(device, memory).matmul("matmul", matmul, true).unwrap();
         assert_eq!(case.layers, 3);
         (0..4).try_for_each(|_| (case.run)()).unwrap();
     }

@@ -70,16 +70,17 @@ macro_rules! sources {
 }
 
 /// All CUDA headers that kernel files include, with their source texts.
-pub const HEADERS: [Source; 12] = sources![
-    ".cuh": "attention" "bulk" "delta_net" "expert_tiles" "matmul" "pages" "prims" "tile_matmul" "warp_matmul"
-        "warpgroup" "warpgroup_matmul" "weights"
+pub const HEADERS: [Source; 13] = sources![
+    ".cuh": "attention" "bulk" "delta_net" "expert_tiles" "matmul" "pages" "prims" "reference"
+        "tile_matmul" "warp_matmul" "warpgroup" "warpgroup_matmul" "weights"
 ];
 
 /// All CUDA kernel files, with their source texts.
-pub const KERNELS: [Source; 28] = sources![
+pub const KERNELS: [Source; 31] = sources![
     ".cu": "add_bias" "all_reduce" "argmax" "attention" "attention_merge" "attention_sm90"
         "cos_sin_table" "delta_net" "delta_net_chunks" "dispatch" "embed" "expert_matmul" "gated"
-        "gather" "grouped_matmul" "grouped_matmul_mxfp4_sm90" "grouped_matmul_sm90" "matmul" "random" "rms_norm"
+        "gather" "grouped_matmul" "grouped_matmul_mxfp4_sm90" "grouped_matmul_sm90" "matmul"
+        "random" "reference" "reference_attention" "reference_delta_net" "rms_norm"
         "rope_and_cache" "route" "sample" "side_by_side" "sort_pairs" "stream_read" "tile_matmul"
         "tile_matmul_sm90"
 ];
@@ -108,7 +109,7 @@ impl Source {
 
     /// Returns whether the file's `//@ for` line names `generation`; `None` if there is no such
     /// line, because the file is portable.
-    fn is_for(&self, generation: &str) -> Option<bool> {
+    pub fn is_for(&self, generation: &str) -> Option<bool> {
         let names = self.head().find_map(|line| line.strip_prefix("for "))?;
         Some(names.split(' ').any(|name| name == generation))
     }

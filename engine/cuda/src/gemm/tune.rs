@@ -187,7 +187,7 @@ mod tests {
     }
 
     fn gpu() -> Option<Arc<Emulated>> {
-        Emulated::with(MEMORY, Script { algorithms: 4, ns })
+        Emulated::with(MEMORY, Script { algorithms: 4, ns, ..Script::default() })
     }
 
     /// Test fixture: device on an emulated GPU with one weight matrix, tuned after multiplications

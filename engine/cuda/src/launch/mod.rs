@@ -19,6 +19,10 @@ const WARPS_OF_ONE: usize = 4;
 const SAMPLE_BLOCK: usize = 512;
 /// Number of threads of a block of the kernel `stream_read`; a multiprocessor runs two such blocks.
 const READ_BLOCK: usize = 512;
+/// Number of threads of a block of the reference kernels.
+const REFERENCE_BLOCK: usize = 128;
+/// Largest number of threads of a reference kernel that goes over all elements of a result.
+const REFERENCE_THREADS_MAX: usize = 1 << 18;
 /// Largest number of threads of a block that CUDA allows.
 const BLOCK_MAX: usize = 1024;
 /// Number of bytes of shared memory that CUDA reserves for each block.
@@ -159,6 +163,23 @@ impl Launch {
     pub fn all_reduce(elements: usize) -> Self {
         let blocks = vectors(elements).div_ceil(SUM_BLOCK).clamp(1, SUM_BLOCKS_MAX);
         Self::new([blocks, 1, 1], SUM_BLOCK)
+    }
+
+    /// Returns the launch shape of reference kernels: a thread for each of `threads` results.
+    pub fn reference(threads: usize) -> Self {
+        Self::new([threads.div_ceil(REFERENCE_BLOCK).max(1), 1, 1], REFERENCE_BLOCK)
+    }
+
+    /// Returns the launch shape of reference kernels in which a warp computes each of `results`
+    /// results.
+    pub fn reference_warps(results: usize) -> Self {
+        Self::reference(results * LANES)
+    }
+
+    /// Returns the launch shape of reference kernels whose threads each take several of `elements`
+    /// elements.
+    pub fn reference_loop(elements: usize) -> Self {
+        Self::reference(elements.min(REFERENCE_THREADS_MAX))
     }
 
     /// Returns the launch shape of `random_bf16`, `matmul_merge` and element-wise kernels: a thread

@@ -168,7 +168,10 @@ fn products_of_a_library_conform_in_recorded_steps_too() {
     // The scripted library always wins tuning, since its measured time is the shortest.
     let ns = |name: &str| if name.starts_with("algorithm") { 1.0 } else { 1000.0 };
     let Some(reference) = reference("llama-tied") else { return };
-    let Some(gpu) = Emulated::with(MEMORY, Script { algorithms: 1, ns }) else { return };
+    let Some(gpu) = Emulated::with(MEMORY, Script { algorithms: 1, ns, ..Script::default() })
+    else {
+        return;
+    };
     let mut model = on(Arc::clone(&gpu) as _, &reference.folder, KvType::Bf16);
     model.profile_run(70, 2).unwrap();
     let before = gpu.matmuls(1, 1);
