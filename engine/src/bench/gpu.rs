@@ -12,7 +12,7 @@ use super::list;
 use super::setup::{Make, Setup};
 use super::steps::{Speeds, Timed};
 use super::{BenchFlags, Report};
-use crate::load::{LoadError, LoadOptions, load_on};
+use crate::load::{LoadError, LoadOptions, load_on, log_libraries};
 use crate::log;
 use engine_core::clock::Clock;
 use engine_cuda::Cuda;
@@ -60,6 +60,7 @@ pub(super) fn run(
     clock: Clock,
 ) -> Result<Report> {
     let bench = Bench { driver: Gpu::open(0, cubins)?, cubins, clock };
+    log_libraries();
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
     let cases = if flags.kernels { list::gpu() } else { Vec::new() };
     bench.report(source, flags, limits, &cases)
