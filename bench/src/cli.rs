@@ -226,9 +226,13 @@ pub struct PackFlags {
     /// GPU validation to pack: the id of a file of `suite/validations/`.
     #[arg(long, value_name = "ID", default_value = "h200-141g")]
     pub validation: String,
-    /// Folder in which the bundle is created; default: a folder under `target/validations/`.
+    /// Folder in which the bundle is created; default: a folder under `target/validations/`. Its
+    /// archive `DIR.tar.xz` is written next to it.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Refuse an archive of more than MIB MiB, and list its largest files; default: no limit.
+    #[arg(long, value_name = "MIB")]
+    pub size_max: Option<u64>,
     #[command(flatten)]
     pub inputs: Inputs,
 }

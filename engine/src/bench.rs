@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::EnvironmentError;
-use crate::config::{DeviceChoice, LoadFormat, NO_GPU};
+use crate::config::{DeviceChoice, LoadFormat, no_gpu};
 use crate::load::{self, DeviceInfo, LoadError, LoadOptions};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
@@ -167,7 +167,7 @@ pub fn run(
     // `auto` falls back to the CPU; only `cuda` by name is an error without a GPU.
     match (flags.device, has_gpu) {
         (_, true) => {}
-        (DeviceChoice::Cuda, false) => bail!(EnvironmentError(NO_GPU.into())),
+        (DeviceChoice::Cuda, false) => bail!(EnvironmentError(no_gpu())),
         _ if flags.kernels => bail!(
             "`--kernels` measures GPU kernels; hint: use `--device cuda`, or `cargo xtask kernels` \
              for the kernels of the CPU"

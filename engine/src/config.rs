@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use engine_core::KvType;
+use engine_cuda::driver::gpu::{UnusableDriver, check_driver};
 use engine_weights::hex;
 
 /// Number of tokens in a KV page (a block, in vLLM's words).
@@ -41,9 +42,17 @@ const THREADS_MAX: usize = 4096;
 /// Largest size in bytes of an API key file.
 const KEY_BYTES_MAX: u64 = 4096;
 
-/// Error message where `--device cuda` finds no supported GPU.
-pub(crate) const NO_GPU: &str = "`--device cuda` needs a GPU of compute capability 8.0 or later with its \
-                                 driver, and there is none; hint: `--device cpu`";
+/// Returns the error message where `--device cuda` finds no supported GPU. It says so if the driver
+/// is too old.
+pub(crate) fn no_gpu() -> String {
+    let what = "`--device cuda` needs a GPU of compute capability 8.0 or later with its driver";
+    match check_driver() {
+        Err(UnusableDriver::Unusable(why)) => format!("{what}: {why}; or `--device cpu`"),
+        Ok(()) | Err(UnusableDriver::Missing) => {
+            format!("{what}, and there is none; hint: `--device cpu`")
+        }
+    }
+}
 
 /// Names of flags of `redline serve` that do not change what a server computes, such as those for
 /// its address and name. They are left out of the configuration's hash, so that two starts with

@@ -14,8 +14,8 @@ use engine_model::{Decoder, LoadError as ModelError, Model, Parallel, RopeChoice
 use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 
 use crate::config::{CPU, CUDA, DeviceChoice, DtypeChoice, KvDtypeChoice};
-use crate::memory;
 use crate::tokenize::TokenizerError;
+use crate::{log, memory};
 
 /// `Result` with [`LoadError`] as the error, unless another is named.
 pub type Result<T, E = LoadError> = std::result::Result<T, E>;
@@ -157,6 +157,13 @@ pub struct Loaded {
 /// this machine does not support, or the device reports an error or does not have enough memory.
 pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded> {
     load_checkpoint(&Checkpoint::open(&source.files, options.random_seed)?, options)
+}
+
+/// Prints which of NVIDIA's libraries this process has opened, with their paths.
+pub(crate) fn log_libraries() {
+    for (name, path) in engine_cuda::driver::gpu::opened() {
+        log(format_args!("{name}: `{}`", path.display()));
+    }
 }
 
 /// Loads the weights of a checkpoint, which was opened with the random seed in `options`, on the

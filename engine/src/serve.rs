@@ -14,9 +14,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::capacity::{self, FreeMemory};
-use crate::config::{Config, DeviceChoice, DtypeChoice, NO_GPU, Source, config_sha256};
+use crate::config::{Config, DeviceChoice, DtypeChoice, Source, config_sha256, no_gpu};
 use crate::http::{Access, ConnectionLimits, KvFacts, ModelFacts, Names, Ready, ServerInfo};
-use crate::load::{self, LoadError, LoadOptions};
+use crate::load::{self, LoadError, LoadOptions, log_libraries};
 use crate::server::{Loaded, Rules, Server, allow_files, listen};
 use crate::tokenize::{NoTokenizer, Text, Tokenizer};
 use crate::worker::Handle;
@@ -107,7 +107,7 @@ fn access(config: &Config, addresses: &[SocketAddr]) -> Result<Access> {
 
 fn check_gpus(found: usize, wanted: usize) -> Result<()> {
     if found == 0 {
-        bail!(EnvironmentError(NO_GPU.into()));
+        bail!(EnvironmentError(no_gpu()));
     }
     if found < wanted {
         bail!(EnvironmentError(format!(
@@ -140,10 +140,12 @@ pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     for gpu in &loaded.device.idle_gpus {
         log(format_args!("`{}` stays idle: the CPU computes the requested types", gpu.name));
     }
+    log_libraries();
     if loaded.device.lacks_library {
         log(format_args!(
-            "`libcublasLt` is not found: our own kernels compute all matmuls; hint: put its \
-             folder in `LD_LIBRARY_PATH`"
+            "cuBLASLt is not found by the dynamic linker, in Python's packages or in \
+             `/usr/local/cuda`, or cannot be used: our own kernels compute all matmuls; hint: put \
+             the folder of `libcublasLt` in `LD_LIBRARY_PATH`"
         ));
     }
     let info = loaded.model.info().clone();

@@ -5,6 +5,8 @@
 //! `gpu-validation collect` turns the results of a bundle into records of runs and of kernels, pages
 //! and a commit.
 
+mod archive;
+mod cubins;
 pub mod pack;
 pub mod run;
 

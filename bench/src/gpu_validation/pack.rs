@@ -10,7 +10,7 @@ use schema::gpu_validation::{BUNDLE_SCHEMA, GpuValidation, ValidationBundle, sta
 use serde_json::Value;
 
 use crate::cli::PackFlags;
-use crate::gpu_validation::{DESCRIPTION, plan_file, write_json};
+use crate::gpu_validation::{DESCRIPTION, archive, cubins, plan_file, write_json};
 use campaign::ScenarioEntry;
 use campaign::build;
 use campaign::build::variants::{self, Origin, Wanted};
@@ -33,6 +33,8 @@ const SELF: &str = "redline-peers";
 /// Folder, in the clone and in the bundle, of reference checkpoints and outputs that the engine's
 /// tests read.
 const FIXTURES: &str = "tests/fixtures/conformance";
+/// Folder of the models in a bundle.
+const MODELS: &str = "models";
 /// Name of the script that runs the bundle, the only command that a user needs.
 const SCRIPT_NAME: &str = "validate";
 
@@ -41,12 +43,13 @@ const SCRIPT: &str = "#!/bin/sh\n\
     here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
     exec \"$here/bin/redline-peers\" --root \"$here\" gpu-validation run \"$@\"\n";
 
-/// Builds the release or working tree, draws the workload manifests, and packs them into a bundle.
+/// Builds the release or working tree, draws the workload manifests, and packs them into a bundle
+/// and its archive.
 ///
 /// # Errors
 /// The GPU validation, the release, or a model or scenario is unknown; another process holds the
 /// clone's lock; a program is missing or does not build; a model or dataset cannot be obtained; a
-/// file cannot be read or written; or the run is interrupted.
+/// file cannot be read or written; the archive is larger than allowed; or the run is interrupted.
 pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     world.tools.check()?;
     let validation = world.catalog.validation(&flags.validation)?;
@@ -62,6 +65,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     }
     let bundle = Bundle { world, validation, dir };
     bundle.put_programs(&wanted, &spec)?;
+    bundle.put_cubins(&wanted)?;
     bundle.put_inputs()?;
     bundle.put_suite()?;
     let described = bundle.described(flags, spec)?;
@@ -70,12 +74,19 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     let script = dir.join(SCRIPT_NAME);
     files::write_whole(&script, SCRIPT.as_bytes())?;
     files::set_mode(&script, 0o755).map_err(FileError::at("write", &script))?;
+    archive::share_equal_files(&dir.join(MODELS))?;
+    world.console.step(world.clock.elapsed(), "Compress the bundle");
+    let (archive, bytes) = archive::write(world, dir, flags.size_max)?;
     world.console.answer(&format!(
-        "bundle   {}, {} stages\nrun      {} --out DIR, on the machine that is to show it\n\
+        "bundle   {}, {} stages\narchive  {}, {} MiB\n\
+         run      tar -xf {}; {}/{SCRIPT_NAME} --out DIR, on the machine that is to show it\n\
          collect  cargo xtask gpu-validation collect DIR",
         world.places.shown(dir),
         described.stages.len(),
-        world.places.shown(&script),
+        world.places.shown(&archive),
+        archive::mib(bytes),
+        file_name(&archive).display(),
+        file_name(dir).display(),
     ));
     Ok(Exit::Well)
 }
@@ -121,17 +132,33 @@ impl Bundle<'_> {
     /// and, if a stage needs them, the engine's test programs and their reference files.
     fn put_programs(&self, wanted: &Wanted, spec: &ServerSpec) -> Result<(), Stop> {
         let programs = self.dir.join("bin");
-        put_program(spec.binary(), &programs.join(ENGINE))?;
-        put_program(&self.world.tools.path(BENCH), &programs.join(BENCH))?;
-        put_program(&self.world.program, &programs.join(SELF))?;
+        self.put_program(spec.binary(), &programs.join(ENGINE))?;
+        self.put_program(&self.world.tools.path(BENCH), &programs.join(BENCH))?;
+        self.put_program(&self.world.program, &programs.join(SELF))?;
         if self.validation.has_tests() {
             self.world.console.step(self.world.clock.elapsed(), "Build the engine's tests");
             for (package, built) in build_tests(self.world, wanted)? {
-                put_program(&built, &programs.join(package))?;
+                self.put_program(&built, &programs.join(package))?;
             }
             self.put_fixtures()?;
         }
         Ok(())
+    }
+
+    /// Copies a program into the bundle, without its symbols.
+    fn put_program(&self, from: &Path, to: &Path) -> Result<(), Stop> {
+        copy(from, to)?;
+        files::set_mode(to, 0o755).map_err(FileError::at("write", to))?;
+        archive::strip(self.world, to)
+    }
+
+    /// Copies the machine code of the CUDA kernels into the bundle, if it is meant for a GPU.
+    fn put_cubins(&self, wanted: &Wanted) -> Result<(), Stop> {
+        if self.validation.matches.device_name.is_empty() {
+            return Ok(());
+        }
+        let cubins = cubins::compiled(self.world, &source_tree(self.world, wanted))?;
+        Ok(cubins::put(&cubins, &self.dir)?)
     }
 
     /// Copies the reference checkpoints and outputs into the bundle, if the clone has them; without
@@ -154,7 +181,7 @@ impl Bundle<'_> {
         let (cells, scenarios) = self.cells()?;
         for cell in ready_cells(self.world, &cells, &scenarios)? {
             let tokenizer = tokenizer_of(self.world, &cell.cell.model)?;
-            let to = self.dir.join("models").join(&cell.cell.model);
+            let to = self.dir.join(MODELS).join(&cell.cell.model);
             match cell.model.path.is_dir() {
                 true => copy_tree(&cell.model.path, &to)?,
                 false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
@@ -197,13 +224,18 @@ impl Bundle<'_> {
     }
 }
 
+/// Returns the root of the sources from which the engine was built.
+fn source_tree(world: &World, wanted: &Wanted) -> PathBuf {
+    match &wanted.origin {
+        Origin::Release(of) => world.places.release_tree(&of.name),
+        _ => world.places.root.clone(),
+    }
+}
+
 /// Builds the engine's test programs in the tree in which the engine was built; returns for each of
 /// [`TESTS`] the name of its package and the path of the test program.
 fn build_tests(world: &World, wanted: &Wanted) -> Result<Vec<(&'static str, PathBuf)>, Stop> {
-    let tree = match &wanted.origin {
-        Origin::Release(of) => world.places.release_tree(&of.name),
-        _ => world.places.root.clone(),
-    };
+    let tree = source_tree(world, wanted);
     // Releases before v0.11 have all of the engine in one package.
     let is_split = tree.join("engine/model").is_dir();
     let packages = TESTS.map(|(_, package)| (package, if is_split { package } else { "engine" }));
@@ -244,11 +276,6 @@ fn test_program(message: &Value, package: &str) -> Option<PathBuf> {
 pub fn tokenizer_of(world: &World, model: &str) -> Result<String, Stop> {
     let named = world.catalog.model(model)?.tokenizer;
     Ok(if named == "embedded" { model.to_owned() } else { named })
-}
-
-fn put_program(from: &Path, to: &Path) -> Result<(), FileError> {
-    copy(from, to)?;
-    files::set_mode(to, 0o755).map_err(FileError::at("write", to))
 }
 
 fn copy_tree(from: &Path, to: &Path) -> Result<(), FileError> {

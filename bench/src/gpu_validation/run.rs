@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::cli::RunFlags;
 use crate::gpu_validation::pack::{TESTS, tokenizer_of};
 use crate::gpu_validation::{
-    DESCRIPTION, MACHINE, plan_file, read_bundle, read_json, stage_file, write_json,
+    DESCRIPTION, MACHINE, cubins, plan_file, read_bundle, read_json, stage_file, write_json,
 };
 use crate::local_bench;
 use campaign::files::{self, FileError};
@@ -32,6 +32,9 @@ use campaign::publish::write_run;
 use campaign::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
 use campaign::stop::Stop;
 use campaign::world::World;
+
+/// Environment variable by which the engine's tests on a GPU fail where there is none.
+const REQUIRE_GPU: &str = "REDLINE_REQUIRE_GPU";
 
 /// Content of `machine.json`: facts about the machine on which a bundle's stages were run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -258,7 +261,10 @@ impl StageRunner<'_> {
         let mut command = Command::new(program);
         command.args(args).stdout(open("stdout")?).stderr(open("stderr")?);
         // Test programs look for their fixtures below the working directory.
-        command.current_dir(self.bundle);
+        command.current_dir(self.bundle).envs(self.cubins());
+        if !self.described.matches.device_name.is_empty() {
+            command.env(REQUIRE_GPU, "1");
+        }
         let mut group = match Group::start(&mut command) {
             Ok(group) => group,
             // This is no error of the whole run, because the other stages can still be run.
@@ -300,9 +306,18 @@ impl StageRunner<'_> {
         Ok((outcome, Some(detail(&record))))
     }
 
+    /// Returns the environment variable with the folder of the kernels' machine code, if the bundle
+    /// has one.
+    fn cubins(&self) -> Option<(String, String)> {
+        let folder = self.bundle.join(cubins::FOLDER);
+        let named = || (cubins::VARIABLE.to_owned(), folder.to_string_lossy().into_owned());
+        folder.is_dir().then(named)
+    }
+
     fn spec(&self) -> Result<ServerSpec, Stop> {
         let facts = self.described.engine.clone();
-        let engine = self.world.catalog.engine(&facts.name)?;
+        let mut engine = self.world.catalog.engine(&facts.name)?;
+        engine.file.launch.env.extend(self.cubins());
         let mut variant = Variant::plain(&facts.name, &facts.release);
         variant.flags.clone_from(&self.described.flags);
         let (binary, version) = (self.program("redline"), self.described.version.clone());

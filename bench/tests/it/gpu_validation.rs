@@ -136,6 +136,31 @@ fn a_box_shows_a_release_and_its_results_are_committed() {
 }
 
 #[test]
+fn the_archive_of_a_bundle_has_its_machine_code_and_at_most_the_allowed_size() {
+    let head = VALIDATION.split("[[commands]]").next().unwrap();
+    let command =
+        "[[commands]]\nid = \"code\"\nargv = [\"sh\", \"-c\", \"echo $REDLINE_CUBINS\"]\n";
+    let lab = Lab::new(&format!("{head}{command}"));
+    let pack = ["gpu-validation", "pack", "v0.9.2", "--validation", "all", "--size-max"];
+    let archive = lab.scratch.root().join("target/validations/all/bundle.tar.xz");
+    let refused = ["`--size-max` allows 0; its largest files", "bin/redline"];
+    lab.scratch.run(&[&pack[..], &["0"]].concat()).expect(2, &refused);
+    assert!(!archive.exists());
+    lab.scratch.run(&[&pack[..], &["9"]].concat()).expect(0, &["bundle.tar.xz, "]);
+    let there = lab.scratch.root().join("there");
+    fs::create_dir(&there).unwrap();
+    let unpacked = Command::new("tar").arg("-xf").arg(archive).current_dir(&there).status();
+    assert!(unpacked.unwrap().success());
+    let code = there.join("bundle/cubins");
+    fs::create_dir(&code).unwrap();
+    let mut validate = Command::new(there.join("bundle/validate"));
+    validate.args(["--only", "code", "--out"]).arg(there.join("out"));
+    Ended::of(validate.output().unwrap()).expect(0, &["done"]);
+    let said = fs::read_to_string(there.join("out/stages/code.stdout")).unwrap();
+    assert_eq!(Path::new(said.trim()), code.canonicalize().unwrap());
+}
+
+#[test]
 fn kernels_that_a_box_measured_become_one_record() {
     let kernel = r#"{"op": "attention", "shape": "B1_T1_C8192", "dtype": "bf16", "isa": "sm_90a",
         "device": "cuda", "median_ns": 12000.5, "mad_ns": 20.5, "samples": 11, "bytes": 100,

@@ -40,12 +40,11 @@ pub use device::Cuda;
 #[cfg(test)]
 extern crate self as engine_cuda;
 
-use cudarc::driver::sys;
 use cudarc::driver::{DriverError, result};
 use engine_core::DeviceError;
 
 use driver::Facts;
-use driver::gpu::facts;
+use driver::gpu::{check_driver, facts};
 
 /// Result of an operation of the CUDA device.
 pub type Result<T, E = DeviceError> = std::result::Result<T, E>;
@@ -73,13 +72,11 @@ pub struct Gpu {
 
 /// Lists the GPUs of this machine; empty where no driver is installed, or it is too old or does not
 /// start. GPUs whose properties cannot be read are left out.
-#[expect(unsafe_code, reason = "calls into the driver, each after the check that it is there")]
 pub fn gpus() -> Vec<Gpu> {
-    // SAFETY: searches for the library without calling into it.
-    if !unsafe { sys::is_culib_present() } {
+    if check_driver().is_err() {
         return Vec::new();
     }
-    // A driver older than the bindings lacks symbols, which cudarc reports by a panic.
+    // A driver that lacks a function makes cudarc panic.
     panic::catch_unwind(list).unwrap_or_default()
 }
 

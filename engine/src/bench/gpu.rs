@@ -15,7 +15,7 @@ use super::list;
 use super::setup::{LEFT_OUT, Make, Names, Setup};
 use super::steps::{Speeds, Timed};
 use super::{BenchFlags, Report};
-use crate::load::{LoadError, LoadOptions, load_on};
+use crate::load::{LoadError, LoadOptions, load_on, log_libraries};
 use crate::log;
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
@@ -67,6 +67,7 @@ pub(super) fn run(
     clock: Clock,
 ) -> Result<Report> {
     let bench = Bench { driver: Gpu::open(0, cubins)?, cubins, clock };
+    log_libraries();
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
     let mut cases = if flags.kernels { list::gpu() } else { Vec::new() };
     if flags.check {

@@ -8,9 +8,13 @@
 
 mod blas;
 mod compile;
+mod libraries;
 mod nccl;
+mod version;
 
+pub use libraries::opened;
 pub use nccl::has_nccl;
+pub use version::{UnusableDriver, check_driver};
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
@@ -57,14 +61,10 @@ impl Gpu {
     /// the driver reports an error, or the machine code of a kernel can be neither read from the
     /// prepared folder or the cache nor compiled.
     pub fn open(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>> {
-        // SAFETY: searches for the library without calling into it.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(failed("open", "there is no CUDA driver"));
-        }
-        // A driver older than the bindings lacks symbols, which cudarc reports by a panic.
+        check_driver().map_err(|error| failed("open", error.to_string()))?;
+        // A driver that lacks a function makes cudarc panic.
         let opened = panic::catch_unwind(|| Self::open_present(ordinal, cubins));
-        opened
-            .unwrap_or_else(|_| Err(failed("open", "the CUDA driver is too old for this release")))
+        opened.unwrap_or_else(|_| Err(failed("open", "the CUDA driver lacks a function")))
     }
 
     fn open_present(ordinal: usize, cubins: &Cubins) -> Result<Arc<Self>> {

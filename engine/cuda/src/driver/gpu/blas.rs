@@ -9,6 +9,7 @@ use std::panic;
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::sys as driver;
 
+use super::libraries::Library;
 use crate::buffer::DType;
 use crate::driver::blas::{
     Algorithm, Blas, ColumnMatmul, Columns, Operands, Side, WORKSPACE_BYTES,
@@ -35,10 +36,7 @@ impl CublasLt {
     /// Opens cuBLASLt for one GPU; `None` if it is not installed, too old or cannot be initialized.
     /// The context must be current, and must outlive the library, as must the stream.
     pub fn open(context: driver::CUcontext, stream: driver::CUstream) -> Option<Self> {
-        // SAFETY: searches for the library without calling into it.
-        if !unsafe { sys::is_culib_present() } {
-            return None;
-        }
+        Library::CublasLt.open()?;
         // A library older than the bindings lacks symbols, which cudarc reports by a panic.
         let opened = panic::catch_unwind(|| {
             let handle = result::create_handle().ok()?;

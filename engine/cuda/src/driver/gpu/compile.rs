@@ -8,6 +8,7 @@ use std::thread;
 
 use cudarc::nvrtc::{result, sys};
 
+use super::libraries::Library;
 use crate::driver::cubins::{CUBINS, Cubins, HEADERS, Source, kernels};
 use crate::generation;
 use crate::{Result, failed};
@@ -47,8 +48,7 @@ pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>> {
 /// Returns the version of NVRTC, part of the key of cached machine code; empty where NVRTC is not
 /// installed or reports no version.
 fn version() -> String {
-    // SAFETY: searches for the library without calling into it.
-    if !unsafe { sys::is_culib_present() } {
+    if Library::Nvrtc.open().is_none() {
         return String::new();
     }
     let (mut major, mut minor) = (0, 0);
@@ -59,12 +59,12 @@ fn version() -> String {
 
 /// Compiles the kernels of one source file with NVRTC to machine code for `generation`, such as
 /// `sm_90a`.
-fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
-    // SAFETY: searches for the library without calling into it.
-    if !unsafe { sys::is_culib_present() } {
+pub(super) fn compile(kernel: &Source, generation: &str) -> Result<Vec<u8>, String> {
+    if Library::Nvrtc.open().is_none() {
         return Err(format!(
-            "`libnvrtc`, the compiler for kernels, is not installed; hint: have its folder in \
-             `LD_LIBRARY_PATH`, or a folder of compiled kernels in `{CUBINS}`; or `--device cpu`"
+            "`libnvrtc`, the compiler for kernels, is not found by the dynamic linker, in Python's \
+             packages or in `/usr/local/cuda`; hint: have its folder in `LD_LIBRARY_PATH`, or a \
+             folder of compiled kernels in `{CUBINS}`; or `--device cpu`"
         ));
     }
     let text = |text: &str| CString::new(text).map_err(|_| "a source has a NUL byte".to_owned());

@@ -1,14 +1,14 @@
 //! Tensor-parallel group of real GPUs: each has its own context and stream, and NCCL connects them.
 
 use std::ffi::{c_int, c_void};
-use std::panic;
 use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self as driver, CUresult};
-use cudarc::nccl::result::{self, NcclError};
-use cudarc::nccl::sys::{self, ncclDataType_t, ncclRedOp_t};
+use cudarc::nccl::result::NcclError;
+use cudarc::nccl::sys::{cudaStream_t, ncclComm_t, ncclDataType_t, ncclRedOp_t, ncclResult_t};
 
+use super::libraries::Library;
 use super::{Gpu, named};
 use crate::buffer::DType;
 use crate::driver::cubins::Cubins;
@@ -25,9 +25,77 @@ struct Nccl {
     handles: Arc<Handles>,
 }
 
-/// NCCL handles of all ranks of a group; null after the group was aborted.
+/// NCCL handles of all ranks of a group.
 #[derive(Debug)]
-struct Handles(Vec<Mutex<sys::ncclComm_t>>);
+struct Handles {
+    calls: Calls,
+    /// Handle of each rank; null after the group was aborted.
+    handles: Vec<Mutex<ncclComm_t>>,
+}
+
+/// NCCL's functions. They are looked up here because cudarc does not know the name `libnccl.so.2`,
+/// which Python's packages have.
+#[derive(Debug, Clone, Copy)]
+struct Calls {
+    init_all: unsafe extern "C" fn(*mut ncclComm_t, c_int, *const c_int) -> ncclResult_t,
+    abort: unsafe extern "C" fn(ncclComm_t) -> ncclResult_t,
+    all_reduce: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        ncclDataType_t,
+        ncclRedOp_t,
+        ncclComm_t,
+        cudaStream_t,
+    ) -> ncclResult_t,
+    all_gather: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        ncclDataType_t,
+        ncclComm_t,
+        cudaStream_t,
+    ) -> ncclResult_t,
+    broadcast: unsafe extern "C" fn(
+        *const c_void,
+        *mut c_void,
+        usize,
+        ncclDataType_t,
+        c_int,
+        ncclComm_t,
+        cudaStream_t,
+    ) -> ncclResult_t,
+}
+
+impl Calls {
+    /// Looks up all functions in an open NCCL library.
+    ///
+    /// # Errors
+    /// The library is too old and lacks one of them.
+    fn of(library: &libloading::Library) -> Result<Self> {
+        /// Looks up one function; its type must be that of the function with this name.
+        unsafe fn find<F: Copy>(library: &libloading::Library, name: &str) -> Result<F> {
+            // SAFETY: the caller guarantees it.
+            let found = unsafe { library.get::<F>(name) };
+            let missing = |_| {
+                let message = format!("this NCCL is too old for this release: it has no `{name}`");
+                failed("open_group", message)
+            };
+            found.map(|function| *function).map_err(missing)
+        }
+        // SAFETY: the types are those of NCCL's documentation, and of cudarc's bindings. The
+        // library stays open until the process ends.
+        unsafe {
+            Ok(Self {
+                init_all: find(library, "ncclCommInitAll")?,
+                abort: find(library, "ncclCommAbort")?,
+                all_reduce: find(library, "ncclAllReduce")?,
+                all_gather: find(library, "ncclAllGather")?,
+                broadcast: find(library, "ncclBroadcast")?,
+            })
+        }
+    }
+}
 
 // SAFETY: a communicator may be used from any thread, by one at a time, which its lock ensures.
 unsafe impl Send for Handles {}
@@ -36,8 +104,7 @@ unsafe impl Sync for Handles {}
 
 /// Returns true if the NCCL library is installed.
 pub fn has_nccl() -> bool {
-    // SAFETY: searches for the library without calling into it.
-    unsafe { sys::is_culib_present() }
+    Library::Nccl.open().is_some()
 }
 
 impl Gpu {
@@ -47,19 +114,17 @@ impl Gpu {
     /// A GPU cannot be opened, as for [`Gpu::open`], NCCL is not installed, too old or cannot
     /// connect the GPUs, or a driver reports an error.
     pub fn open_group(count: usize, cubins: &Cubins) -> Result<Vec<Member>> {
-        if !has_nccl() {
-            let message = "`libnccl.so` is not found, by which GPUs that share a model sum their parts; \
-                           hint: install NCCL 2 (`libnccl-dev`, or `nvidia-nccl-cu13` of the Python \
-                           packages) and have a folder with `libnccl.so`, if need be a link to \
-                           `libnccl.so.2`, in `LD_LIBRARY_PATH`; or `--tp 1`";
+        let Some(nccl) = Library::Nccl.open() else {
+            let message = "NCCL, by which GPUs that share a model sum their parts, is not found by the \
+                           dynamic linker or in Python's packages; hint: install NCCL 2 (`libnccl2`, \
+                           or `nvidia-nccl-cu13` of the Python packages), or have the folder of \
+                           `libnccl.so.2` in `LD_LIBRARY_PATH`; or `--tp 1`";
             return Err(failed("open_group", message));
-        }
+        };
+        let calls = Calls::of(&nccl.library)?;
         let gpus: Vec<Arc<Self>> =
             (0..count).map(|ordinal| Self::open(ordinal, cubins)).collect::<Result<_, _>>()?;
-        // A library older than the bindings lacks symbols, which cudarc reports by a panic.
-        let connected = panic::catch_unwind(|| connect(count))
-            .unwrap_or_else(|_| Err(failed("open_group", "this NCCL is too old for this release")));
-        let handles = Arc::new(connected?);
+        let handles = Arc::new(connect(calls, count)?);
         let reaches: Vec<bool> =
             gpus.iter().map(|gpu| gpu.reach_all(&gpus)).collect::<Result<_, _>>()?;
         let member = |(index, (gpu, reaches_others)): (usize, (Arc<Self>, bool))| {
@@ -97,14 +162,13 @@ impl Gpu {
 
 /// Creates the NCCL communicators of the first `count` GPUs in one call, so that no rank waits for
 /// another that fails to start.
-fn connect(count: usize) -> Result<Handles> {
+fn connect(calls: Calls, count: usize) -> Result<Handles> {
     let ordinals: Vec<c_int> = (0..count as c_int).collect();
     let mut handles = vec![ptr::null_mut(); count];
     // SAFETY: both arrays have `count` elements.
-    let made =
-        unsafe { result::comm_init_all(handles.as_mut_ptr(), count as c_int, ordinals.as_ptr()) };
-    made.map_err(|error| nccl_failed("ncclCommInitAll", &error))?;
-    Ok(Handles(handles.into_iter().map(Mutex::new).collect()))
+    let made = unsafe { (calls.init_all)(handles.as_mut_ptr(), count as c_int, ordinals.as_ptr()) };
+    made.result().map_err(|error| nccl_failed("ncclCommInitAll", &error))?;
+    Ok(Handles { calls, handles: handles.into_iter().map(Mutex::new).collect() })
 }
 
 fn nccl_failed(operation: &'static str, error: &NcclError) -> DeviceError {
@@ -112,19 +176,19 @@ fn nccl_failed(operation: &'static str, error: &NcclError) -> DeviceError {
 }
 
 impl Handles {
-    fn lock(&self, rank: usize) -> MutexGuard<'_, sys::ncclComm_t> {
-        self.0[rank].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, rank: usize) -> MutexGuard<'_, ncclComm_t> {
+        self.handles[rank].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Aborts pending NCCL operations and releases the communicators of all ranks.
     fn abort(&self) {
         // All ranks at once: operations of the others would wait for an aborted one forever.
-        for rank in 0..self.0.len() {
+        for rank in 0..self.handles.len() {
             let mut handle = self.lock(rank);
             if !handle.is_null() {
                 // SAFETY: the communicator was created and is released once; its lock excludes a
                 // concurrent call.
-                let _failed = unsafe { result::comm_abort(*handle) };
+                let _failed = unsafe { (self.calls.abort)(*handle) };
                 *handle = ptr::null_mut();
             }
         }
@@ -159,21 +223,21 @@ impl Communicator for Nccl {
         }
         let (stream, dtype) = (self.gpu.stream.cast(), data_type(dtype));
         let (x, out) = (x.0 as *const c_void, out.0 as *mut c_void);
+        let calls = &self.handles.calls;
         // SAFETY: the context is current and the communicator locked; the addresses are device
         // memory, whose length the caller guarantees, as for a kernel launch.
         let begun = unsafe {
             match operation {
                 Operation::AllReduce => {
-                    let sum = ncclRedOp_t::ncclSum;
-                    result::all_reduce(x, out, count, dtype, sum, *handle, stream)
+                    (calls.all_reduce)(x, out, count, dtype, ncclRedOp_t::ncclSum, *handle, stream)
                 }
-                Operation::AllGather => result::all_gather(x, out, count, dtype, *handle, stream),
+                Operation::AllGather => (calls.all_gather)(x, out, count, dtype, *handle, stream),
                 Operation::Broadcast { root } => {
-                    result::broadcast(x, out, count, dtype, root as c_int, *handle, stream)
+                    (calls.broadcast)(x, out, count, dtype, root as c_int, *handle, stream)
                 }
             }
         };
-        begun.map(|_| ()).map_err(|error| nccl_failed(operation.name(), &error))
+        begun.result().map(|_| ()).map_err(|error| nccl_failed(operation.name(), &error))
     }
 
     fn abandon(&self) {
@@ -193,7 +257,7 @@ mod tests {
         }
         let error = Gpu::open_group(2, &Cubins::default()).unwrap_err().to_string();
         for part in
-            ["`libnccl.so` is not found", "`LD_LIBRARY_PATH`", "nvidia-nccl-cu13", "`--tp 1`"]
+            ["NCCL, by which", "is not found", "`LD_LIBRARY_PATH`", "nvidia-nccl-cu13", "`--tp 1`"]
         {
             assert!(error.contains(part), "`{part}` is not in {error}");
         }

@@ -1,5 +1,6 @@
 //! Tests of conformance on a real GPU, where there is one. `cargo xtask gpu-validation` runs them
-//! on such a machine; the small ones also run under `compute-sanitizer`.
+//! on such a machine, with `REDLINE_REQUIRE_GPU=1`, by which a missing GPU is a failure; the small
+//! ones also run under `compute-sanitizer`.
 
 use super::*;
 use engine_cuda::driver::Cubins;
@@ -23,7 +24,8 @@ fn open(portable: bool) -> Option<Arc<dyn Driver>> {
 
 /// Checks the test checkpoint `name` on the first GPU under the given conditions.
 fn check(name: &str, conditions: &[Condition]) {
-    let (Some(gpu), Some(reference)) = (open(false), reference(name)) else { return };
+    let Some(gpu) = open(false) else { return };
+    let reference = reference(name).unwrap_or_else(|| panic!("there is no checkpoint `{name}`"));
     let mut model = on(gpu, &reference.folder, KvType::Bf16);
     conforms(&mut model, &reference, conditions, TIMES);
 }
@@ -61,9 +63,11 @@ fn phi3_conforms() {
 /// Checks the test checkpoint `name` on `ranks` GPUs connected by NCCL, if the machine has that
 /// many and NCCL is installed.
 fn check_shared(name: &str, ranks: usize) {
-    let Some(reference) = reference(name) else { return };
-    if gpus().len() < ranks || !has_nccl() {
-        fixtures::skip("a GPU", "run it on a machine with several GPUs and NCCL");
+    let reference = reference(name).unwrap_or_else(|| panic!("there is no checkpoint `{name}`"));
+    let count = gpus().len();
+    if count < ranks || !has_nccl() {
+        let missing = if count == 0 { "a GPU" } else { "several GPUs with NCCL" };
+        fixtures::skip(missing, &format!("run it on a machine with {ranks} GPUs and NCCL"));
         return;
     }
     let members = Gpu::open_group(ranks, &Cubins::of_environment(|name| std::env::var(name).ok()));
