@@ -193,7 +193,6 @@ mod tests {
                 let mut case = make(bench.setup(0)).unwrap();
                 let name = format!("{case:?}");
                 let check = CaseCheck::of((case.check)().unwrap()).unwrap();
-                eprintln!("{name} {check}");
                 assert!(check.is_within, "{name} {check}");
                 drop(case);
                 assert_eq!(bench.driver.memory().unwrap().free, free, "{name}");

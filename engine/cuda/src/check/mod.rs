@@ -6,6 +6,7 @@ mod operation;
 mod random;
 mod reference;
 mod sequences;
+mod sums;
 
 pub use operation::Operation;
 

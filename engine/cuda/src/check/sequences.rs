@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::operation::rows;
-use super::reference::{BF16, F32_SUM, Sums};
+use super::sums::{BF16, F32_SUM, Sums};
 use super::{ResultType, Wanted, downloaded, read, sampled, uploaded};
 use crate::Result;
 use crate::buffer::Buffer;
