@@ -205,13 +205,13 @@ impl Operation<'_, Cuda> {
                     PageType::Bf16 => ResultType::Bf16,
                     PageType::E4m3 => ResultType::E4m3,
                 };
-                let elements = kv.memory.bytes() / result_type.bytes();
+                // Several padding rows write to the page behind the last, in any order, and nobody
+                // reads it.
+                let page = kv.shape.token_bytes() * kv.shape.page_tokens;
+                let elements = (kv.memory.bytes() - page) / result_type.bytes();
                 let written = 2 * layer.shape.kv_heads * layer.shape.head_dim;
-                // A padding row writes to the page behind the last.
-                let padding = qkv.rows - rows(sequences);
-                let page_rows = rows(sequences) + padding.min(1);
                 let pages = Target::of("pages", kv.memory.address(), elements, result_type);
-                let untouched = Some(elements - page_rows * written);
+                let untouched = Some(elements - rows(sequences) * written);
                 vec![buffer("qkv", qkv).read_first(), Target { untouched, ..pages }]
             }
             Self::Route { logits, top_k, experts, .. } => {
