@@ -240,9 +240,12 @@ pub struct PackFlags {
 #[derive(Debug, Args)]
 pub struct RunFlags {
     /// Folder for results, which may contain those of an earlier call; default:
-    /// `validation-results`. An archive of the folder is written next to it.
+    /// `validation-results`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
+    /// Archive to which each stage appends its results; default: `DIR.tar.gz`, next to the folder.
+    #[arg(long, value_name = "FILE")]
+    pub archive: Option<PathBuf>,
     /// Run only the stage STAGE of the bundle; may be repeated.
     #[arg(long, value_name = "STAGE")]
     pub only: Vec<String>,

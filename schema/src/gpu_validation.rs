@@ -35,7 +35,7 @@ pub struct GpuValidation {
 }
 
 /// Command of a GPU validation. It passes if it ends with exit code 0 within the time limit; a Rust
-/// test program must also have run at least one test.
+/// test program must also have run at least one test. With `each_test`, it passes if all tests do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ValidationCommand {
@@ -53,6 +53,30 @@ pub struct ValidationCommand {
     /// validation.
     #[serde(default)]
     pub each_model: bool,
+    /// Limits for a command that runs each test of its test program in a process of its own, so
+    /// that a test that breaks the GPU's context fails alone. Left out for all other commands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub each_test: Option<EachTest>,
+}
+
+/// Limits for the tests of a stage that run in a process each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct EachTest {
+    /// Time limit for one test, in seconds; one that takes longer is ended, and has failed.
+    #[serde(default = "limit_s")]
+    pub limit_s: u64,
+    /// Number of tests that run at once.
+    #[serde(default = "one")]
+    pub parallel: u32,
+}
+
+fn limit_s() -> u64 {
+    30
+}
+
+fn one() -> u32 {
+    1
 }
 
 impl GpuValidation {
@@ -121,6 +145,10 @@ pub enum StageWork {
         /// Id of the model whose path replaces `{model}` in the command; null for a command that
         /// runs once and not for each model.
         model: Option<String>,
+        /// Limits where each test of the command's test program runs in a process of its own; left
+        /// out for all other commands.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        each_test: Option<EachTest>,
     },
     /// Scenario: the stage measures a scenario on a fresh server.
     Scenario {
@@ -178,7 +206,7 @@ pub enum Outcome {
 pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
     let mut stages = Vec::new();
     for command in &validation.commands {
-        let ValidationCommand { id, argv, needs, each_model } = command;
+        let ValidationCommand { id, argv, needs, each_model, each_test } = command;
         let models: Vec<Option<&str>> = match each_model {
             true => validation.models.iter().map(|model| Some(model.id.as_str())).collect(),
             false => vec![None],
@@ -188,6 +216,7 @@ pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -
                 argv: argv.clone(),
                 needs: needs.clone(),
                 model: model.map(str::to_owned),
+                each_test: *each_test,
             };
             let id = model.map_or(id.clone(), |model| format!("{id}-{model}"));
             stages.push(Stage { id, work });
@@ -241,7 +270,7 @@ mod tests {
         models = [{ id = "a", tp = 1 }, { id = "b", tp = 2 }]
         scenarios = ["x", "y"]
         commands = [
-            { id = "tests", argv = ["{tests}"] },
+            { id = "tests", argv = ["{tests}"], each_test = { parallel = 4 } },
             { id = "bench", argv = ["{redline}", "bench", "{model}"], each_model = true },
         ]
     "#;
@@ -259,6 +288,8 @@ mod tests {
         let StageWork::Scenario { run, position, tp, .. } = &stages[6].work else { panic!() };
         assert_eq!((run.as_str(), *position, *tp), ("4", 3, 2));
         assert!(validation.has_tests());
+        let StageWork::Command { each_test, .. } = stages[0].work else { panic!() };
+        assert_eq!(each_test, Some(EachTest { limit_s: 30, parallel: 4 }));
     }
 
     #[test]

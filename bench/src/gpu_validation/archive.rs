@@ -1,7 +1,8 @@
-//! Compressed archive of a packed bundle: programs without symbols, equal files once, and a limit of
-//! its size.
+//! Compressed archives: of a packed bundle, with programs without symbols, equal files once and a
+//! limit of its size; and of the results of a bundle's stages, which grows stage by stage.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -108,6 +109,40 @@ fn too_large(dir: &Path, bytes: u64, mib_max: u64) -> Stop {
         lines.join("\n")
     ))
     .with_hint("pack a validation with fewer models or scenarios")
+}
+
+/// Appends the files of the folder `results` that are newer than the archive `to` to it: a
+/// compressed archive of these files, behind those of earlier stages. The machine may be taken away
+/// at any time, and what was appended is not written again. `tar --ignore-zeros` unpacks all of
+/// them.
+///
+/// # Errors
+/// `tar` is missing or fails, the command is interrupted, or the archive cannot be written.
+pub fn append_results(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
+    let modified = |path: &Path| fs::metadata(path).and_then(|about| about.modified()).ok();
+    let before = modified(to);
+    let mut part = to.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let paths = files::files_below(results).into_iter().filter(|path| {
+        // The archive itself may lie in the folder.
+        path != to && *path != part && before.is_none_or(|time| modified(path) >= Some(time))
+    });
+    let mut tar = Command::new("tar");
+    tar.arg("-czf").arg(&part).arg("-C").arg(results).arg("--");
+    tar.args(paths.filter_map(|path| Some(path.strip_prefix(results).ok()?.to_owned())));
+    let status = process::show(&mut tar, &world.interrupt)?;
+    if !status.success() {
+        let status = describe(status);
+        return Err(Stop::environment(format!("the archive of results: tar ended with {status}")));
+    }
+    let bytes = fs::read(&part).map_err(FileError::at("read", &part))?;
+    let mut open = OpenOptions::new();
+    let opened = open.append(true).create(true).open(to);
+    let appended = opened.and_then(|mut archive| archive.write_all(&bytes));
+    appended.map_err(FileError::at("write", to))?;
+    fs::remove_file(&part).map_err(FileError::at("remove", &part))?;
+    Ok(())
 }
 
 /// Formats a number of bytes in MiB with one decimal.

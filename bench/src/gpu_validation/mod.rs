@@ -7,6 +7,7 @@
 
 mod archive;
 mod cubins;
+mod each_test;
 pub mod pack;
 pub mod run;
 
@@ -158,7 +159,8 @@ fn unpacked(world: &World, given: &Path) -> Result<PathBuf, Stop> {
     }
     files::make_dir(&dir)?;
     let mut tar = Command::new("tar");
-    tar.arg("-xzf").arg(given).arg("-C").arg(&dir);
+    // The archive consists of one archive for each stage.
+    tar.args(["--ignore-zeros", "-xzf"]).arg(given).arg("-C").arg(&dir);
     let status = process::show(&mut tar, &world.interrupt)?;
     if status.success() {
         return Ok(dir);

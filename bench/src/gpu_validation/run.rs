@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use schema::exit::Exit;
 use schema::gpu_validation::{
-    Outcome, STAGE_SCHEMA, Stage, StageReport, StageWork, ValidationBundle,
+    EachTest, Outcome, STAGE_SCHEMA, Stage, StageReport, StageWork, ValidationBundle,
 };
 use schema::run::{HardwareFacts, RunRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::cli::RunFlags;
+use crate::gpu_validation::archive::append_results;
+use crate::gpu_validation::each_test::Tests;
 use crate::gpu_validation::pack::{TESTS, tokenizer_of};
 use crate::gpu_validation::{
     DESCRIPTION, MACHINE, cubins, plan_file, read_bundle, read_json, stage_file, write_json,
@@ -27,7 +29,7 @@ use campaign::node::record::is_bad;
 use campaign::node::run::Bench;
 use campaign::places::CampaignPlaces;
 use campaign::plan::{Cell, PlannedRun, Variant, target};
-use campaign::process::{self, Group, ProcessError, describe};
+use campaign::process::{Group, ProcessError, describe};
 use campaign::publish::write_run;
 use campaign::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
 use campaign::stop::Stop;
@@ -52,7 +54,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     let described = read_bundle(bundle)?;
     refuse_unknown(&described, &flags.only)?;
     let results = flags.out.clone().unwrap_or_else(|| PathBuf::from("validation-results"));
-    let archive_path = results.with_extension("tar.gz");
+    let archive_path = flags.archive.clone().unwrap_or_else(|| results.with_extension("tar.gz"));
     let hardware = machine(world, &described, &results)?;
     // A copy of the description, so that results can be read without the bundle.
     let description = bundle.join(DESCRIPTION);
@@ -84,7 +86,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
                 let report = runner.report(stage)?;
                 // The report is written at the end: an interrupted stage has none, and runs again.
                 write_json(&path, &report)?;
-                archive(world, &results, &archive_path)?;
+                append_results(world, &results, &archive_path)?;
                 report
             }
         };
@@ -156,16 +158,6 @@ fn machine(
     Ok(file.hardware)
 }
 
-/// Archives the folder of the bundle's results. The archive is written again after every stage,
-/// because the machine may be taken away at any time.
-fn archive(world: &World, results: &Path, to: &Path) -> Result<(), Stop> {
-    let mut tar = Command::new("tar");
-    tar.arg("-czf").arg(to).arg("-C").arg(results).arg(".");
-    let status = process::show(&mut tar, &world.interrupt)?;
-    let failed = || format!("the archive of results: tar ended with {}", describe(status));
-    if status.success() { Ok(()) } else { Err(Stop::environment(failed())) }
-}
-
 /// Runner of a bundle's stages, with what they share: facts about the bundle and the hardware, and
 /// folders.
 #[derive(Debug)]
@@ -207,13 +199,19 @@ impl StageRunner<'_> {
     /// Redline fails; the stage then has no report, and the next call runs it again.
     fn carry_out(&self, stage: &Stage) -> Result<Ended, Stop> {
         match &stage.work {
-            StageWork::Command { argv, needs, model } => match needs {
+            StageWork::Command { argv, needs, model, each_test } => match needs {
                 // For example `compute-sanitizer`, which a rented machine may lack: no failure of
                 // the release.
                 Some(program) if !self.is_installed(program) => {
                     Ok((Outcome::Skipped, Some(format!("`{program}` is not on this machine"))))
                 }
-                _ => self.command(&stage.id, &self.filled(argv, model.as_deref())),
+                _ => {
+                    let filled = self.filled(argv, model.as_deref());
+                    match each_test {
+                        None => self.command(&stage.id, &filled),
+                        Some(limits) => self.tests(&stage.id, argv, &filled, *limits),
+                    }
+                }
             },
             StageWork::Scenario { model, tp, scenario, run, position } => {
                 let (model, scenario) = (model.clone(), scenario.clone());
@@ -260,11 +258,7 @@ impl StageRunner<'_> {
         };
         let mut command = Command::new(program);
         command.args(args).stdout(open("stdout")?).stderr(open("stderr")?);
-        // Test programs look for their fixtures below the working directory.
-        command.current_dir(self.bundle).envs(self.cubins());
-        if !self.described.matches.device_name.is_empty() {
-            command.env(REQUIRE_GPU, "1");
-        }
+        self.prepare(&mut command);
         let mut group = match Group::start(&mut command) {
             Ok(group) => group,
             // This is no error of the whole run, because the other stages can still be run.
@@ -289,6 +283,43 @@ impl StageRunner<'_> {
                 (Outcome::Failed, Some(format!("it had not ended after {limit_s} s")))
             }
         })
+    }
+
+    /// Sets the working directory and the environment of a stage's program.
+    fn prepare(&self, command: &mut Command) {
+        // Test programs look for their fixtures below the working directory.
+        command.current_dir(self.bundle).envs(self.cubins());
+        if !self.described.matches.device_name.is_empty() {
+            command.env(REQUIRE_GPU, "1");
+        }
+    }
+
+    /// Runs each test of a stage's test program in a process of its own. The stage's standard
+    /// output has a line for each test, and the folder `STAGE.tests` beside it their outputs.
+    /// `argv` has the placeholder of the test program, `filled` its path.
+    fn tests(
+        &self,
+        stage: &str,
+        argv: &[String],
+        filled: &[String],
+        limits: EachTest,
+    ) -> Result<Ended, Stop> {
+        let is_tests = |word: &String| TESTS.iter().any(|(placeholder, _)| placeholder == word);
+        let Some(program) = argv.iter().position(is_tests) else {
+            return Ok((Outcome::Failed, Some("the stage names no test program".to_owned())));
+        };
+        let tests = Tests {
+            argv: filled,
+            program,
+            limits,
+            stage_limit: self.limit(),
+            outputs: stage_file(self.results, stage, "tests"),
+            prepare: &|command| self.prepare(command),
+            interrupt: &self.world.interrupt,
+        };
+        let (outcome, detail, lines) = tests.run()?;
+        files::write_whole(&stage_file(self.results, stage, "stdout"), lines.as_bytes())?;
+        Ok((outcome, detail))
     }
 
     /// Serves a model, sends it the bundle's workload manifest of the scenario, and writes the

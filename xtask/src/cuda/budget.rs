@@ -9,7 +9,7 @@
 //! the beginning of their SASS opcode. Local memory is never allowed: the compiler uses it to spill
 //! registers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 
@@ -87,6 +87,57 @@ fn one(line: &str) -> Result<Budget> {
     })
 }
 
+/// Registers of one multiprocessor, on all generations that kernels are compiled for.
+const PROCESSOR_REGISTERS: usize = 64 << 10;
+/// Registers of a thread are allocated in multiples of this number.
+const REGISTERS_STEP: usize = 8;
+/// Opcodes of warpgroup kernels that are counted in the list of entries: warpgroup matrix
+/// multiplications, bulk copies, operations on barriers in shared memory, and waits for
+/// multiplications.
+const COUNTED: [&str; 4] = ["HGMMA", "UBLKCP", "SYNCS", "WARPGROUP.DEPBAR"];
+
+/// Block size that a kernel entry declares with `__launch_bounds__`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Largest number of threads of a block.
+    pub threads: usize,
+    /// Number of blocks that a multiprocessor has to run at once, 1 if it is not declared.
+    pub blocks: usize,
+}
+
+/// Parses PTX; returns the declared block size of each kernel entry that has one.
+pub fn read_bounds(ptx: &str) -> BTreeMap<String, Bounds> {
+    let mut bounds = BTreeMap::<String, Bounds>::new();
+    let mut entry = None;
+    for line in ptx.lines().map(str::trim) {
+        let first = |rest: &str| rest.split(',').next()?.trim().parse().ok();
+        if let Some((_, rest)) = line.split_once(".entry ") {
+            let name = rest.split(['(', ' ']).next().unwrap_or_default();
+            entry = Some(name.to_owned());
+        } else if let (Some(name), Some(rest)) = (&entry, line.strip_prefix(".maxntid ")) {
+            let threads = first(rest).unwrap_or_default();
+            bounds.insert(name.clone(), Bounds { threads, blocks: 1 });
+        } else if let Some(rest) = line.strip_prefix(".minnctapersm ") {
+            let own = entry.as_ref().and_then(|name| bounds.get_mut(name));
+            own.into_iter().for_each(|own| own.blocks = first(rest).unwrap_or(1));
+        } else if line == "{" {
+            entry = None;
+        }
+    }
+    bounds
+}
+
+/// Returns the messages of ptxas that are findings: those about matrix multiplications that it
+/// serialized, C7510 to C7519, which make a warpgroup kernel several times slower.
+pub fn serialized(messages: &str) -> Vec<&str> {
+    let number = |line: &str| {
+        let (_, rest) = line.split_once("(C")?;
+        rest.split(')').next()?.parse::<u32>().ok()
+    };
+    let is_one = |line: &&str| number(line).is_some_and(|number| (7510..7520).contains(&number));
+    messages.lines().map(str::trim).filter(is_one).collect()
+}
+
 /// Resources and opcodes of one kernel entry in machine code.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Code {
@@ -96,7 +147,8 @@ pub struct Code {
     pub shared_bytes: usize,
     /// Stack and local memory per thread of the kernel entry, in bytes.
     pub local_bytes: usize,
-    pub opcodes: BTreeSet<String>,
+    /// Number of instructions of each opcode, with its modifiers.
+    pub opcodes: BTreeMap<String, usize>,
 }
 
 /// Parses the output of `cuobjdump -res-usage` and `cuobjdump -sass`; returns each kernel entry's
@@ -121,7 +173,7 @@ pub fn read_code(usage: &str, sass: &str) -> BTreeMap<String, Code> {
         if let Some(name) = line.strip_prefix("Function : ") {
             code = Some(entries.entry(name.to_owned()).or_default());
         } else if let (Some(code), Some(opcode)) = (&mut code, opcode(line)) {
-            code.opcodes.insert(opcode.to_owned());
+            *code.opcodes.entry(opcode.to_owned()).or_default() += 1;
         }
     }
     entries
@@ -140,6 +192,30 @@ fn opcode(line: &str) -> Option<&str> {
 }
 
 impl Code {
+    /// Returns the numbers of the instructions [`COUNTED`] that the code has, such as `, HGMMA 16`.
+    pub fn counts(&self) -> String {
+        let count = |prefix: &str| -> usize {
+            let own = self.opcodes.iter().filter(|(opcode, _)| opcode.starts_with(prefix));
+            own.map(|(_, count)| count).sum()
+        };
+        let counts = COUNTED.map(|prefix| (prefix, count(prefix)));
+        let shown = counts.iter().filter(|(_, count)| *count > 0);
+        shown.map(|(prefix, count)| format!(", {prefix} {count}")).collect()
+    }
+
+    /// Returns a finding if a multiprocessor has too few registers for the declared blocks.
+    pub fn overflow(&self, bounds: Bounds) -> Option<String> {
+        let Bounds { threads, blocks } = bounds;
+        let needed = self.registers.next_multiple_of(REGISTERS_STEP) * threads * blocks;
+        (needed > PROCESSOR_REGISTERS).then(|| {
+            format!(
+                "{} registers x {threads} threads x {blocks} blocks are {needed} of the \
+                 {PROCESSOR_REGISTERS} registers of a multiprocessor: it does not run that many",
+                self.registers
+            )
+        })
+    }
+
     /// Returns a finding for each limit of the budget that the kernel entry's code breaks.
     /// `reserved_bytes` of its shared memory belong to the system.
     pub fn judge(&self, budget: &Budget, reserved_bytes: usize) -> Vec<String> {
@@ -154,7 +230,7 @@ impl Code {
                 findings.push(format!("{found} {what}, {budget}"));
             }
         }
-        let starts = |with: &str| self.opcodes.iter().any(|opcode| opcode.starts_with(with));
+        let starts = |with: &str| self.opcodes.keys().any(|opcode| opcode.starts_with(with));
         // Accesses to local memory in the code are spills even if the reported sizes are 0.
         if self.local_bytes > 0 || starts("LDL") || starts("STL") {
             findings.push(format!(
@@ -235,7 +311,8 @@ mod code_tests {
     #[test]
     fn usage_and_opcodes_are_read_by_entry() {
         let entries = read_code(USAGE, SASS);
-        let opcodes = ["HMMA.16816.F32.BF16", "IMAD.MOV.U32"].map(str::to_owned).into();
+        let opcodes = ["HMMA.16816.F32.BF16", "IMAD.MOV.U32"].map(|opcode| (opcode.to_owned(), 1));
+        let opcodes = opcodes.into();
         let code = Code { registers: 13, shared_bytes: 1152, local_bytes: 8, opcodes };
         assert_eq!(entries, BTreeMap::from([("k".to_owned(), code)]));
     }
@@ -251,7 +328,37 @@ mod code_tests {
         for part in ["13 registers, 12", "1152 bytes", "no `HGMMA`", "has `IMAD`"] {
             assert!(findings.contains(part), "`{part}` is not in {findings}");
         }
-        code.opcodes.insert("STL.64".to_owned());
+        code.opcodes.insert("STL.64".to_owned(), 1);
         assert_eq!(code.judge(&budget(13, 128, "", ""), 1024).len(), 1, "a store to local memory");
+    }
+
+    #[test]
+    fn warpgroup_instructions_are_counted() {
+        let opcodes = [("HGMMA.64x128x16.F32.BF16", 16), ("HGMMA.64x8x16.F32", 2), ("IADD3", 9)];
+        let opcodes = opcodes.map(|(opcode, count)| (opcode.to_owned(), count)).into();
+        let code = Code { opcodes, ..Code::default() };
+        assert_eq!(code.counts(), ", HGMMA 18");
+    }
+
+    #[test]
+    fn blocks_that_do_not_fit_a_multiprocessor_are_a_finding() {
+        let ptx = ".visible .entry k(\n.param .u64 k_param_0\n)\n.maxntid 256, 1, 1\n\
+                   .minnctapersm 2\n{\n}\n.visible .entry other(\n)\n{\n}\n";
+        let bounds = read_bounds(ptx);
+        let own = Bounds { threads: 256, blocks: 2 };
+        assert_eq!(bounds, BTreeMap::from([("k".to_owned(), own)]));
+        let code = |registers| Code { registers, ..Code::default() };
+        assert_eq!(code(128).overflow(own), None);
+        let finding = code(129).overflow(own).expect("it does not fit");
+        assert!(finding.contains("129 registers x 256 threads x 2 blocks are 69632"), "{finding}");
+    }
+
+    #[test]
+    fn messages_about_serialized_multiplications_are_findings() {
+        let text = "ptxas info    : Used 90 registers\n\
+                    ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async\n\
+                    ptxas info    : (C7600) something else\n";
+        let found = serialized(text);
+        assert_eq!(found, ["ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async"]);
     }
 }

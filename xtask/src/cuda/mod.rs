@@ -15,7 +15,7 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 
 use crate::shell::Shell;
-use budget::{Budget, Code, Head, read_code};
+use budget::{Budget, Code, Head, read_bounds, read_code, serialized};
 
 /// Folder of the CUDA kernels; every `.cu` file in it is compiled.
 const KERNELS: &str = "engine/cuda/kernels";
@@ -125,7 +125,10 @@ impl Unit {
             return Ok(report);
         }
         let cubin = out.join(format!("{}.{}.cubin", self.stem(), self.generation.name));
-        let compiled = shell.output(&toolchain.join("bin/nvcc"), &self.words(&cubin))?;
+        // The folder for intermediate files, of which PTX is read.
+        let kept = out.join("kept").join(format!("{}.{}", self.stem(), self.generation.name));
+        fs::create_dir_all(&kept).with_context(|| format!("cannot write `{}`", kept.display()))?;
+        let compiled = shell.output(&toolchain.join("bin/nvcc"), &self.words(&cubin, &kept))?;
         if !compiled.status.success() {
             let why = String::from_utf8_lossy(&compiled.stderr).into_owned();
             report.findings.push(format!(
@@ -135,6 +138,13 @@ impl Unit {
             ));
             return Ok(report);
         }
+        let messages = String::from_utf8_lossy(&compiled.stderr);
+        let serialized = serialized(&messages).into_iter();
+        report.findings.extend(serialized.map(|message| format!("{}: {message}", self.name())));
+        let ptx = kept.join(format!("{}.ptx", self.stem()));
+        let ptx =
+            fs::read_to_string(&ptx).with_context(|| format!("cannot read `{}`", ptx.display()))?;
+        let _gone = fs::remove_dir_all(&kept);
         if let Some(why) = self.refused_by_nvrtc(shell, toolchain)? {
             let what = "NVRTC, which has no headers, does not compile it";
             report.findings.push(format!("{}: {what}\n{why}", self.name()));
@@ -145,16 +155,23 @@ impl Unit {
                 &[OsString::from(what), cubin.clone().into()],
             )
         };
-        self.judge(&head.budgets, &read_code(&dump("-res-usage")?, &dump("-sass")?), &mut report);
+        let entries = read_code(&dump("-res-usage")?, &dump("-sass")?);
+        self.judge(&head.budgets, &entries, &mut report);
+        for (entry, bounds) in read_bounds(&ptx) {
+            let overflow = entries.get(&entry).and_then(|code| code.overflow(bounds));
+            report.findings.extend(overflow.map(|why| format!("{}: {entry}: {why}", self.name())));
+        }
         Ok(report)
     }
 
     /// Returns the arguments of `nvcc`. There are no include folders, so that only files beside the
     /// kernel are found.
-    fn words(&self, cubin: &Path) -> Vec<OsString> {
-        let fixed = "-std=c++17 -O3 -cubin -Werror all-warnings";
+    /// `kept` is the folder for intermediate files.
+    fn words(&self, cubin: &Path, kept: &Path) -> Vec<OsString> {
+        let fixed = "-std=c++17 -O3 -cubin -Werror all-warnings -Xptxas -v --keep";
         let mut words: Vec<OsString> = fixed.split(' ').map(OsString::from).collect();
         words.push(format!("-arch={}", self.generation.name).into());
+        words.extend(["--keep-dir".into(), kept.into()]);
         words.extend(["-o".into(), cubin.into(), self.source.clone().into()]);
         words
     }
@@ -180,7 +197,11 @@ impl Unit {
             };
             let findings = code.judge(budget, self.generation.reserved_bytes);
             if findings.is_empty() {
-                report.within.push(format!("{name}: {} registers", code.registers));
+                report.within.push(format!(
+                    "{name}: {} registers{}",
+                    code.registers,
+                    code.counts()
+                ));
             }
             report.findings.extend(findings.iter().map(|finding| format!("{name}: {finding}")));
         }
