@@ -159,10 +159,18 @@ pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded> {
     load_checkpoint(&Checkpoint::open(&source.files, options.random_seed)?, options)
 }
 
-/// Prints which of NVIDIA's libraries this process has opened, with their paths.
-pub(crate) fn log_libraries() {
+/// Prints which of NVIDIA's libraries this process has opened, with their paths, and whether a GPU
+/// lacks cuBLASLt.
+pub(crate) fn log_libraries(lacks_library: bool) {
     for (name, path) in engine_cuda::driver::gpu::opened() {
         log(format_args!("{name}: `{}`", path.display()));
+    }
+    if lacks_library {
+        log(format_args!(
+            "cuBLASLt is not found by the dynamic linker, in Python's packages or in \
+             `/usr/local/cuda`, or cannot be used: our own kernels compute all matmuls; hint: put \
+             the folder of `libcublasLt` in `LD_LIBRARY_PATH`"
+        ));
     }
 }
 

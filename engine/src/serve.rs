@@ -140,14 +140,7 @@ pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     for gpu in &loaded.device.idle_gpus {
         log(format_args!("`{}` stays idle: the CPU computes the requested types", gpu.name));
     }
-    log_libraries();
-    if loaded.device.lacks_library {
-        log(format_args!(
-            "cuBLASLt is not found by the dynamic linker, in Python's packages or in \
-             `/usr/local/cuda`, or cannot be used: our own kernels compute all matmuls; hint: put \
-             the folder of `libcublasLt` in `LD_LIBRARY_PATH`"
-        ));
-    }
+    log_libraries(loaded.device.lacks_library);
     let info = loaded.model.info().clone();
     settle(&mut config, &info, &source.id)?;
     let is_cuda = loaded.device.kind == "cuda";

@@ -12,10 +12,14 @@ use std::thread;
 use super::compiler::{compiled, home};
 use engine_cuda::driver::Arguments;
 use engine_cuda::driver::{Source, kernels};
-use engine_cuda::launch::Launch;
+use engine_cuda::launch::{BLOCK_MAX, GRID_MAX, Launch};
 
 const COMPILE: &str = "-std=c++17 -O2 -ftree-vectorize -DSHIM -shared -fPIC -fvisibility=hidden \
                        -fno-strict-aliasing -ffp-contract=off";
+
+/// Largest size in bytes of a block's shared memory, static and dynamic, on GPUs of compute
+/// capability 9.0.
+const SHARED_BYTES_MAX: usize = 227 << 10;
 
 /// Entry function of a compiled library: runs the kernel of the given name with grid, block and
 /// shared memory sizes and arguments and returns 0, or returns 1 if the library has no such kernel.
@@ -35,10 +39,10 @@ pub struct Libraries {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     run: Run,
-    /// True if the kernel's blocks have shared memory of a fixed size, and so need the lock.
-    /// Kernels whose ranks wait for one another must have none, since they must run at the same
-    /// time.
-    is_sharing: bool,
+    /// Bytes of static shared memory that the head of the kernel's file allows; 0 for a kernel
+    /// without. Kernels with shared memory need the lock, so those whose ranks wait for one another
+    /// must have none, since they must run at the same time.
+    static_bytes: usize,
 }
 
 impl Libraries {
@@ -60,9 +64,14 @@ impl Libraries {
             let run = open(&library);
             kernel.entries().map(move |entry| {
                 let own = format!("//@ {entry}: ");
-                let head = kernel.text.lines().find(|line| line.starts_with(&own));
-                let is_sharing = !head.is_some_and(|line| line.contains(", shared 0"));
-                (entry, Entry { run, is_sharing })
+                let head = kernel.text.lines().find_map(|line| line.strip_prefix(&own));
+                let shared = head.and_then(|line| {
+                    line.split(", ").find_map(|part| part.strip_prefix("shared "))
+                });
+                let static_bytes = shared.and_then(|bytes| bytes.parse().ok());
+                let static_bytes =
+                    static_bytes.unwrap_or_else(|| panic!("`{entry}` has no budget"));
+                (entry, Entry { run, static_bytes })
             })
         };
         let mut all: Vec<_> = halves.into_iter().flatten().collect();
@@ -74,14 +83,17 @@ impl Libraries {
     /// Runs the kernel `entry` on the host processor.
     ///
     /// # Panics
-    /// No compiled library has a kernel of that name.
+    /// No compiled library has a kernel of that name, or the launch exceeds a limit of GPUs.
     pub fn run(&self, entry: &str, launch: Launch, arguments: &Arguments) {
         let Launch { grid: [x, y, z], block, shared_bytes } = launch;
         let (name, pointers) = (CString::new(entry).unwrap(), arguments.pointers());
         let shape = [x, y, z, block, shared_bytes];
-        let Entry { run, is_sharing } =
+        let Entry { run, static_bytes } =
             *self.entries.get(entry).unwrap_or_else(|| panic!("no kernel is called `{entry}`"));
-        let is_sharing = is_sharing || shared_bytes > 0;
+        if let Some(limit) = exceeded(&launch, static_bytes) {
+            panic!("`{entry}` of {launch:?} with {static_bytes} static bytes exceeds {limit}");
+        }
+        let is_sharing = static_bytes > 0 || shared_bytes > 0;
         let _turn = is_sharing.then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
         // SAFETY: the library was compiled for exactly this signature and gets the number of its
         // arguments; the addresses among them were checked when the kernel was launched.
@@ -89,6 +101,22 @@ impl Libraries {
             unsafe { run(name.as_ptr(), shape.as_ptr(), pointers.as_ptr(), pointers.len() as u32) };
         assert_eq!(done, 0, "the library of `{entry}` has it");
     }
+}
+
+/// Returns the limit of GPUs that `launch` of a kernel with `static_bytes` bytes of static shared
+/// memory exceeds; `None` if a GPU runs it.
+fn exceeded(launch: &Launch, static_bytes: usize) -> Option<&'static str> {
+    let Launch { grid: [x, y, z], block, shared_bytes } = *launch;
+    let [x, y, z, block] = [x, y, z, block].map(|count| count as usize);
+    let shared = shared_bytes as usize + static_bytes;
+    let is_whole = block > 0 && block.is_multiple_of(32);
+    let limits = [
+        (x > 0 && x < 1 << 31, "2^31 - 1 blocks, or has none"),
+        (y > 0 && z > 0 && y.max(z) <= GRID_MAX, "65,535 blocks in y or z, or has none"),
+        (is_whole && block <= BLOCK_MAX, "1,024 threads, or has no whole warps"),
+        (shared <= SHARED_BYTES_MAX, "227 KiB of shared memory"),
+    ];
+    limits.into_iter().find(|(fits, _)| !fits).map(|(_, limit)| limit)
 }
 
 /// Compiles the kernels of one source file into a host library with a `run` function that calls
@@ -120,4 +148,25 @@ fn open(library: &Path) -> Run {
     assert!(!run.is_null(), "`{}` has its entry", library.display());
     // SAFETY: `run` has this type in every compiled library.
     unsafe { std::mem::transmute::<*mut c_void, Run>(run) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_that_a_gpu_refuses_are_found() {
+        let fits = Launch { grid: [70_000, 65_535, 1], block: 1024, shared_bytes: 226 << 10 };
+        assert_eq!(exceeded(&fits, 1024), None);
+        for (launch, limit) in [
+            (Launch { grid: [1, 65_536, 1], ..fits }, "65,535"),
+            (Launch { grid: [1, 1, 0], ..fits }, "or has none"),
+            (Launch { block: 1056, ..fits }, "1,024"),
+            (Launch { block: 33, ..fits }, "whole warps"),
+            (Launch { shared_bytes: 227 << 10, ..fits }, "227 KiB"),
+        ] {
+            let found = exceeded(&launch, 1024).unwrap_or_default();
+            assert!(found.contains(limit), "{launch:?}: {found}");
+        }
+    }
 }

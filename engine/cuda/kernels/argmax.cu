@@ -19,10 +19,10 @@ DEVICE u64 logit_rank(float logit, u32 index) {
 extern "C" __global__ void __launch_bounds__(WARPS* LANES)
 argmax_part(u64* best, const float* __restrict__ logits, u32 vocab) {
     __shared__ u64 parts[WARPS];
-    const float* row = logits + static_cast<u64>(blockIdx.y) * vocab;
+    const float* row = logits + static_cast<u64>(blockIdx.x) * vocab;
     u64 mine = 0;
 #pragma unroll 4
-    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < vocab; i += gridDim.x * blockDim.x) {
+    for (u32 i = blockIdx.y * blockDim.x + threadIdx.x; i < vocab; i += gridDim.y * blockDim.x) {
         mine = max(mine, logit_rank(row[i], i));
     }
     mine = warp_best(mine);
@@ -30,7 +30,7 @@ argmax_part(u64* best, const float* __restrict__ logits, u32 vocab) {
     __syncthreads();
     if (threadIdx.x > 0) return;
     for (u32 i = 1; i < WARPS; ++i) mine = max(mine, parts[i]);
-    best[static_cast<u64>(blockIdx.y) * gridDim.x + blockIdx.x] = mine;
+    best[static_cast<u64>(blockIdx.x) * gridDim.y + blockIdx.y] = mine;
 }
 
 extern "C" __global__ void __launch_bounds__(LANES)

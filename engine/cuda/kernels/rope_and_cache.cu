@@ -75,7 +75,7 @@ DEVICE void rope_and_cache(bf16* qkv, E* pages, const float2* cos_sin, const u32
                            const float* norms, const float* scales, const RopeShape& s) {
     __shared__ float heads[HEADS_PER_BLOCK][HEAD_DIM_MAX];
     float* head = heads[warp()];
-    u32 index = blockIdx.x * HEADS_PER_BLOCK + warp(), row = blockIdx.y, d = s.head_dim;
+    u32 index = blockIdx.y * HEADS_PER_BLOCK + warp(), row = blockIdx.x, d = s.head_dim;
     if (index >= s.heads + 2 * s.kv_heads) return;
     bf16* from = qkv + (static_cast<u64>(row) * (s.heads + 2 * s.kv_heads) + index) * d;
     bool is_query = index < s.heads, is_value = index >= s.heads + s.kv_heads;

@@ -12,7 +12,7 @@
 
 extern "C" __global__ void __launch_bounds__(256)
 side_by_side(float* out, const float* __restrict__ parts, u32 tokens, u32 n, u32 ranks) {
-    u32 column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
+    u32 column = blockIdx.y * blockDim.x + threadIdx.x, token = blockIdx.x;
     if (column >= n) return;
     u64 all = n;
     u64 rank = ((column + u64{1}) * ranks - 1) / all;
@@ -21,7 +21,7 @@ side_by_side(float* out, const float* __restrict__ parts, u32 tokens, u32 n, u32
 }
 
 template <class T> DEVICE void leave_padding(T* out, const T* x, u32 n, u32 k) {
-    u32 column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
+    u32 column = blockIdx.y * blockDim.x + threadIdx.x, token = blockIdx.x;
     if (column >= n) return;
     out[token * u64{n} + column] = x[token * u64{k} + column];
 }

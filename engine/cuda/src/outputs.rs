@@ -83,7 +83,7 @@ impl StepOutputs {
     ) -> Result<()> {
         let (rows, vocab) = (logits.rows, logits.cols);
         let launch = Launch::argmax_part(rows, vocab);
-        let parts = launch.grid[0] as usize;
+        let parts = launch.grid[1] as usize;
         let best = stream.grow(&mut self.best, 8 * rows * parts)?;
         let arguments = Arguments::of([best, logits.f32()]).sizes([vocab]);
         stream.launch("argmax_part", launch, &arguments)?;

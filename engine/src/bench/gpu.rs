@@ -67,7 +67,7 @@ pub(super) fn run(
     clock: Clock,
 ) -> Result<Report> {
     let bench = Bench { driver: Gpu::open(0, cubins)?, cubins, clock };
-    log_libraries();
+    log_libraries(bench.driver.blas().is_none());
     let limits = Limits::measure(&bench.driver, cubins.choices.clone(), Sizes::FULL)?;
     let mut cases = if flags.kernels { list::gpu() } else { Vec::new() };
     if flags.check {

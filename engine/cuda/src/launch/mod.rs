@@ -24,7 +24,10 @@ const REFERENCE_BLOCK: usize = 128;
 /// Largest number of threads of a reference kernel that goes over all elements of a result.
 const REFERENCE_THREADS_MAX: usize = 1 << 18;
 /// Largest number of threads of a block that CUDA allows.
-const BLOCK_MAX: usize = 1024;
+pub const BLOCK_MAX: usize = 1024;
+/// Largest number of blocks of a grid in its second and third dimension; the first one takes rows,
+/// since it has 2^31 - 1.
+pub const GRID_MAX: usize = 65_535;
 /// Number of bytes of shared memory that CUDA reserves for each block.
 const SYSTEM_BYTES: usize = 1024;
 
@@ -84,7 +87,13 @@ pub struct Launch {
 }
 
 impl Launch {
+    /// # Panics
+    /// The grid has more blocks in a dimension than CUDA allows.
     fn new(grid: [usize; 3], block: usize) -> Self {
+        assert!(
+            grid[0] < 1 << 31 && grid[1..].iter().all(|blocks| *blocks <= GRID_MAX),
+            "{grid:?}"
+        );
         let grid = grid.map(|blocks| u32::try_from(blocks).expect("fewer blocks than 2^32"));
         Self { grid, block: block as u32, shared_bytes: 0 }
     }
@@ -113,7 +122,7 @@ impl Launch {
     /// Returns the launch shape of `rope_and_cache`: a warp for each query, key and value head of
     /// each row.
     pub fn rope_and_cache(rows: usize, heads: usize) -> Self {
-        Self::new([heads.div_ceil(WARPS_OF_ONE), rows, 1], WARPS_OF_ONE * LANES)
+        Self::new([rows, heads.div_ceil(WARPS_OF_ONE), 1], WARPS_OF_ONE * LANES)
     }
 
     /// Returns the launch shape of `route` (top-k experts): a warp for each row.
@@ -127,10 +136,10 @@ impl Launch {
         Self::new([experts, 1, 1], BLOCK)
     }
 
-    /// Returns the launch shape of `argmax_part`: each thread reads up to sixteen logits. The first
-    /// dimension of the grid is the number of parts of a row.
+    /// Returns the launch shape of `argmax_part`: each thread reads up to sixteen logits. The
+    /// second dimension of the grid is the number of parts of a row.
     pub fn argmax_part(rows: usize, vocab: usize) -> Self {
-        Self::new([vocab.div_ceil(16 * BLOCK), rows, 1], BLOCK)
+        Self::new([rows, vocab.div_ceil(16 * BLOCK), 1], BLOCK)
     }
 
     /// Returns the launch shape of `argmax_merge`: a warp for each row.
@@ -156,7 +165,7 @@ impl Launch {
 
     /// Returns the launch shape of `side_by_side` and `leave_padding`: a thread for each element.
     pub fn scalars(rows: usize, cols: usize) -> Self {
-        Self::new([cols.div_ceil(BLOCK), rows, 1], BLOCK)
+        Self::new([rows, cols.div_ceil(BLOCK), 1], BLOCK)
     }
 
     /// Returns the launch shape of `all_reduce` over `elements` elements, the same on every rank.
@@ -275,9 +284,28 @@ mod tests {
         assert_eq!(Launch::row_copies(7, 4096).block, 256);
         assert_eq!(Launch::elements(17, 4096).grid, [34, 1, 1]);
         assert_eq!(Launch::elements(1, 8).grid, [1, 1, 1]);
-        assert_eq!(Launch::rope_and_cache(7, 48).grid, [12, 7, 1]);
+        assert_eq!(Launch::rope_and_cache(7, 48).grid, [7, 12, 1]);
         assert_eq!(Launch::route(9).grid, [3, 1, 1]);
-        assert_eq!(Launch::argmax_part(3, 151_936).grid, [38, 3, 1]);
+        assert_eq!(Launch::argmax_part(3, 151_936).grid, [3, 38, 1]);
+    }
+
+    #[test]
+    fn more_rows_than_the_second_dimension_takes_are_launched() {
+        const ROWS: usize = 70_000;
+        for launch in [
+            Launch::row_copies(ROWS, 4096),
+            Launch::norms(ROWS, 4096),
+            Launch::cos_sin_table(ROWS, 64),
+            Launch::rope_and_cache(ROWS, 48),
+            Launch::route(ROWS),
+            Launch::argmax_part(ROWS, 262_144),
+            Launch::argmax_merge(ROWS),
+            Launch::sample(ROWS),
+            Launch::scalars(ROWS, 262_144),
+            Launch::elements(ROWS, 16_384),
+        ] {
+            assert!(launch.grid[0] as usize >= ROWS / WARPS_OF_ONE, "{launch:?}");
+        }
     }
 
     #[test]

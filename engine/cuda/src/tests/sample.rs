@@ -10,7 +10,7 @@ const NONE: u32 = u32::MAX;
 fn likeliest(program: &Program, logits: &[f32], vocab: usize) -> Vec<u32> {
     let rows = logits.len() / vocab;
     let launch = Launch::argmax_part(rows, vocab);
-    let parts = launch.grid[0] as usize;
+    let parts = launch.grid[1] as usize;
     let call = Call::new("argmax_part", launch)
         .buffer(&vec![u64::MAX; rows * parts])
         .buffer(logits)

@@ -272,7 +272,7 @@ mod tests {
         let folders = folders(root, variable);
         assert_eq!(Library::CublasLt.files(&folders), in_order);
         assert_eq!(Library::Nccl.files(&folders), [nccl]);
-        assert_eq!(Library::Nvrtc.files(&folders), [PathBuf::new(); 0]);
+        assert!(Library::Nvrtc.files(&folders).is_empty());
     }
 
     #[test]
