@@ -28,7 +28,6 @@ using Mxfp4 = Format<e2m1x2>;
 /// Bytes of a step: activations in two panels, stored weights, their scales, and padding.
 #define ACTIVATION_BYTES (ROWS_MAX * STEP * 2)
 #define CODE_BYTES (COLUMNS * PIECES * 16)
-#define SCALE_BYTES (COLUMNS * PIECES)
 #define STAGE_BYTES (ACTIVATION_BYTES + CODE_BYTES + 1024)
 /// Elements from one row of results to the next in shared memory, padded so that rows begin in
 /// different banks.
@@ -59,7 +58,7 @@ template <u32 ROWS> struct Operands {
     /// What the next step's copies read.
     const bf16* x;
     const u8 *codes, *scales;
-    /// Bytes between the activations, and between the stored weights, that a thread copies.
+    /// Elements between the activations, and bytes between the stored weights, that a thread copies.
     u64 x_apart, codes_apart;
     /// Where they go in a stage, and where the lane's weights and scales are in it.
     u32 x_to, codes_to, codes_from, scales_from;
