@@ -12,19 +12,12 @@ use super::shim::{Argument, Call};
 use crate::driver::gpu::Gpu;
 use crate::driver::{Address, Arguments, Cubins, Driver, Memory, Pinned};
 
-/// Environment variable with which tests use the machine's GPU, and fail if there is none.
-const REQUIRE_GPU: &str = "REDLINE_REQUIRE_GPU";
 /// Number of bytes before and behind each buffer that a kernel must not write; a multiple of the
 /// alignment of an allocation.
 const GUARD: usize = 4096;
 /// Value of the bytes around a buffer: they are NaN in every floating-point type, so that a kernel
 /// that reads them gives a wrong result.
 const GUARD_BYTE: u8 = 0xff;
-
-/// True if tests use the machine's GPU instead of the shim.
-pub(super) fn is_required() -> bool {
-    env::var_os(REQUIRE_GPU).is_some_and(|value| !value.is_empty())
-}
 
 /// Driver of the first GPU, on which all kernels are loaded.
 #[derive(Debug)]

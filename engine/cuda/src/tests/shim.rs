@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use bytemuck::NoUninit;
 use tempfile::TempDir;
 
-use super::on_gpu::{self, LoadedKernels};
+use super::on_gpu::LoadedKernels;
 use crate::emulated::compiler::{compiled, home};
 use crate::launch::Launch;
 
@@ -107,7 +107,7 @@ impl Call {
 }
 
 /// Kernel file whose entries the tests launch: with the shim on the host processor, or on the
-/// machine's GPU where `REDLINE_REQUIRE_GPU` is set.
+/// machine's GPU where `REDLINE_REQUIRE_GPU` is 1.
 #[derive(Debug)]
 pub(super) enum Program {
     /// Program for the host processor, and a temporary folder for its input and output.
@@ -120,7 +120,7 @@ impl Program {
     /// Compiles `kernels/NAME.cu`. Returns `None` and prints a message where no compiler is
     /// installed.
     pub(super) fn compile(name: &str) -> Option<Self> {
-        if on_gpu::is_required() {
+        if fixtures::is_gpu_required() {
             return Some(Self::Gpu(LoadedKernels::open(name)));
         }
         Self::compile_source(&home().join("kernels").join(name).with_extension("cu"))
@@ -130,7 +130,7 @@ impl Program {
     /// prints a message where no compiler is installed, and where a GPU is required, which does not
     /// have these kernels.
     pub(super) fn compile_test(name: &str) -> Option<Self> {
-        if on_gpu::is_required() {
+        if fixtures::is_gpu_required() {
             return None;
         }
         Self::compile_source(&home().join("src/tests").join(name).with_extension("cu"))
