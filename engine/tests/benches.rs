@@ -32,14 +32,7 @@ fn small() -> Vec<Case> {
         setup().delta_net(net, 1, 1),
         Ok(sample("top_k50", Sampling { top_k: Some(50), ..Sampling::greedy() }, 49_152)),
     ];
-    for op in [
-        RowOp::AddBias,
-        RowOp::AddRmsNorm,
-        RowOp::ClampedSwiglu,
-        RowOp::RmsNorm,
-        RowOp::SigmoidMul,
-        RowOp::SiluMul,
-    ] {
+    for op in RowOp::ALL {
         cases.push(setup().rows(op, 1, 576));
     }
     for op in [MoeOp::Route, MoeOp::Dispatch, MoeOp::Combine, MoeOp::ExpertMatmul(weight_type)] {

@@ -266,6 +266,18 @@ pub enum RowOp {
     SiluMul,
 }
 
+impl RowOp {
+    /// All of these operations.
+    pub const ALL: [Self; 6] = [
+        Self::AddBias,
+        Self::AddRmsNorm,
+        Self::ClampedSwiglu,
+        Self::RmsNorm,
+        Self::SigmoidMul,
+        Self::SiluMul,
+    ];
+}
+
 /// Operation of a mixture-of-experts layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MoeOp {

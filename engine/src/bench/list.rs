@@ -92,14 +92,7 @@ pub fn checks() -> Vec<Make<Cuda>> {
     check_attention(&mut list);
     check_experts(&mut list);
     for (t, n) in [(1, 4096), (3, 2880), (1280, 8192)] {
-        for op in [
-            RowOp::AddBias,
-            RowOp::AddRmsNorm,
-            RowOp::ClampedSwiglu,
-            RowOp::RmsNorm,
-            RowOp::SigmoidMul,
-            RowOp::SiluMul,
-        ] {
+        for op in RowOp::ALL {
             add(&mut list, move |setup| setup.rows(op, t, n));
         }
     }
