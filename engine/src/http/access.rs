@@ -23,7 +23,7 @@ pub enum Access {
 }
 
 /// Names by which clients may address a server without API key. Names without a dot, as container
-/// networks and proxies give them, and names with [`LOCAL_ENDS`] belong to no web page, so that
+/// networks and proxies give them, and names with one of the ends `LOCAL_ENDS` belong to no web page, so that
 /// everybody may use them.
 #[derive(Debug, Clone)]
 pub struct Names {
