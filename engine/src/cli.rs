@@ -12,11 +12,15 @@ use crate::config::{Config, Flags, Machine};
 use crate::load::LoadError;
 use crate::perplexity::{self, PerplexityFlags};
 use crate::serve::{self, Prepare, Start};
-use crate::server::EnginePanic;
-use crate::{EnvironmentError, log, version};
+use crate::server::{EnginePanic, allow_files};
+use crate::{EnvironmentError, log, shortened, version};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
+
+/// Limit on the number of characters of the message with which the process ends: errors of a
+/// checkpoint may repeat a part of it, however long.
+const ERROR_CHARS_MAX: usize = 4000;
 
 /// Serves large language models over an OpenAI-compatible API.
 #[derive(Debug, Parser)]
@@ -80,7 +84,8 @@ impl Cli {
                 if let Some(failed) = error.downcast_ref::<bench::ChecksFailed>() {
                     print!("{}", failed.document);
                 }
-                log(format_args!("error: {error:#}"));
+                let message = format!("{error:#}");
+                log(format_args!("error: {}", shortened(&message, ERROR_CHARS_MAX)));
                 ExitCode::from(exit_code(&error))
             }
         }
@@ -112,6 +117,8 @@ impl Cli {
 /// Runs `redline serve` on a runtime with one thread: one is enough for all clients, and the model
 /// needs the other cores.
 fn serve(start: Start, prepare: Prepare) -> Result<()> {
+    // Before the runtime, which panics if it may not open its own files.
+    allow_files()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context(EnvironmentError("failed to start".into()))?;
     let result = runtime.block_on(serve::serve(start, prepare));

@@ -344,6 +344,11 @@ impl Config {
         }
         match key.trim() {
             "" => bail!("the key file `{shown}` is empty"),
+            key if key.chars().any(char::is_control) => {
+                bail!(
+                    "the key file `{shown}` has a control character within the key, which no HTTP header can carry"
+                )
+            }
             key => Ok(Some(key.to_owned())),
         }
     }

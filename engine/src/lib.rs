@@ -30,6 +30,7 @@ mod tiny_gguf;
 pub mod tokenize;
 pub mod worker;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::LazyLock;
@@ -51,6 +52,14 @@ pub fn version() -> &'static str {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EnvironmentError(pub String);
+
+/// Returns `text`, or its first `characters` characters and an ellipsis if it is longer.
+fn shortened(text: &str, characters: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(characters) {
+        None => text.into(),
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+    }
+}
 
 /// Writes one line to standard error in a single call. Control characters, which a checkpoint may
 /// hold, are escaped, so that a terminal does not act on them. Errors are ignored: the program that

@@ -66,7 +66,7 @@ pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
     let addresses = start.config.addresses()?;
     let rules = Rules {
         access: access(&start.config, &addresses)?,
-        connections: ConnectionLimits::of_files(allow_files()),
+        connections: ConnectionLimits::of_files(allow_files()?),
         grace: GRACE,
     };
     let listener = listen(&addresses)

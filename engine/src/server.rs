@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
@@ -34,6 +34,9 @@ const BACKLOG: u32 = 65_535;
 const FILES_MAX: u64 = 65_536;
 /// Number of open files that is assumed where the system does not say how many it allows.
 const FILES_USUAL: usize = 1024;
+/// Smallest number of open files with which a server starts: its own, those of a model, and a few
+/// clients.
+const FILES_LEAST: usize = 32;
 
 /// Loaded model, and the state that the routes need once it is loaded. The KV cache is allocated as
 /// the state's limits say; the worker fills in `startup_us`.
@@ -132,15 +135,16 @@ impl Server {
                 ready(address);
             }
         });
-        tokio::select! {
-            () = failure(&mut self.phase) => {}
-            _ = stops.recv() => drain(&self.app, self.rules.grace, &mut stops).await?,
-        }
+        let ended = tokio::select! {
+            () = failure(&mut self.phase) => Ok(()),
+            _ = stops.recv() => drain(&self.app, self.rules.grace, &mut stops).await,
+        };
         let _ = close.send(());
         // A client that does not read its answer must not keep the process alive.
         if tokio::time::timeout(LAST_WORDS, &mut server).await.is_err() {
             server.abort();
         }
+        ended?;
         let failed = matches!(&*self.phase.borrow(), Phase::Failed(_));
         // A worker that did not fail ends with the process; joining it would wait for its last
         // step.
@@ -149,7 +153,7 @@ impl Server {
 }
 
 /// Refuses new requests, and waits until the open sequences have ended. Those that have not after
-/// `grace` are cut off: their answers end with an error.
+/// `grace`, or when `stops` brings another message, are cut off: their answers end with an error.
 ///
 /// # Errors
 /// `stops` brought another message.
@@ -170,6 +174,7 @@ async fn drain(
         }
         Some(()) = stops.recv() => {
             let open = app.open_sequences();
+            app.cut_off();
             let message = format!("interrupted while draining, with {open} sequences open");
             Err(EnvironmentError(message).into())
         }
@@ -199,13 +204,23 @@ fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Raises the soft limit on open files, and returns the limit in force. A failure is ignored: fewer
-/// clients are served then.
-pub fn allow_files() -> usize {
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return FILES_USUAL };
+/// Raises the soft limit on open files, and returns the limit in force. If it cannot be raised,
+/// fewer clients are served.
+///
+/// # Errors
+/// The limit is too low for a server.
+pub fn allow_files() -> Result<usize> {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return Ok(FILES_USUAL) };
     let wanted = hard.min(FILES_MAX).max(soft);
     let raised = soft < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok();
-    usize::try_from(if raised { wanted } else { soft }).unwrap_or(usize::MAX)
+    let files = usize::try_from(if raised { wanted } else { soft }).unwrap_or(usize::MAX);
+    if files < FILES_LEAST {
+        bail!(EnvironmentError(format!(
+            "this process may open {files} files, and a server needs {FILES_LEAST}; hint: raise \
+             the limit with `ulimit -n`"
+        )));
+    }
+    Ok(files)
 }
 
 /// Waits until the model could not be loaded or the engine has failed. If the model had been

@@ -40,7 +40,7 @@ pub(super) async fn serve(
     let routes = TowerToHyperService::new(routes);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head).max_header_size(HEAD_BYTES_MAX);
-    let connections = Connections::new(limits.connections);
+    let connections = Connections::new(limits);
     let mut tasks = JoinSet::new();
     let mut closed = pin!(closed);
     loop {

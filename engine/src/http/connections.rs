@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout_at};
 
 /// Number of connections beyond the limit that are taken while all others have a request; only
 /// health checks are answered on them.
@@ -23,6 +24,9 @@ pub struct ConnectionLimits {
     /// Time within which the head of a request must have arrived whole, counted from the opening of
     /// the connection or the end of its last answer. So an idle connection is closed after it.
     pub head: Duration,
+    /// Time that a new connection has for its first request before it may be closed for another: a
+    /// client sends its request a moment after it has connected.
+    pub first: Duration,
     /// Time within which a body must arrive, which grows with what has arrived.
     pub body: Duration,
     /// Longest time for which a client may take no byte of an answer.
@@ -37,6 +41,7 @@ impl ConnectionLimits {
             // Longer than proxies keep idle connections by default (60 s): if both ended one at the
             // same moment, a request on it would be lost.
             head: Duration::from_secs(75),
+            first: Duration::from_millis(100),
             body: Duration::from_secs(30),
             unread: Duration::from_secs(60),
         }
@@ -47,6 +52,8 @@ impl ConnectionLimits {
 #[derive(Debug)]
 pub(super) struct Connections {
     limit: usize,
+    /// Time that a new connection has for its first request.
+    first: Duration,
     state: Mutex<State>,
     /// Signal that a connection has been closed or has become idle.
     freed: Notify,
@@ -68,6 +75,8 @@ struct Open {
     end: oneshot::Sender<()>,
     /// Moment at which the connection became idle, unless a request is in progress.
     idle_since: Option<u64>,
+    /// Time until which the connection is not closed for another; `None` once it has had a request.
+    kept_until: Option<Instant>,
 }
 
 /// Capacity of the table for a new connection.
@@ -76,13 +85,19 @@ enum Capacity {
     Available,
     /// The connection can be added once the idle ones have ended that are being closed for it.
     Evicted,
-    /// No connection can be added until one is closed or becomes idle.
-    Full,
+    /// No connection can be added until one is closed or becomes idle, or until this time, when an
+    /// idle one can be closed.
+    Full { until: Option<Instant> },
 }
 
 impl Connections {
-    pub(super) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, state: Mutex::default(), freed: Notify::new() })
+    pub(super) fn new(limits: &ConnectionLimits) -> Arc<Self> {
+        Arc::new(Self {
+            limit: limits.connections,
+            first: limits.first,
+            state: Mutex::default(),
+            freed: Notify::new(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -93,40 +108,34 @@ impl Connections {
     /// Waits until one more connection can be added. At the limit this closes the connection that has
     /// been idle for longest.
     pub(super) async fn wait_for_capacity(&self) {
-        if self.is_full() {
-            // Connections that were just opened read their requests first: they would be closed as
-            // idle otherwise.
-            tokio::task::yield_now().await;
-        }
         loop {
             match self.evict() {
                 Capacity::Available => return,
                 // Lets the closed connection's task give its file back before the next is taken.
                 Capacity::Evicted => return tokio::task::yield_now().await,
-                Capacity::Full => self.freed.notified().await,
+                Capacity::Full { until: None } => self.freed.notified().await,
+                Capacity::Full { until: Some(time) } => {
+                    let _ = timeout_at(time, self.freed.notified()).await;
+                }
             }
         }
     }
 
-    fn is_full(&self) -> bool {
-        self.lock().open.len() >= self.limit
-    }
-
     fn evict(&self) -> Capacity {
         let mut state = self.lock();
-        let before = state.open.len();
+        let (before, now) = (state.open.len(), Instant::now());
         // Spare connections may be idle too: closing one of them would leave the new one a spare.
-        while state.open.len() >= self.limit && state.close_idle() {}
+        while state.open.len() >= self.limit && state.close_idle(Some(now)) {}
         match state.open.len() {
             open if open < before => Capacity::Evicted,
             open if open < self.limit + SPARE => Capacity::Available,
-            _ => Capacity::Full,
+            _ => Capacity::Full { until: state.kept_until() },
         }
     }
 
     /// Closes the connection that has been idle for longest, if any is idle.
     pub(super) fn close_idle(&self) {
-        self.lock().close_idle();
+        self.lock().close_idle(None);
     }
 
     /// Adds a connection, idle at first. The receiver completes when the connection is to end: with
@@ -135,7 +144,8 @@ impl Connections {
         let (end, ended) = oneshot::channel();
         let mut state = self.lock();
         let id = state.next();
-        state.open.insert(id, Open { end, idle_since: Some(id) });
+        let kept_until = Some(Instant::now() + self.first);
+        state.open.insert(id, Open { end, idle_since: Some(id), kept_until });
         state.idle.insert(id, id);
         let connections = Arc::clone(self);
         (Arc::new(Connection { id, connections, stage: Mutex::default() }), ended)
@@ -157,10 +167,23 @@ impl State {
         self.next
     }
 
-    fn close_idle(&mut self) -> bool {
-        let Some((_, id)) = self.idle.pop_first() else { return false };
+    /// Closes the connection that has been idle for longest, and returns true if there is one. With
+    /// a time, only those are closed that may be closed at it.
+    fn close_idle(&mut self, now: Option<Instant>) -> bool {
+        let may_close = |id: &u64| {
+            let kept_until = self.open.get(id).and_then(|open| open.kept_until);
+            now.is_none_or(|now| kept_until.is_none_or(|until| until <= now))
+        };
+        let found = self.idle.iter().find(|(_, id)| may_close(id));
+        let Some((since, id)) = found.map(|(since, id)| (*since, *id)) else { return false };
+        self.idle.remove(&since);
         self.open.remove(&id);
         true
+    }
+
+    /// Returns the first time at which an idle connection may be closed that may not be now.
+    fn kept_until(&self) -> Option<Instant> {
+        self.idle.values().filter_map(|id| self.open.get(id)?.kept_until).min()
     }
 }
 
@@ -263,6 +286,7 @@ impl ActiveRequest {
         if let Some(open) = state.open.get_mut(&connection.id)
             && let Some(since) = open.idle_since.take()
         {
+            open.kept_until = None;
             state.idle.remove(&since);
         }
         Self(Arc::clone(connection))

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::guide::TextError;
 use crate::metrics::Outcome;
+use crate::shortened;
 use crate::worker::WorkerGone;
 use engine_schedule::Refusal;
 
@@ -160,10 +161,7 @@ const SHOWN_CHARS_MAX: usize = 200;
 /// Returns a client's text as an error message shows it: cut where it is long, so that an answer is
 /// not as long as a hostile request.
 pub(super) fn shown(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(SHOWN_CHARS_MAX) {
-        None => text.into(),
-        Some((end, _)) => format!("{}…", &text[..end]).into(),
-    }
+    shortened(text, SHOWN_CHARS_MAX)
 }
 
 impl From<WorkerGone> for ApiError {

@@ -156,6 +156,10 @@ fn a_second_signal_ends_at_once_with_4() {
     server.signal(Signal::SIGTERM);
     assert!(server.next_line().starts_with("draining: "));
     server.signal(Signal::SIGINT);
+    let mut streamed = String::new();
+    client.read_to_string(&mut streamed).unwrap();
+    let last = streamed.rsplit("data: ").next().unwrap();
+    assert!(last.contains(r#""code":"draining""#), "{last}");
     let (code, said) = server.wait();
     assert_eq!(code, Some(4), "{said}");
     assert_eq!(said, "error: interrupted while draining, with 1 sequences open\n");
@@ -177,6 +181,32 @@ fn too_little_address_space_ends_with_4_and_the_numbers() {
 }
 
 #[test]
+fn too_few_open_files_end_with_4_and_the_numbers() {
+    let model = tiny_model();
+    let serve = ["serve", model.path().to_str().unwrap(), "--port", "0", "--device", "cpu"];
+    for files in [6, 7, 31] {
+        let (code, said) = end_of_command(&mut limited(&format!("ulimit -n {files}"), &serve));
+        assert_eq!(code, Some(4), "{files}: {said}");
+        let expected = format!("error: this process may open {files} files, and a server needs 32");
+        assert!(said.starts_with(&expected), "{said}");
+    }
+    // Where it starts, it also serves.
+    let server = Launched::spawn(limited("ulimit -n 32", &serve));
+    assert_eq!(server.terminate().0, Some(0));
+}
+
+#[test]
+fn an_error_repeats_little_of_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = json!({"architectures": ["x".repeat(1 << 20)], "hidden_size": 1});
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    let serve = ["serve", folder.path().to_str().unwrap(), "--load-format", "random"];
+    let (code, said) = end_of(&serve);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.len() < 5000, "{} bytes", said.len());
+}
+
+#[test]
 fn a_key_file_that_is_no_short_text_ends_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -184,6 +214,7 @@ fn a_key_file_that_is_no_short_text_ends_with_2() {
     std::fs::write(at("long"), "x".repeat(4097)).unwrap();
     std::fs::write(at("empty"), "\n").unwrap();
     std::fs::write(at("binary"), b"\xff").unwrap();
+    std::fs::write(at("control"), "se\0same\n").unwrap();
     let check = |path: &Path, expected: &str| {
         let path = path.to_str().unwrap();
         let (code, said) = end_of(&["serve", "x", "--port", "0", "--api-key-file", path]);
@@ -196,6 +227,7 @@ fn a_key_file_that_is_no_short_text_ends_with_2() {
     check(&at("long"), "is longer than 4096 bytes");
     check(&at("empty"), "is empty");
     check(&at("binary"), "failed to read");
+    check(&at("control"), "has a control character within the key");
     check(&at("missing"), "failed to read");
 }
 

@@ -213,6 +213,83 @@ async fn when_all_connections_have_requests_health_is_answered_and_others_are_re
 }
 
 #[tokio::test]
+async fn a_burst_of_health_checks_is_answered_while_all_connections_have_requests() {
+    let mut setup = Setup { behavior: slow(), ..Setup::default() };
+    setup.connections.connections = 2;
+    // Long enough for the requests to arrive on a busy machine.
+    setup.connections.first = Duration::from_secs(30);
+    let server = start(setup).await;
+    let address = server.address;
+    let talk = move || {
+        let mut busy = [0; 2].map(|_| connect(address));
+        for stream in &mut busy {
+            stream.write_all(long(true).as_bytes()).unwrap();
+            assert!(head(stream).starts_with("HTTP/1.1 200 OK"));
+        }
+        let mut probes: Vec<TcpStream> = (0..40).map(|_| connect(address)).collect();
+        for probe in &mut probes {
+            probe.write_all(HEALTH).unwrap();
+        }
+        for probe in &mut probes {
+            let said = response(probe);
+            assert!(said.starts_with("HTTP/1.1 200 OK"), "{said}");
+        }
+    };
+    tokio::task::spawn_blocking(talk).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_new_client_takes_the_place_of_idle_ones_even_of_one_beyond_the_limit() {
+    let mut setup = Setup { behavior: slow(), ..Setup::default() };
+    setup.connections.connections = 1;
+    let server = start(setup).await;
+    let address = server.address;
+    let talk = move || {
+        let [mut first, mut beyond] = [0; 2].map(|_| connect(address));
+        first.write_all(long(false).as_bytes()).unwrap();
+        beyond.write_all(HEALTH).unwrap();
+        assert!(response(&mut beyond).starts_with("HTTP/1.1 200 OK"));
+        assert!(response(&mut first).starts_with("HTTP/1.1 200 OK"));
+        // Both are idle now. A connection beyond the limit would get health checks answered alone.
+        let mut new = connect(address);
+        new.write_all(MODELS).unwrap();
+        response(&mut new)
+    };
+    let said = tokio::task::spawn_blocking(talk).await.unwrap();
+    assert!(said.starts_with("HTTP/1.1 200 OK"), "{said}");
+}
+
+#[tokio::test]
+async fn a_connection_with_an_answer_that_waits_for_its_client_gives_way_to_nobody() {
+    let mut setup = Setup::default();
+    setup.connections.connections = 2;
+    setup.limits.pages = 4096;
+    let server = start(setup).await;
+    // More than the buffers of both sockets hold.
+    let body = json!({
+        "prompt": "hello", "max_tokens": 200, "n": 60, "logprobs": 20, "ignore_eos": true,
+    });
+    let request = post(COMPLETIONS, "", &body);
+    let mut first = connect(server.address);
+    setsockopt(&first, sockopt::RcvBuf, &4096).unwrap();
+    first.write_all(request.as_bytes()).unwrap();
+    server.wait_for("redline_requests_total{outcome=\"length\"}", 60.0).await;
+    let address = server.address;
+    let talk = move || {
+        // The second takes the place of the connection that asked for the metric.
+        let mut second = connect(address);
+        second.write_all(request.as_bytes()).unwrap();
+        let mut third = connect(address);
+        third.write_all(HEALTH).unwrap();
+        assert!(response(&mut third).starts_with("HTTP/1.1 200 OK"));
+        response(&mut first)
+    };
+    let said = tokio::task::spawn_blocking(talk).await.unwrap();
+    // The usage is at the end of the answer.
+    assert!(said.contains("\"completion_tokens\":12000"), "cut after {} bytes", said.len());
+}
+
+#[tokio::test]
 async fn a_client_that_has_finished_sending_gets_its_answer() {
     let server = start(Setup { behavior: slow(), ..Setup::default() }).await;
     for stream in [true, false] {
