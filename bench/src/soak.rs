@@ -80,8 +80,16 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
     while world.clock.elapsed() < end || held.len() < LOADS_MIN {
         world.interrupt.check()?;
         let run = ids.next_id();
-        let slot =
-            PlannedRun { run, variant: 0, cell: 0, block: 0, position: 0, repeat: 1, stage: None };
+        let slot = PlannedRun {
+            run,
+            variant: 0,
+            cell: 0,
+            block: 0,
+            position: 0,
+            repeat: 1,
+            stage: None,
+            server: None,
+        };
         let record = bench.run(&slot, &variant, &cell, &mut |_| Ok(()))?;
         if record.status != Status::Ok {
             return Err(failed(&variant.engine.id, &record));

@@ -507,6 +507,7 @@ mod release_bench_tests {
             scenario: "balanced@1".into(),
             runs: 3,
             each,
+            start_us: None,
         };
         Brief {
             campaign: String::new(),
@@ -518,6 +519,7 @@ mod release_bench_tests {
             confirm_pairs: None,
             alternation_us: None,
             pairs_because: None,
+            servers: None,
             inputs: Vec::new(),
             quirks: Vec::new(),
             records: String::new(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::executor::LOCAL;
 use crate::server_spec::Runtime;
@@ -124,6 +124,26 @@ pub struct Execution {
     pub slurm_options: Vec<String>,
 }
 
+/// Which runs of a campaign share a server.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Servers {
+    /// None: each run starts its own server.
+    #[default]
+    PerRun,
+    /// Those of one model in one repeat.
+    PerModel,
+}
+
+impl Servers {
+    /// Returns the value of `--servers`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PerRun => "per-run",
+            Self::PerModel => "per-model",
+        }
+    }
+}
+
 #[derive(Debug, Args, Default)]
 pub struct ReleaseBench {
     /// Release to measure, such as `v0.9.2`; not needed with `--worktree` or `--url`.
@@ -174,6 +194,11 @@ pub struct ReleaseBench {
     /// committed.
     #[arg(long, value_name = "URL", conflicts_with_all = ["baseline", "variants"])]
     pub url: Option<String>,
+    /// Which runs share a server: none, each starts its own, or those of a model in one repeat, in
+    /// random order. The prefix cache of a shared server is emptied before each run.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
+    #[arg(conflicts_with_all = ["baseline", "beside", "variants", "url"])]
+    pub servers: Servers,
     #[command(flatten)]
     pub execution: Execution,
     /// Resume the latest unfinished campaign of this release; finished runs are not repeated.

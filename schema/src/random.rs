@@ -1,5 +1,5 @@
-//! Seeded pseudorandom numbers, the same on every machine, for synthetic data only. Samplers of the
-//! workload use the generators of the tools that they follow instead.
+//! Seeded pseudorandom numbers, the same on every machine, for synthetic data and for the order of
+//! runs. Samplers of the workload use the generators of the tools that they follow instead.
 
 /// SplitMix64 generator (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 /// 2014); its field is the state, which starts as the seed.
@@ -20,6 +20,15 @@ impl SplitMix64 {
     pub fn share(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
+
+    /// Puts `items` into random order, each order equally likely (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for end in (1..items.len()).rev() {
+            // The remainder favors small numbers by less than one part in 2^32 for any list here.
+            let from = self.draw() % (end as u64 + 1);
+            items.swap(end, usize::try_from(from).unwrap_or(0));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -33,6 +42,18 @@ mod tests {
         let published =
             [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!(drawn, published);
+    }
+
+    #[test]
+    fn every_order_comes_up_about_equally_often() {
+        let (mut random, mut counts) = (SplitMix64(5), std::collections::BTreeMap::new());
+        for _ in 0..6_000 {
+            let mut order = [0, 1, 2];
+            random.shuffle(&mut order);
+            *counts.entry(order).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 6);
+        assert!(counts.values().all(|count| (850..1_150).contains(count)), "{counts:?}");
     }
 
     #[test]

@@ -230,6 +230,10 @@ pub struct CampaignSlot {
     /// otherwise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<Stage>,
+    /// Number of runs that the run's server had served before, where runs of one model share a
+    /// server; left out where each run starts its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_runs_before: Option<u32>,
 }
 
 /// Times of a run or of kernel benchmarks: wall-clock start and end, and durations on the monotonic

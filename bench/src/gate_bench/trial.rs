@@ -288,5 +288,5 @@ impl<'a> Bench<'a> {
 }
 
 fn planned(run: String, variant: usize, cell: usize) -> PlannedRun {
-    PlannedRun { run, variant, cell, block: 0, position: 0, repeat: 1, stage: None }
+    PlannedRun { run, variant, cell, block: 0, position: 0, repeat: 1, stage: None, server: None }
 }

@@ -58,9 +58,13 @@ pub struct Drive<'a> {
 }
 
 /// Groups planned runs into jobs, in the order of the runs: one job for each group of consecutive
-/// runs of one cell.
+/// runs of one cell, or on one server.
 pub fn jobs_of(campaign: &str, runs: &[PlannedRun]) -> Vec<PlannedJob> {
-    let by_cell = runs.chunk_by(|a, b| a.cell == b.cell);
+    let is_one_job = |a: &PlannedRun, b: &PlannedRun| match a.server {
+        None => a.cell == b.cell,
+        Some(_) => a.server == b.server,
+    };
+    let groups = runs.chunk_by(is_one_job);
     let planned = |runs: &[PlannedRun]| PlannedJob {
         key: job::key(campaign, runs, 1),
         cell: runs[0].cell,
@@ -69,7 +73,7 @@ pub fn jobs_of(campaign: &str, runs: &[PlannedRun]) -> Vec<PlannedJob> {
         lost: 0,
         excluded_nodes: Vec::new(),
     };
-    by_cell.map(planned).collect()
+    groups.map(planned).collect()
 }
 
 impl<'a> Drive<'a> {

@@ -1,4 +1,4 @@
-//! A job: interleaved runs of one cell for one node, as plain data in a folder that controller and
+//! A job: interleaved runs of one cell, or runs on one server, for one node, as plain data in a folder that controller and
 //! node share. Defines the files that cross it: `job.json` with the facts that a node needs, the
 //! job's final report, and the step log, from which the node resumes and the controller prints
 //! progress. Builds a planned job's `job.json`, its specification for the scheduler and its share
@@ -45,7 +45,8 @@ pub struct Job {
     /// All variants of the campaign; the job's runs name them by index.
     #[serde(rename = "sides")]
     pub variants: Vec<ServerSpec>,
-    pub cell: ReadyCell,
+    /// Cells of the job's runs, by their index in the campaign: one, or several of one model.
+    pub cells: BTreeMap<usize, JobCell>,
     #[serde(rename = "slots")]
     pub runs: Vec<PlannedRun>,
     /// Files and folders that the job's runs read, each with its size in bytes; a folder has size
@@ -67,9 +68,6 @@ pub struct Job {
     pub watched: bool,
     /// Largest number of GPU-hours that the job may use; `None` for no limit.
     pub gpu_hours_max: Option<f64>,
-    /// Expected time of one run of each variant, in microseconds, in the order of the variants; 0
-    /// if unknown.
-    pub expected_us: Vec<u64>,
     /// Extent of the alternating comparison that the job makes of the variants of its two runs;
     /// `None` for a job that carries out its runs one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,10 +77,30 @@ pub struct Job {
     pub gate: bool,
 }
 
+/// A cell of a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobCell {
+    #[serde(flatten)]
+    pub ready: ReadyCell,
+    /// Expected time of one run of each variant in the cell, in microseconds, in the order of the
+    /// variants; 0 if unknown.
+    pub expected_us: Vec<u64>,
+}
+
 impl Job {
     /// Returns the number of GPUs that a server of the job takes; 0 on a processor.
     pub fn gpus(&self) -> u32 {
-        if self.on_gpu { self.cell.cell.tp } else { 0 }
+        let tp = self.cells.values().next().map_or(0, |cell| cell.ready.cell.tp);
+        if self.on_gpu { tp } else { 0 }
+    }
+
+    /// Returns the cell of one of the job's runs.
+    ///
+    /// # Errors
+    /// The job does not have the cell that the run names.
+    pub fn cell(&self, run: &PlannedRun) -> Result<&JobCell, Stop> {
+        let missing = || wrong_use!("the job lacks cell {} of run {}", run.cell, run.run);
+        self.cells.get(&run.cell).ok_or_else(missing)
     }
 
     /// Returns the block number, which counts through the campaign, of each of the job's blocks, in
@@ -444,18 +462,26 @@ pub fn describe_job(
     (gpu_hours_max, watched): (Option<f64>, bool),
     alternation: Option<PlannedAlternation>,
 ) -> Job {
-    let mut cell = ready.cells[planned.cell].clone();
-    if let Some(percent) = alternation.and_then(|planned| planned.memory_percent) {
-        cell.cell.settings.memory_percent = Some(percent);
-    }
+    let memory_percent = alternation.and_then(|planned| planned.memory_percent);
+    let cell = |at: usize| {
+        let mut cell = ready.cells[at].clone();
+        if memory_percent.is_some() {
+            cell.cell.settings.memory_percent = memory_percent;
+        }
+        (at, JobCell { ready: cell, expected_us: ready.each_us[at].clone() })
+    };
+    let cells: BTreeMap<usize, JobCell> = planned.runs.iter().map(|run| cell(run.cell)).collect();
+    // Scenarios of one model share most of their files.
+    let inputs: BTreeSet<(PathBuf, u64)> =
+        cells.keys().flat_map(|at| ready.inputs[*at].iter().cloned()).collect();
     Job {
         key: planned.key.clone(),
         campaign: ready.plan.campaign.clone(),
         executor: executor.name().to_owned(),
         variants: ready.variants.clone(),
-        cell,
+        cells,
         runs: planned.runs.clone(),
-        inputs: ready.inputs[planned.cell].clone(),
+        inputs: inputs.into_iter().collect(),
         // A node that measures a server elsewhere must not record its own hardware.
         hardware: ready.url.as_ref().map(|_| ready.hardware.clone()),
         on_gpu: ready.on_gpu,
@@ -466,7 +492,6 @@ pub fn describe_job(
         timeout_s: ready.timeout_s,
         watched,
         gpu_hours_max,
-        expected_us: ready.each_us[planned.cell].clone(),
         alternation,
         gate: ready.gate.is_some(),
     }
@@ -504,8 +529,9 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
 fn wall_max(job: &Job) -> Duration {
     let runs = job.runs.iter().map(|run| {
         let start = Duration::from_secs(job.variants[run.variant].engine.file.launch.timeout_s);
-        let limit = time_limit(job.cell.scenario.scenario.tier);
-        match job.expected_us[run.variant] {
+        let cell = &job.cells[&run.cell];
+        let limit = time_limit(cell.ready.scenario.scenario.tier);
+        match cell.expected_us[run.variant] {
             0 => start + limit,
             us => start + limit.min(Duration::from_micros(us) * PATIENCE),
         }
@@ -547,8 +573,7 @@ pub fn budget(
         }
     }
     let weight = |job: &PlannedJob| -> f64 {
-        let expected = |variant: usize| ready.each_us[job.cell][variant];
-        let us: u64 = job.runs.iter().map(|run| expected(run.variant)).sum();
+        let us: u64 = job.runs.iter().map(|run| ready.each_us[run.cell][run.variant]).sum();
         // At least 1, so that jobs of unknown duration get a share too.
         gpu_hours(us.max(1), gpus(job).max(1))
     };

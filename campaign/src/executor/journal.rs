@@ -206,10 +206,11 @@ impl From<RecordedHardware> for (HardwareFacts, BTreeMap<String, String>) {
     }
 }
 
-/// A job as planned: one attempt at runs of one cell.
+/// A job as planned: one attempt at runs of one cell, or on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedJob {
     pub key: String,
+    /// Index of the cell of the job's first run.
     pub cell: usize,
     #[serde(rename = "slots")]
     pub runs: Vec<PlannedRun>,

@@ -185,6 +185,7 @@ impl Explore<'_> {
                 position,
                 repeat,
                 stage,
+                server: None,
             });
         }
         Ok(runs)

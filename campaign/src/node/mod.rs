@@ -38,7 +38,7 @@ use crate::lock::Lock;
 use crate::node::alternation::{Alternating, Until};
 use crate::node::calibration::{Calibration, History};
 use crate::node::hardware::Machine;
-use crate::node::run::Bench;
+use crate::node::run::{Bench, SharedServer};
 use crate::places::CampaignPlaces;
 use crate::plan::brief::gpu_hours;
 use crate::plan::{PlannedAlternation, PlannedRun};
@@ -87,7 +87,8 @@ pub(crate) fn carry_out(
     let (lines, held) = Lines::open::<Step>(&places.steps())?;
     let progress = Progress::of(&held.lines);
     let noted = BTreeSet::new();
-    let mut node = Node { world, instruments, places, job, lines, progress, noted };
+    let shared = SharedServer::default();
+    let mut node = Node { world, instruments, places, job, lines, progress, noted, shared };
     let end = match node.carry_out() {
         Ok(end) => end,
         // No final report after an interrupt: the job can be resumed.
@@ -122,6 +123,7 @@ pub(crate) trait Instruments {
         planned: &PlannedRun,
         spec: &ServerSpec,
         cell: &ReadyCell,
+        shared: &mut SharedServer,
     ) -> Result<RunRecord, Stop>;
 
     /// Adds starts to those of an alternating comparison.
@@ -157,8 +159,9 @@ impl Instruments for Real {
         planned: &PlannedRun,
         spec: &ServerSpec,
         cell: &ReadyCell,
+        shared: &mut SharedServer,
     ) -> Result<RunRecord, Stop> {
-        bench.run_unsealed(planned, spec, cell, &mut |_| Ok(()))
+        bench.run_unsealed(planned, spec, cell, shared, &mut |_| Ok(()))
     }
 
     fn alternate(
@@ -189,6 +192,14 @@ struct Node<'a> {
     /// Names of the calibrated rates that this process has reported as different from earlier
     /// calibrations, so that each rate is reported once.
     noted: BTreeSet<&'static str>,
+    shared: SharedServer,
+}
+
+/// Returns the server of the run that follows `run` among `runs`; `None` for the last one, and if
+/// the next one starts its own.
+fn next_server(runs: &[PlannedRun], run: &PlannedRun) -> Option<u32> {
+    let at = runs.iter().position(|other| other.run == run.run)?;
+    runs.get(at + 1)?.server
 }
 
 impl Node<'_> {
@@ -248,7 +259,7 @@ impl Node<'_> {
         let bench = bench(world, job, self.places, hardware);
         let alternating = Alternating {
             bench: &bench,
-            cell: &job.cell,
+            cell: &job.cell(baseline)?.ready,
             specs: [baseline, candidate].map(|run| &job.variants[run.variant]),
             planned: [baseline, candidate],
             family: planned.family,
@@ -338,7 +349,10 @@ impl Node<'_> {
         let variant = &job.variants[run.variant];
         let bench = bench(world, job, self.places, hardware);
         let (started, started_ms) = (world.clock.elapsed(), world.clock.unix_ms());
-        let mut record = self.instruments.run(&bench, run, variant, &job.cell)?;
+        let cell = &job.cell(run)?.ready;
+        // The last run on a server stops it.
+        self.shared.is_kept = run.server.is_some() && next_server(&job.runs, run) == run.server;
+        let mut record = self.instruments.run(&bench, run, variant, cell, &mut self.shared)?;
         let took = world.clock.elapsed().saturating_sub(started);
         if let Some(step_ms) = clock_step_ms(started_ms, world.clock.unix_ms(), took) {
             degrade(&mut record, step_ms);
@@ -356,7 +370,7 @@ impl Node<'_> {
         let job = self.job;
         let Some(most) = job.gpu_hours_max else { return Ok(()) };
         let used = gpu_hours(self.progress.wall_us, job.gpus());
-        let next = gpu_hours(job.expected_us[run.variant], job.gpus());
+        let next = gpu_hours(job.cell(run)?.expected_us[run.variant], job.gpus());
         if used + next <= most {
             return Ok(());
         }

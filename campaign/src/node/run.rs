@@ -1,5 +1,5 @@
-//! One run: starts a fresh server, measures one scenario with the load generator, stops the server,
-//! and builds the record.
+//! One run: starts a server or takes the one that an earlier run has left, measures one scenario
+//! with the load generator, stops the server unless the next run shares it, and builds the record.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -70,9 +70,31 @@ pub struct Run<'a> {
     pub cell: &'a ReadyCell,
 }
 
+/// Server that the runs of one model share, between two of these runs. Dropping it stops the server.
+#[derive(Debug, Default)]
+pub struct SharedServer {
+    /// True to keep the server of the next run for the run after that.
+    pub is_kept: bool,
+    running: Option<Running>,
+}
+
+/// Server that is ready, with what is known about it.
+#[derive(Debug)]
+struct Running {
+    /// Number that the runs on the server have as theirs.
+    number: Option<u32>,
+    server: Server,
+    started: ServerFacts,
+    probe: Probe,
+    /// Number of runs that the server has served.
+    runs: u32,
+}
+
 /// Result of a run from which its record is built.
 #[derive(Debug, Default)]
 struct Outcome {
+    /// Number of runs that the server had served before.
+    runs_before: u32,
     started: ServerFacts,
     probe: Option<Probe>,
     measurement: Option<Measurement>,
@@ -92,6 +114,7 @@ impl Bench<'_> {
             repeat: planned.repeat,
             executor: self.executor.to_owned(),
             stage: planned.stage,
+            server_runs_before: None,
         }
     }
 
@@ -111,13 +134,28 @@ impl Bench<'_> {
         cell: &ReadyCell,
         inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
-        let mut record = self.run_unsealed(planned, spec, cell, inspect)?;
+        self.run_shared(planned, spec, cell, &mut SharedServer::default(), inspect)
+    }
+
+    /// Executes one planned run like [`Self::run`], on the server in `shared` if there is one.
+    ///
+    /// # Errors
+    /// Those of [`Self::run`].
+    pub fn run_shared(
+        &self,
+        planned: &PlannedRun,
+        spec: &ServerSpec,
+        cell: &ReadyCell,
+        shared: &mut SharedServer,
+        inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
+    ) -> Result<RunRecord, Stop> {
+        let mut record = self.run_unsealed(planned, spec, cell, shared, inspect)?;
         judge::seal(&mut record)?;
         Ok(record)
     }
 
-    /// Executes one planned run like [`Self::run`] and returns its record without findings and
-    /// hash, because a job adds the machine calibration first.
+    /// Executes one planned run like [`Self::run_shared`] and returns its record without findings
+    /// and hash, because a job adds the machine calibration first.
     ///
     /// # Errors
     /// The command is interrupted; the engine's file lacks a flag or image that is needed; no
@@ -128,13 +166,14 @@ impl Bench<'_> {
         planned: &PlannedRun,
         spec: &ServerSpec,
         cell: &ReadyCell,
+        shared: &mut SharedServer,
         inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<RunRecord, Stop> {
         let run = Run { bench: self, planned, spec, cell };
         let started_at = self.world.clock.rfc3339();
         let mut outcome = match self.url {
             Some(url) => run.measure_running(url)?,
-            None => run.start_and_measure(inspect)?,
+            None => run.start_and_measure(shared, inspect)?,
         };
         // The load generator knows in which phase it lost the server; without it the phase is a
         // guess.
@@ -165,7 +204,10 @@ impl Run<'_> {
         let Self { bench, planned, spec, cell } = self;
         assemble(Parts {
             id: &planned.run,
-            campaign: bench.in_campaign(planned),
+            campaign: CampaignSlot {
+                server_runs_before: planned.server.map(|_| outcome.runs_before),
+                ..bench.in_campaign(planned)
+            },
             engine: spec.built.facts.clone(),
             scenario: &cell.scenario,
             dataset_sha256: cell.dataset.as_ref().map(|dataset| dataset.sha256.as_str()),
@@ -184,36 +226,62 @@ impl Run<'_> {
 
     fn start_and_measure(
         &self,
+        shared: &mut SharedServer,
         inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
     ) -> Result<Outcome, Stop> {
-        let mut outcome = Outcome::default();
-        let (mut server, readiness) = self.start(&mut outcome.started)?;
-        outcome.happening = match readiness {
-            Ok((probe, startup_us)) => {
-                outcome.started.startup_us = Some(startup_us);
-                // Checked before the measurement, whose hours would be recorded under the wrong
-                // release.
-                let other = other_version(self.spec, &probe);
-                outcome.probe = Some(probe);
-                match other {
-                    Some(happening) => Some(happening),
-                    None => {
-                        let url = server.url();
-                        let (measurement, happening) = self.measure(&url, Some(&mut server))?;
-                        outcome.measurement = measurement;
-                        if happening.is_none() {
-                            inspect(&server)?;
-                        }
-                        happening
-                    }
+        // A server that is left over from other runs is stopped.
+        let running = shared.running.take().filter(|of| of.number == self.planned.server);
+        let Some(running) = running else {
+            let mut started = ServerFacts::default();
+            let (server, readiness) = self.start(&mut started)?;
+            return match readiness {
+                Ok((probe, startup_us)) => {
+                    started.startup_us = Some(startup_us);
+                    let number = self.planned.server;
+                    let running = Running { number, server, started, probe, runs: 0 };
+                    self.measure_on(running, shared, inspect)
                 }
-            }
-            Err(happening) => Some(happening),
+                Err(happening) => Ok(ended(
+                    server,
+                    Outcome { started, happening: Some(happening), ..Outcome::default() },
+                )),
+            };
         };
-        // Read before the stop: the process's `/proc` entry disappears with it.
-        outcome.rss_bytes_max = server.rss_bytes_max();
-        server.stop();
-        outcome.log_tail = server.log_tail();
+        self.measure_on(running, shared, inspect)
+    }
+
+    /// Measures a server that is ready, and stops it unless `shared` keeps it.
+    fn measure_on(
+        &self,
+        mut running: Running,
+        shared: &mut SharedServer,
+        inspect: &mut dyn FnMut(&Server) -> Result<(), Stop>,
+    ) -> Result<Outcome, Stop> {
+        let mut outcome = Outcome {
+            runs_before: running.runs,
+            started: running.started.clone(),
+            // Checked before the measurement, whose hours would be recorded under the wrong
+            // release.
+            happening: other_version(self.spec, &running.probe),
+            probe: Some(running.probe.clone()),
+            ..Outcome::default()
+        };
+        if outcome.happening.is_none() {
+            let url = running.server.url();
+            (outcome.measurement, outcome.happening) =
+                self.measure(&url, Some(&mut running.server))?;
+        }
+        if outcome.happening.is_none() {
+            inspect(&running.server)?;
+        }
+        if outcome.happening.is_some() || !shared.is_kept {
+            return Ok(ended(running.server, outcome));
+        }
+        outcome.rss_bytes_max = peak_of_first(&running.server, &outcome);
+        // The time of the start belongs to the first run alone.
+        running.started.startup_us = None;
+        running.probe.server.startup_us = None;
+        shared.running = Some(Running { runs: running.runs + 1, ..running });
         Ok(outcome)
     }
 
@@ -425,6 +493,22 @@ impl Run<'_> {
             }
         })
     }
+}
+
+/// Stops the server of a run, and returns the run's outcome with the server's peak memory and the
+/// end of its log.
+fn ended(mut server: Server, mut outcome: Outcome) -> Outcome {
+    // Read before the stop: the process's `/proc` entry disappears with it.
+    outcome.rss_bytes_max = peak_of_first(&server, &outcome);
+    server.stop();
+    outcome.log_tail = server.log_tail();
+    outcome
+}
+
+/// Returns the peak resident memory of a server in its first run, in bytes; `None` in a later run,
+/// because the peak is that of all its runs.
+fn peak_of_first(server: &Server, outcome: &Outcome) -> Option<u64> {
+    (outcome.runs_before == 0).then(|| server.rss_bytes_max())?
 }
 
 /// Returns the arguments by which the load generator samples the requests of a cell.

@@ -6,6 +6,7 @@ use std::fmt::Write;
 use judge::alternation::compare::minutes;
 use judge::diff::words::plural;
 
+use crate::cli::Servers;
 use crate::console::about;
 use crate::plan::estimate::Estimate;
 
@@ -20,6 +21,9 @@ pub struct CellBrief {
     /// Number of planned runs of the engine's variants in the cell.
     pub runs: u64,
     pub each: Estimate,
+    /// Time that a server takes to start, in microseconds: the median of earlier runs; `None` if
+    /// there are none.
+    pub start_us: Option<u64>,
 }
 
 impl CellBrief {
@@ -49,6 +53,8 @@ pub struct Brief {
     pub alternation_us: Option<u64>,
     /// Why pairs of runs decide and not an alternating comparison; `None` where they do not.
     pub pairs_because: Option<String>,
+    /// Which runs share a server; `None` where runs on a shared server are impossible.
+    pub servers: Option<Servers>,
     /// Ids of the models and datasets that the runs need, each with true if it is available without
     /// a download.
     pub inputs: Vec<(String, bool)>,
@@ -84,6 +90,39 @@ impl Brief {
         unknown.map(|cell| cell.runs).sum()
     }
 
+    /// Returns the number of servers that the campaign starts if they are shared like this, with the
+    /// time of the starts in microseconds; 0 where it is unknown.
+    fn starts(&self, servers: Servers) -> (u64, u64) {
+        let mut starts = (0, 0);
+        let by_model = self.cells.chunk_by(|a, b| a.model == b.model);
+        for of_model in by_model {
+            let counted = match servers {
+                Servers::PerRun => of_model,
+                Servers::PerModel => &of_model[..1],
+            };
+            for cell in counted {
+                starts.0 += cell.runs;
+                starts.1 += cell.runs * cell.start_us.unwrap_or(0);
+            }
+        }
+        starts
+    }
+
+    /// Formats the starts of servers that are shared like this: `12 starts, about 24 s`.
+    fn starts_shown(&self, servers: Servers) -> String {
+        let (count, us) = self.starts(servers);
+        let mut shown = plural(usize::try_from(count).unwrap_or(usize::MAX), "start");
+        if us > 0 {
+            let _ = write!(shown, ", {}", about(us));
+        }
+        // The GPUs of a campaign's models may differ in number; those of the first stand for all.
+        let gpus = self.cells.first().map_or(0, |cell| self.gpus(cell.tp));
+        if us > 0 && gpus > 0 {
+            let _ = write!(shown, " and {:.2} GPU-hours", gpu_hours(us, gpus));
+        }
+        shown
+    }
+
     /// Renders the plan of the campaign as text for the terminal.
     pub fn render(&self) -> String {
         let mut listing = Listing::new(format!("Plan of campaign {}", self.campaign));
@@ -103,6 +142,15 @@ impl Brief {
         listing.inputs(self);
         if self.cells.iter().any(|cell| cell.runs > 0) {
             listing.line("runs", &self.total());
+        }
+        if let Some(servers) = self.servers {
+            let (way, other) = match servers {
+                Servers::PerRun => ("one for each run", Servers::PerModel),
+                Servers::PerModel => ("one for each model and repeat", Servers::PerRun),
+            };
+            listing.line("servers", &format!("{way}: {}", self.starts_shown(servers)));
+            let shown = self.starts_shown(other);
+            listing.line("", &format!("with `--servers {}`: {shown}", other.name()));
         }
         if let Some(us) = self.alternation_us {
             let key = if self.cells.iter().all(|cell| cell.runs == 0) { "in turns" } else { "" };
@@ -228,6 +276,7 @@ mod tests {
             scenario: scenario.into(),
             runs: 10,
             each,
+            start_us: None,
         }
     }
 
@@ -242,6 +291,7 @@ mod tests {
             confirm_pairs: Some(8),
             alternation_us: None,
             pairs_because: Some("two servers need 9 MiB".into()),
+            servers: None,
             inputs: vec![("smollm2".into(), true), ("sharegpt-head".into(), false)],
             quirks: Vec::new(),
             records: "results/, committed on the branch that is checked out".into(),
@@ -271,6 +321,36 @@ mod tests {
               records    results/, committed on the branch that is checked out
         "#]]
         .assert_eq(&brief.render());
+    }
+
+    #[test]
+    fn the_plan_shows_both_ways_to_start_servers() {
+        let each = Estimate::Measured { us: 41_000_000, runs: 6 };
+        let of = |scenario: &str, start_us| CellBrief {
+            runs: 3,
+            start_us,
+            ..cell("redline", scenario, each)
+        };
+        let cells = vec![of("sharegpt@1", Some(60_000_000)), of("balanced@1", Some(40_000_000))];
+        let brief = Brief {
+            servers: Some(Servers::PerRun),
+            confirm_pairs: None,
+            on_gpu: true,
+            ..brief(cells.clone())
+        };
+        let text = brief.render();
+        let lines: Vec<&str> = text.lines().skip_while(|line| !line.contains("servers")).collect();
+        assert_eq!(
+            &lines[..2],
+            [
+                "  servers    one for each run: 6 starts, about 5 min and 0.08 GPU-hours",
+                "             with `--servers per-model`: 3 starts, about 3 min and 0.05 GPU-hours",
+            ]
+        );
+        let of_unknown = Brief { cells: vec![of("sharegpt@1", None)], ..brief };
+        let text = Brief { servers: Some(Servers::PerModel), ..of_unknown }.render();
+        assert!(text.contains("one for each model and repeat: 3 starts\n"), "{text}");
+        assert!(text.contains("with `--servers per-run`: 3 starts\n"), "{text}");
     }
 
     #[test]

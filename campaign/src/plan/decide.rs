@@ -11,7 +11,7 @@ use schema::target::Target;
 use crate::build::contenders;
 use crate::build::variants::{self, Wanted};
 use crate::catalog::{Engine, ScenarioEntry};
-use crate::cli::ReleaseBench;
+use crate::cli::{ReleaseBench, Servers};
 use crate::executor::LOCAL;
 use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
@@ -93,8 +93,18 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let Stages { alternation, repeats, confirm_pairs, .. } = stages;
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
-    let round = Round::first(cells.len(), wanted.len(), repeats);
-    let runs = plan::interleave(&round, || ids.next_id());
+    let runs = match flags.servers {
+        Servers::PerRun => {
+            let round = Round::first(cells.len(), wanted.len(), repeats);
+            plan::interleave(&round, || ids.next_id())
+        }
+        Servers::PerModel => {
+            refuse_without_reset(&engine)?;
+            // The low bits of the system's random bits; the ids use them all.
+            let seed = world.random as u64;
+            plan::per_model(&cells, repeats, seed, || ids.next_id())
+        }
+    };
     let variants = wanted.iter().map(|wanted| wanted.variant.clone()).collect();
     let plan = Plan { campaign, variants, cells, runs };
 
@@ -116,6 +126,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         confirm_pairs,
         alternation_us: alternation.map(|planned| planned.budget_us),
         pairs_because: stages.pairs_because,
+        servers: (plan.variants.len() == 1 && flags.url.is_none() && flags.gate.is_none())
+            .then_some(flags.servers),
         inputs,
         quirks: quirks(&wanted),
         records: records_line(world, &plan, commits, &registry),
@@ -238,13 +250,15 @@ fn cell_briefs(
         for (engine, count) in &variants {
             let (model, scenario, rev) = (&cell.model, &entry.id, entry.scenario.rev);
             let of = Of { engine, hardware, model, scenario, rev };
+            let (each, start_us) = estimate::of_run(results, of);
             briefs.push(CellBrief {
                 engine: (*engine).to_owned(),
                 model: model.clone(),
                 tp: cell.tp,
                 scenario: format!("{scenario}@{rev}"),
                 runs: u64::from(repeats) * count,
-                each: estimate::of_run(results, of),
+                each,
+                start_us,
             });
         }
     }
@@ -263,6 +277,17 @@ fn quirks(wanted: &[Wanted]) -> Vec<String> {
         }
     }
     quirks
+}
+
+/// Refuses an engine whose prefix cache cannot be emptied: on a shared server a run would find the
+/// prompts of the runs before it.
+fn refuse_without_reset(engine: &Engine) -> Result<(), Stop> {
+    if engine.file.cache.reset_route.is_some() {
+        return Ok(());
+    }
+    let id = &engine.id;
+    Err(wrong_use!("engine `{id}` has no route that empties its prefix cache, which runs on a shared server need")
+        .with_hint(format!("leave `--servers` out, or name the route in `suite/engines/{id}.toml`: `cache.reset_route`")))
 }
 
 /// Refuses cells whose model has random weights if the engine cannot generate weights.

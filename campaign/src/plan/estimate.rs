@@ -69,10 +69,14 @@ pub struct Of<'a> {
     pub rev: u32,
 }
 
-/// Estimates the time of one run of a cell from the registry in `results`, whatever the release and
-/// configuration.
-pub fn of_run(results: &Path, of: Of<'_>) -> Estimate {
-    estimate(&past_wall_us(results, of), &imported_wall_us(results, of))
+/// Estimates the time of one run of a cell, and that of a server's start in microseconds, from the
+/// registry in `results`, whatever the release and configuration. Earlier runs tell the time of a
+/// start.
+pub fn of_run(results: &Path, of: Of<'_>) -> (Estimate, Option<u64>) {
+    let past = past_runs(results, of);
+    let walls: Vec<u64> = past.iter().filter_map(|run| run.time.as_ref()?.wall_us).collect();
+    let starts: Vec<u64> = past.iter().filter_map(|run| run.server.as_ref()?.startup_us).collect();
+    (estimate(&walls, &imported_wall_us(results, of)), median(&starts))
 }
 
 /// Estimates the time of a run from the median wall time of earlier runs, or if there are none,
@@ -137,11 +141,11 @@ fn imported_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     walls.collect()
 }
 
-/// Returns the wall times of at most [`PAST_RUNS`] earlier runs of a cell, the newest that have not
-/// failed, in microseconds, whatever the release and configuration.
+/// Returns at most [`PAST_RUNS`] earlier runs of a cell, the newest that have not failed, whatever
+/// the release and configuration.
 ///
 /// Unreadable files are skipped: an estimate is no check of the registry.
-fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
+fn past_runs(results: &Path, of: Of<'_>) -> Vec<RunRecord> {
     let scenario_rev = format!("{}@{}", of.scenario, of.rev);
     let mut files: Vec<PathBuf> = Vec::new();
     for release in folders(&results.join("runs").join(of.engine)) {
@@ -151,12 +155,13 @@ fn past_wall_us(results: &Path, of: Of<'_>) -> Vec<u64> {
     }
     // File names are ULIDs, which sort by time.
     files.sort_by(|a, b| b.file_name().cmp(&a.file_name()));
-    let walls = files.iter().filter_map(|file| {
+    let runs = files.iter().filter_map(|file| {
         let record: RunRecord = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
         // A failed run ended early, or waited for its time limit: its duration says nothing.
-        if record.status == Status::Failed { None } else { record.time?.wall_us }
+        let counts = record.status != Status::Failed && record.time.as_ref()?.wall_us.is_some();
+        counts.then_some(record)
     });
-    walls.take(PAST_RUNS).collect()
+    runs.take(PAST_RUNS).collect()
 }
 
 fn folders(dir: &Path) -> Vec<PathBuf> {
@@ -207,8 +212,9 @@ mod tests {
             scenario: "balanced",
             rev: 1,
         };
-        assert_eq!(of_run(&results, of), Estimate::Imported { us: 779_020_000, runs: 1 });
-        assert_eq!(of_run(&results, Of { engine: "redline", ..of }), Estimate::Unknown);
+        assert_eq!(of_run(&results, of).0, Estimate::Imported { us: 779_020_000, runs: 1 });
+        let unknown = of_run(&results, Of { engine: "redline", ..of });
+        assert_eq!(unknown, (Estimate::Unknown, None));
     }
 
     #[test]
@@ -233,7 +239,8 @@ mod tests {
             scenario: "balanced-lite",
             rev: 1,
         };
-        let past = past_wall_us(dir.path(), of);
+        let past = past_runs(dir.path(), of);
+        let past: Vec<_> = past.iter().filter_map(|run| run.time.as_ref()?.wall_us).collect();
         assert_eq!(past, [new.unwrap(), old.unwrap()]);
     }
 }

@@ -11,6 +11,7 @@ pub mod target;
 
 use std::collections::BTreeSet;
 
+use schema::random::SplitMix64;
 use schema::target::Target;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
@@ -58,8 +59,7 @@ pub struct Cell {
     pub settings: ServerSettings,
 }
 
-/// A planned run: a cell, a variant, and the run's position in the order. Each run starts a fresh
-/// server.
+/// A planned run: a cell, a variant, and the run's position in the order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedRun {
     /// ULID of the run, assigned when it is planned.
@@ -77,6 +77,10 @@ pub struct PlannedRun {
     /// Stage of the campaign that the run belongs to: `confirm` for a run that confirms a
     /// difference, `None` for every other run.
     pub stage: Option<Stage>,
+    /// Number of the server, in the campaign, that the run shares with the runs around it; `None`
+    /// for a run that starts its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<u32>,
 }
 
 /// A campaign's plan: variants, cells, and the runs that were planned before its start.
@@ -204,12 +208,51 @@ pub fn interleave(round: &Round, mut next_id: impl FnMut() -> String) -> Vec<Pla
                     position,
                     repeat,
                     stage,
+                    server: None,
                 });
             }
             block += 1;
         }
     }
     runs
+}
+
+/// Plans `repeats` runs of one variant in each cell, with one server for all scenarios of a model
+/// in a repeat, in random order. The same `seed` gives the same order.
+pub fn per_model(
+    cells: &[Cell],
+    repeats: u32,
+    seed: u64,
+    mut next_id: impl FnMut() -> String,
+) -> Vec<PlannedRun> {
+    let mut random = SplitMix64(seed);
+    let (mut runs, mut server) = (Vec::new(), 0);
+    let all: Vec<usize> = (0..cells.len()).collect();
+    for of_model in all.chunk_by(|a, b| is_same_server(&cells[*a], &cells[*b])) {
+        for repeat in 1..=repeats {
+            let mut order = of_model.to_vec();
+            random.shuffle(&mut order);
+            for (block, cell) in (runs.len()..).zip(order) {
+                runs.push(PlannedRun {
+                    run: next_id(),
+                    variant: 0,
+                    cell,
+                    block: u32::try_from(block).unwrap_or(u32::MAX),
+                    position: 0,
+                    repeat,
+                    stage: None,
+                    server: Some(server),
+                });
+            }
+            server += 1;
+        }
+    }
+    runs
+}
+
+/// Returns true if one server can serve both cells: they differ in nothing but the scenario.
+fn is_same_server(a: &Cell, b: &Cell) -> bool {
+    (&a.model, a.tp, &a.settings) == (&b.model, b.tp, &b.settings)
 }
 
 /// Parses the value `ENGINE@VERSION` of `--beside` into an engine's id and its release.
@@ -285,6 +328,34 @@ mod tests {
             assert_eq!((pair[0].block, pair[0].cell), (pair[1].block, pair[1].cell));
             assert_ne!(pair[0].variant, pair[1].variant);
         }
+    }
+
+    #[test]
+    fn one_server_serves_all_scenarios_of_a_model_in_a_repeat() {
+        let cell = |model: &str, scenario: &str| Cell {
+            model: model.to_owned(),
+            scenario: scenario.to_owned(),
+            ..Cell::default()
+        };
+        let of = |model| ["a", "b", "c", "d"].map(|scenario| cell(model, scenario));
+        let cells = [of("m"), of("n")].concat();
+        let runs = per_model(&cells, 3, 7, String::new);
+        assert_eq!(runs.len(), 24);
+        assert!((0..).zip(&runs).all(|(block, run)| run.block == block && run.position == 0));
+        let servers: Vec<&[PlannedRun]> = runs.chunk_by(|a, b| a.server == b.server).collect();
+        assert_eq!(servers.len(), 6);
+        for (number, runs) in servers.iter().enumerate() {
+            let mut of_server: Vec<usize> = runs.iter().map(|run| run.cell).collect();
+            of_server.sort_unstable();
+            let first = number / 3 * 4;
+            assert_eq!(of_server, (first..first + 4).collect::<Vec<_>>());
+            assert!(runs.iter().all(|run| run.repeat as usize == number % 3 + 1));
+        }
+        let order = |seed| -> Vec<usize> {
+            per_model(&cells, 3, seed, String::new).iter().map(|run| run.cell).collect()
+        };
+        assert_eq!(order(7), order(7));
+        assert_ne!(order(7), order(8));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use schema::run::HardwareFacts;
 use crate::campaign::conclude;
 use crate::cli::Ingest;
 use crate::executor::in_turns::comparisons;
-use crate::executor::job::{self, Job, check, collect};
+use crate::executor::job::{self, Job, JobCell, check, collect};
 use crate::executor::journal::{
     Journal, Line, PlannedJob, PreparedCampaign, Reached, RecordedHardware,
 };
@@ -132,7 +132,9 @@ fn ready_of(
         // The two runs of a comparison in turns have no records.
         let recorded = job.alternation.is_none();
         for run in &job.runs {
-            cells.entry(run.cell).or_insert_with(|| (job.cell.clone(), job.expected_us.clone()));
+            if let Some(JobCell { ready, expected_us }) = job.cells.get(&run.cell) {
+                cells.entry(run.cell).or_insert_with(|| (ready.clone(), expected_us.clone()));
+            }
             if recorded && !runs.iter().any(|other| other.run == run.run) {
                 runs.push(run.clone());
             }
@@ -142,14 +144,8 @@ fn ready_of(
     // The plan may contain cells without a job; they are filled with the next known cell, so that
     // indices stay valid.
     let last = cells.keys().next_back().copied().unwrap_or(0);
-    let (ready_cells, each_us): (Vec<_>, Vec<_>) = (0..=last)
-        .map(|at| {
-            cells
-                .range(at..)
-                .next()
-                .map_or_else(|| (job.cell.clone(), Vec::new()), |(_, cell)| cell.clone())
-        })
-        .unzip();
+    let next_known = |at: usize| cells.range(at..).next().map(|(_, cell)| cell.clone());
+    let (ready_cells, each_us): (Vec<_>, Vec<_>) = (0..=last).filter_map(next_known).unzip();
     let released = |variant: &ServerSpec| {
         let facts = &variant.built.facts;
         facts.dirty != Some(true) && !is_development(&facts.release)

@@ -64,6 +64,62 @@ fn a_release_is_built_measured_and_recorded() {
 }
 
 #[test]
+fn runs_of_a_model_share_a_server_where_they_are_told_to() {
+    let scratch = Scratch::new();
+    let scenarios = ["--scenario", "talk-lite", "--scenario", "rung-lite"];
+    let measure = ["release-bench", "v0.9.2", "--servers", "per-model", "--repeats", "3"];
+    let both_ways =
+        ["one for each model and repeat: 3 starts", "with `--servers per-run`: 6 starts"];
+    scratch.run(&[&measure[..], &scenarios].concat()).expect(0, &both_ways);
+    assert_eq!(scratch.pids("server.pids").len(), 3);
+    let mut records: Vec<_> = scratch.records(&scratch.campaign().join("results"));
+    // Ids sort in the order of the plan.
+    records.sort_by(|(_, a), (_, b)| a.id.cmp(&b.id));
+    assert_eq!(records.len(), 6);
+    for (index, (_, record)) in records.iter().enumerate() {
+        let slot = record.campaign.as_ref().unwrap();
+        let (server, before) = (index / 2 + 1, index % 2);
+        assert_eq!((slot.repeat as usize, slot.block as usize), (server, index));
+        assert_eq!(slot.server_runs_before, Some(u32::try_from(before).unwrap()));
+        let memory = record.memory.as_ref().and_then(|memory| memory.rss_bytes_max);
+        assert_eq!(memory.is_some(), before == 0, "the peak is of the runs before too");
+        let startup = record.server.as_ref().and_then(|server| server.startup_us);
+        assert_eq!(startup.is_some(), before == 0, "a start belongs to one run");
+    }
+    for pair in records.chunks(2) {
+        assert_ne!(pair[0].1.scenario.id, pair[1].1.scenario.id);
+    }
+}
+
+#[test]
+fn a_shared_server_that_ends_fails_one_run() {
+    let scratch = Scratch::new();
+    let scenarios = ["--scenario", "talk-lite", "--scenario", "rung-lite"];
+    let measure = ["release-bench", "v0.9.2", "--servers", "per-model", "--repeats", "1"];
+    let ended = scratch.run_with(&[&measure[..], &scenarios].concat(), &[("BENCH_FAKE", "kills")]);
+    ended.expect(1, &["the server ended with signal 9"]);
+    let records = scratch.records(&scratch.campaign().join("results"));
+    let failed = records.iter().filter(|(_, record)| record.status == Status::Failed).count();
+    assert_eq!((records.len(), failed), (2, 1));
+    assert_eq!(scratch.pids("server.pids").len(), 2, "the next run starts its own");
+}
+
+#[test]
+fn a_server_whose_prefix_cache_cannot_be_emptied_is_not_shared() {
+    let scratch = Scratch::new();
+    let engine = fs::read_to_string(scratch.root().join("suite/engines/redline.toml")).unwrap();
+    let without = engine.replace("reset_route = \"/reset_prefix_cache\"\n", "");
+    scratch.write("suite/engines/redline.toml", &without);
+    scratch.run(&["release-bench", "v0.9.2", "--servers", "per-model", "--dry-run"]).expect(
+        2,
+        &["engine `redline` has no route that empties its prefix cache", "`cache.reset_route`"],
+    );
+    scratch
+        .run(&["release-bench", "v0.9.2", "--servers", "per-model", "--baseline", "v0.9.1"])
+        .expect(2, &["cannot be used with"]);
+}
+
+#[test]
 fn a_release_is_built_beside_the_users_programs_and_of_the_same_parts() {
     let scratch = Scratch::new();
     let elsewhere = scratch.fixtures().join("cargo");

@@ -13,7 +13,7 @@ use schema::run::{EngineFacts, HardwareFacts, RunRecord};
 
 use crate::executor::job::Job;
 use crate::node::alternation::Alternating;
-use crate::node::run::Bench;
+use crate::node::run::{Bench, SharedServer};
 use crate::node::{Inspected, Instruments};
 use crate::plan::PlannedRun;
 use crate::server_spec::{ReadyCell, ServerSpec};
@@ -85,6 +85,7 @@ impl Instruments for Figures {
         planned: &PlannedRun,
         spec: &ServerSpec,
         cell: &ReadyCell,
+        _: &mut SharedServer,
     ) -> Result<RunRecord, Stop> {
         self.measured.set(self.measured.get() + 1);
         bench.world.clock.sleep(RUN);

@@ -174,7 +174,11 @@ pub fn run(runs: &[&Run]) -> Vec<Fact> {
         fact("Place in it", runs, "campaign", |r| {
             let slot = r.campaign.as_ref()?;
             let (block, position, repeat) = (slot.block, slot.position, slot.repeat);
-            Some(format!("block {block}, position {position}, repeat {repeat}"))
+            let place = format!("block {block}, position {position}, repeat {repeat}");
+            Some(match slot.server_runs_before {
+                None => place,
+                Some(before) => format!("{place}, run {} on a shared server", before + 1),
+            })
         }),
         fact("Requests", runs, "scenario.requests", words::requests),
         hash("Workload", runs, "scenario.manifest_sha256", |r| r.scenario.manifest_sha256.clone()),

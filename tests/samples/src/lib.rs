@@ -122,6 +122,7 @@ impl Sample {
                 repeat: self.repeat,
                 executor: "local".to_owned(),
                 stage: self.stage,
+                server_runs_before: None,
             }),
             engine: self.engine_facts(),
             server: Some(self.server_facts()),

@@ -285,7 +285,7 @@ fn a_comparison_in_turns_has_time_for_its_budget_and_its_starts_outlive_lost_nod
     for (attempt, (spec, _)) in submitted.iter().enumerate() {
         let job = Job::read(&CampaignPlaces::at(&spec.dir)).unwrap();
         assert_eq!(job.alternation, Some(planned), "its own earlier starts count to its budget");
-        assert_eq!(job.cell.cell.settings.memory_percent, Some(45));
+        assert_eq!(job.cells[&0].ready.cell.settings.memory_percent, Some(45));
         let starting = job.variants.iter().map(|of| of.engine.file.launch.timeout_s).sum();
         let least = Duration::from_micros(planned.budget_us) + Duration::from_secs(starting);
         assert!(spec.wall_max > least, "{:?}", spec.wall_max);
