@@ -208,6 +208,9 @@ pub enum GpuValidation {
     /// Build a release, or the working tree, and pack it into a bundle with the programs, models
     /// and workloads that its stages need.
     Pack(PackFlags),
+    /// Pack a GPU validation, run it on this machine and collect its results: all that a clone on
+    /// the machine with the GPU needs.
+    Here(HereFlags),
     /// Run the stages of the bundle in which this program lies, except those that have run.
     Run(RunFlags),
     /// Read the results that the stages of a bundle left, and print their outcomes; records of a
@@ -238,6 +241,15 @@ pub struct PackFlags {
 }
 
 #[derive(Debug, Args)]
+pub struct HereFlags {
+    #[command(flatten)]
+    pub pack: PackFlags,
+    /// Repository whose `results/` receives the records; default: this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
 pub struct RunFlags {
     /// Folder for results, which may contain those of an earlier call; default:
     /// `validation-results`.
@@ -246,6 +258,10 @@ pub struct RunFlags {
     /// Archive to which each stage appends its results; default: `DIR.tar.gz`, next to the folder.
     #[arg(long, value_name = "FILE")]
     pub archive: Option<PathBuf>,
+    /// Run only the stages of the call CALL, within its time limit; the same call made again runs
+    /// those that did not end in time.
+    #[arg(long, value_name = "CALL")]
+    pub call: Option<String>,
     /// Run only the stage STAGE of the bundle; may be repeated.
     #[arg(long, value_name = "STAGE")]
     pub only: Vec<String>,

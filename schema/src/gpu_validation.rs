@@ -27,11 +27,27 @@ pub struct GpuValidation {
     pub stage_limit_s: u64,
     /// Models that the GPU validation serves.
     pub models: Vec<TargetModel>,
-    /// Ids of the scenarios to measure; each scenario is one stage for each model.
-    pub scenarios: Vec<String>,
-    /// Commands that run before the scenarios.
+    /// Calls in which the GPU validation is made, in their order: each has a time limit and is useful
+    /// alone, for machines that are lent for minutes.
+    pub calls: Vec<ValidationCall>,
+}
+
+/// Call of a GPU validation: stages that run one after the other within a time limit. Stages that
+/// do not end in time are left for the same call made again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ValidationCall {
+    /// Id of the call, such as `smoke`.
+    pub id: String,
+    /// Time limit of the call, in seconds.
+    pub limit_s: u64,
+    /// Commands of the call, which run before its scenarios.
     #[serde(default)]
     pub commands: Vec<ValidationCommand>,
+    /// Ids of the scenarios to measure; each scenario is one stage for each model. The stages of a
+    /// model share a server, whose prefix cache is emptied before each, and run in random order.
+    #[serde(default)]
+    pub scenarios: Vec<String>,
 }
 
 /// Command of a GPU validation. It passes if it ends with exit code 0 within the time limit; a Rust
@@ -83,7 +99,13 @@ impl GpuValidation {
     /// True when one of the commands runs the engine's tests.
     pub fn has_tests(&self) -> bool {
         // Both placeholders of test programs end in this way: `{tests}` and `{cuda_tests}`.
-        self.commands.iter().flat_map(|command| &command.argv).any(|word| word.ends_with("tests}"))
+        let commands = self.calls.iter().flat_map(|call| &call.commands);
+        commands.flat_map(|command| &command.argv).any(|word| word.ends_with("tests}"))
+    }
+
+    /// Returns the ids of all scenarios, in the order of the calls.
+    pub fn scenarios(&self) -> impl Iterator<Item = &String> {
+        self.calls.iter().flat_map(|call| &call.scenarios)
     }
 }
 
@@ -113,8 +135,20 @@ pub struct ValidationBundle {
     /// Time limit for the command of a stage, or for the measurement of its scenario, in seconds;
     /// one that takes longer is ended, and its stage has failed.
     pub stage_limit_s: u64,
+    /// Calls of the GPU validation in their order, each with its time limit; empty in older bundles.
+    #[serde(default)]
+    pub calls: Vec<BundleCall>,
     /// Stages of the GPU validation, in the order in which they run.
     pub stages: Vec<Stage>,
+}
+
+/// Call of a bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BundleCall {
+    /// Id of the call, by which its stages name it.
+    pub id: String,
+    /// Time limit of the call, in seconds.
+    pub limit_s: u64,
 }
 
 /// Schema name of a bundle's `bundle.json`.
@@ -125,6 +159,9 @@ pub const BUNDLE_SCHEMA: &str = "proof-box.v1";
 pub struct Stage {
     /// Id of the stage, by which the files of its report and outputs are named.
     pub id: String,
+    /// Id of the call that runs the stage; empty in older bundles.
+    #[serde(default)]
+    pub call: String,
     /// Command or scenario that the stage runs.
     #[serde(flatten)]
     pub work: StageWork,
@@ -150,7 +187,8 @@ pub enum StageWork {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         each_test: Option<EachTest>,
     },
-    /// Scenario: the stage measures a scenario on a fresh server.
+    /// Scenario: the stage measures a scenario, on the server of the stage before it if that serves
+    /// the same model.
     Scenario {
         /// Id of the model that the stage serves.
         model: String,
@@ -200,63 +238,82 @@ pub enum Outcome {
     Skipped,
 }
 
-/// Builds the stages of a GPU validation in the order in which they run: one or, for a command that
-/// runs for each model, several for each command, then those of each model's scenarios. `next_id`
-/// returns a new run id for each scenario stage.
+/// Builds the stages of a GPU validation in the order in which they run: in each call one or, for a
+/// command that runs for each model, several for each command, then those of each model's
+/// scenarios. `next_id` returns a new run id for each scenario stage.
 pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
     let mut stages = Vec::new();
-    for command in &validation.commands {
-        let ValidationCommand { id, argv, needs, each_model, each_test } = command;
-        let models: Vec<Option<&str>> = match each_model {
-            true => validation.models.iter().map(|model| Some(model.id.as_str())).collect(),
-            false => vec![None],
-        };
-        for model in models {
-            let work = StageWork::Command {
-                argv: argv.clone(),
-                needs: needs.clone(),
-                model: model.map(str::to_owned),
-                each_test: *each_test,
-            };
-            let id = model.map_or(id.clone(), |model| format!("{id}-{model}"));
-            stages.push(Stage { id, work });
-        }
-    }
     // Commands have no position: only scenario stages are runs.
     let mut position = 0;
-    for model in &validation.models {
-        for scenario in &validation.scenarios {
-            let work = StageWork::Scenario {
-                model: model.id.clone(),
-                tp: model.tp,
-                scenario: scenario.clone(),
-                run: next_id(),
-                position,
-            };
-            stages.push(Stage { id: format!("{scenario}-{}", model.id), work });
-            position += 1;
+    for call in &validation.calls {
+        for command in &call.commands {
+            stages.extend(of_command(validation, call, command));
+        }
+        for model in &validation.models {
+            for scenario in &call.scenarios {
+                let work = StageWork::Scenario {
+                    model: model.id.clone(),
+                    tp: model.tp,
+                    scenario: scenario.clone(),
+                    run: next_id(),
+                    position,
+                };
+                let id = format!("{scenario}-{}", model.id);
+                stages.push(Stage { id, call: call.id.clone(), work });
+                position += 1;
+            }
         }
     }
     stages
 }
 
+/// Builds the stages of one command: one, or one for each model.
+fn of_command(
+    validation: &GpuValidation,
+    call: &ValidationCall,
+    command: &ValidationCommand,
+) -> Vec<Stage> {
+    let ValidationCommand { id, argv, needs, each_model, each_test } = command;
+    let stage = |model: Option<&str>| {
+        let work = StageWork::Command {
+            argv: argv.clone(),
+            needs: needs.clone(),
+            model: model.map(str::to_owned),
+            each_test: *each_test,
+        };
+        let id = model.map_or(id.clone(), |model| format!("{id}-{model}"));
+        Stage { id, call: call.id.clone(), work }
+    };
+    match each_model {
+        true => validation.models.iter().map(|model| stage(Some(&model.id))).collect(),
+        false => vec![stage(None)],
+    }
+}
+
 /// Parses a GPU validation file.
 ///
 /// # Errors
-/// The text is not TOML with the fields of a validation, or two stages have the same id.
+/// The text is not TOML with the fields of a validation, or two calls or two stages have the same
+/// id.
 pub fn parse(text: &str) -> Result<GpuValidation, Box<toml::de::Error>> {
     let validation: GpuValidation = toml::from_str(text)?;
-    let mut ids = BTreeSet::new();
     // The ids of runs play no part here, so they may be empty.
-    let twice =
-        stages(&validation, String::new).into_iter().find(|stage| !ids.insert(stage.id.clone()));
-    match twice {
+    let stages = stages(&validation, String::new);
+    let stage = repeated(stages.iter().map(|stage| &stage.id)).map(|id| ("stages", id));
+    let call = repeated(validation.calls.iter().map(|call| &call.id)).map(|id| ("calls", id));
+    match stage.or(call) {
         None => Ok(validation),
-        Some(stage) => {
-            let message = format!("two stages are called `{}`", stage.id);
+        Some((what, id)) => {
+            let message = format!("two {what} are called `{id}`");
             Err(Box::new(serde::de::Error::custom(message)))
         }
     }
+}
+
+/// Returns the first of `ids` that occurred before.
+fn repeated<'a>(mut ids: impl Iterator<Item = &'a String>) -> Option<&'a String> {
+    let mut seen = BTreeSet::new();
+    ids.find(|id| !seen.insert(*id))
 }
 
 #[cfg(test)]
@@ -268,11 +325,17 @@ mod tests {
         match = {}
         stage_limit_s = 60
         models = [{ id = "a", tp = 1 }, { id = "b", tp = 2 }]
-        scenarios = ["x", "y"]
+        [[calls]]
+        id = "smoke"
+        limit_s = 120
         commands = [
             { id = "tests", argv = ["{tests}"], each_test = { parallel = 4 } },
             { id = "bench", argv = ["{redline}", "bench", "{model}"], each_model = true },
         ]
+        [[calls]]
+        id = "scenarios"
+        limit_s = 600
+        scenarios = ["x", "y"]
     "#;
 
     #[test]
@@ -285,6 +348,8 @@ mod tests {
         });
         let ids: Vec<&str> = stages.iter().map(|stage| stage.id.as_str()).collect();
         assert_eq!(ids.join(" "), "tests bench-a bench-b x-a y-a x-b y-b");
+        let calls: Vec<&str> = stages.iter().map(|stage| stage.call.as_str()).collect();
+        assert_eq!(calls, [vec!["smoke"; 3], vec!["scenarios"; 4]].concat());
         let StageWork::Scenario { run, position, tp, .. } = &stages[6].work else { panic!() };
         assert_eq!((run.as_str(), *position, *tp), ("4", 3, 2));
         assert!(validation.has_tests());
@@ -293,8 +358,10 @@ mod tests {
     }
 
     #[test]
-    fn two_stages_of_one_name_are_refused() {
+    fn two_stages_or_calls_of_one_name_are_refused() {
         let error = parse(&TEXT.replace(r#"["x", "y"]"#, r#"["x", "x"]"#)).unwrap_err();
         assert!(error.to_string().contains("two stages are called `x-a`"), "{error}");
+        let error = parse(&TEXT.replace("\"scenarios\"\n", "\"smoke\"\n")).unwrap_err();
+        assert!(error.to_string().contains("two calls are called `smoke`"), "{error}");
     }
 }

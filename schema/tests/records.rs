@@ -72,6 +72,7 @@ fn records_of_every_version_are_read_and_nothing_is_lost() {
     kept::<schema::comparison::Diff>(&text("diff.v1.gate.json"));
     kept::<schema::trend::Trend>(&text("trend.v1.json"));
     kept::<schema::gpu_validation::ValidationBundle>(&text("proof-box.v1.json"));
+    kept::<schema::gpu_validation::ValidationBundle>(&text("proof-box.v1.calls.json"));
     kept::<schema::gpu_validation::StageReport>(&text("proof-stage.v1.json"));
     for line in text("samples.v1.jsonl").lines() {
         kept::<schema::samples::Line>(line);

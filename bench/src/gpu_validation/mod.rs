@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use self::run::{MachineFile, line};
-use crate::cli::{CollectFlags, GpuValidation};
+use crate::cli::{CollectFlags, GpuValidation, HereFlags};
 
 /// File name of the facts about a bundle (its release, stages and limits), in the bundle's folder
 /// and in that of its results.
@@ -56,7 +56,7 @@ fn plan_file(bundle: &Path, scenario: &str, tokenizer: &str) -> PathBuf {
     bundle.join("plans").join(format!("{scenario}-{tokenizer}.json"))
 }
 
-/// Runs a subcommand of `gpu-validation`: pack, run or collect.
+/// Runs a subcommand of `gpu-validation`: pack, here, run or collect.
 ///
 /// # Errors
 /// The command line is wrong, the machine does not fit, a program is missing or does not build, a
@@ -64,10 +64,27 @@ fn plan_file(bundle: &Path, scenario: &str, tokenizer: &str) -> PathBuf {
 /// interrupted. A failing stage is no error, but gives exit code 1.
 pub fn run(world: &World, step: &GpuValidation) -> Result<Exit, Stop> {
     match step {
-        GpuValidation::Pack(flags) => pack::run(world, flags),
+        GpuValidation::Pack(flags) => pack::run(world, flags).map(|_| Exit::Well),
+        GpuValidation::Here(flags) => here(world, flags),
         GpuValidation::Run(flags) => run::run(world, flags),
         GpuValidation::Collect(flags) => collect(world, flags),
     }
+}
+
+/// Packs a GPU validation, runs the bundle on this machine, and collects its results, also those of
+/// stages that failed.
+fn here(world: &World, flags: &HereFlags) -> Result<Exit, Stop> {
+    let bundle = pack::run(world, &flags.pack)?;
+    let results = bundle.with_file_name(format!("results-{}", read_bundle(&bundle)?.campaign));
+    let mut validate = Command::new(bundle.join(pack::SCRIPT_NAME));
+    validate.arg("--out").arg(&results);
+    let status = process::show(&mut validate, &world.interrupt)?;
+    // One failed stage does not make the figures of the others worthless.
+    if !status.success() && status.code() != Some(Exit::Worse.code().into()) {
+        let said = describe(status);
+        return Err(Stop::environment(format!("the stages could not be run: {said}")));
+    }
+    collect(world, &CollectFlags { results, registry: flags.registry.clone() })
 }
 
 /// Reads `bundle.json`, the facts about a bundle (such as its release and stages), from `dir`, the

@@ -5,8 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use schema::exit::Exit;
-use schema::gpu_validation::{BUNDLE_SCHEMA, GpuValidation, ValidationBundle, stages};
+use schema::gpu_validation::{
+    BUNDLE_SCHEMA, BundleCall, GpuValidation, ValidationBundle, ValidationCall, stages,
+};
+use schema::random::SplitMix64;
 use serde_json::Value;
 
 use crate::cli::PackFlags;
@@ -36,23 +38,28 @@ const FIXTURES: &str = "tests/fixtures/conformance";
 /// Folder of the models in a bundle.
 const MODELS: &str = "models";
 /// Name of the script that runs the bundle, the only command that a user needs.
-const SCRIPT_NAME: &str = "validate";
+pub const SCRIPT_NAME: &str = "validate";
 
 const SCRIPT: &str = "#!/bin/sh\n\
-    # Runs the stages that have not been run yet: ./validate [--out DIR] [--only STAGE]\n\
+    # Runs the stages that have not been run yet: ./validate [--out DIR] [--call CALL] [--only STAGE]\n\
     here=$(cd \"$(dirname \"$0\")\" && pwd)\n\
     exec \"$here/bin/redline-peers\" --root \"$here\" gpu-validation run \"$@\"\n";
 
 /// Builds the release or working tree, draws the workload manifests, and packs them into a bundle
-/// and its archive.
+/// and its archive. Returns the bundle's folder.
 ///
 /// # Errors
 /// The GPU validation, the release, or a model or scenario is unknown; another process holds the
 /// clone's lock; a program is missing or does not build; a model or dataset cannot be obtained; a
 /// file cannot be read or written; the archive is larger than allowed; or the run is interrupted.
-pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
+pub fn run(world: &World, flags: &PackFlags) -> Result<PathBuf, Stop> {
     world.tools.check()?;
-    let validation = world.catalog.validation(&flags.validation)?;
+    let mut validation = world.catalog.validation(&flags.validation)?;
+    // The low bits of the system's random bits; the ids use them all.
+    let mut random = SplitMix64(world.random as u64);
+    for call in &mut validation.calls {
+        random.shuffle(&mut call.scenarios);
+    }
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let wanted = wanted(world, flags)?;
     let spec = variants::build_one(world, &wanted)?;
@@ -79,16 +86,26 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
     let (archive, bytes) = archive::write(world, dir, flags.size_max)?;
     world.console.answer(&format!(
         "bundle   {}, {} stages\narchive  {}, {} MiB\n\
-         run      tar -xf {}; {}/{SCRIPT_NAME} --out DIR, on the machine that is to show it\n\
+         run      tar -xf {}, then on the machine that is to show it:\n{}\
          collect  cargo xtask gpu-validation collect DIR",
         world.places.shown(dir),
         described.stages.len(),
         world.places.shown(&archive),
         archive::mib(bytes),
         file_name(&archive).display(),
-        file_name(dir).display(),
+        calls_shown(&described, dir),
     ));
-    Ok(Exit::Well)
+    Ok(bundle.dir)
+}
+
+/// Formats the command line of each call of a bundle, with its time limit, as a line.
+fn calls_shown(described: &ValidationBundle, dir: &Path) -> String {
+    let folder = file_name(dir).display();
+    let line = |call: &BundleCall| {
+        let BundleCall { id, limit_s } = call;
+        format!("         {folder}/{SCRIPT_NAME} --out DIR --call {id}   # at most {limit_s} s\n")
+    };
+    described.calls.iter().map(line).collect()
 }
 
 /// Resolves the release, or the working tree, that is packed into the bundle.
@@ -124,6 +141,7 @@ impl Bundle<'_> {
             version,
             flags: self.validation.flags.clone(),
             stage_limit_s: self.validation.stage_limit_s,
+            calls: self.validation.calls.iter().map(bundle_call).collect(),
             stages: stages(&self.validation, || ids.next_id()),
         })
     }
@@ -197,7 +215,7 @@ impl Bundle<'_> {
     fn cells(&self) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
         let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
         for model in &self.validation.models {
-            for scenario in &self.validation.scenarios {
+            for scenario in self.validation.scenarios() {
                 let (model, tp) = (model.id.clone(), model.tp);
                 cells.push(Cell { model, tp, scenario: scenario.clone(), ..Cell::default() });
                 scenarios.push(self.world.catalog.scenario(scenario)?);
@@ -212,7 +230,7 @@ impl Bundle<'_> {
         let engine = self.world.catalog.engine(ENGINE)?.path;
         let to = self.dir.join("suite");
         copy(&engine, &to.join("engines").join(file_name(&engine)))?;
-        for scenario in &self.validation.scenarios {
+        for scenario in self.validation.scenarios() {
             let path = self.world.catalog.scenario(scenario)?.path;
             copy(&path, &to.join("scenarios").join(file_name(&path)))?;
         }
@@ -222,6 +240,10 @@ impl Bundle<'_> {
         }
         Ok(())
     }
+}
+
+fn bundle_call(call: &ValidationCall) -> BundleCall {
+    BundleCall { id: call.id.clone(), limit_s: call.limit_s }
 }
 
 /// Returns the root of the sources from which the engine was built.

@@ -26,7 +26,7 @@ use campaign::inputs::cache::sha256_file;
 use campaign::inputs::{CONFIG, GIVEN, Obtained, TOKENIZER};
 use campaign::node::hardware;
 use campaign::node::record::is_bad;
-use campaign::node::run::Bench;
+use campaign::node::run::{Bench, SharedServer};
 use campaign::places::CampaignPlaces;
 use campaign::plan::{Cell, PlannedRun, Variant, target};
 use campaign::process::{Group, ProcessError, describe};
@@ -35,6 +35,8 @@ use campaign::server_spec::{BuiltVariant, ReadyCell, ServerSpec};
 use campaign::stop::Stop;
 use campaign::world::World;
 
+/// Time at the end of a call that is kept for stopping its last stage and archiving its results.
+const ENDING: Duration = Duration::from_secs(5);
 /// Environment variable by which the engine's tests on a GPU fail where there is none.
 const REQUIRE_GPU: &str = "REDLINE_REQUIRE_GPU";
 
@@ -53,6 +55,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
     let bundle = &world.places.root;
     let described = read_bundle(bundle)?;
     refuse_unknown(&described, &flags.only)?;
+    let deadline = deadline(&described, flags.call.as_deref())?;
     let results = flags.out.clone().unwrap_or_else(|| PathBuf::from("validation-results"));
     let archive_path = flags.archive.clone().unwrap_or_else(|| results.with_extension("tar.gz"));
     let hardware = machine(world, &described, &results)?;
@@ -66,11 +69,14 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
         bundle,
         results: &results,
         hardware: &hardware,
+        deadline,
     };
-    let mut reports = Vec::new();
+    let (mut reports, mut left) = (Vec::new(), Vec::new());
+    let mut shared = SharedServer::default();
     let total = described.stages.len();
     for (index, stage) in described.stages.iter().enumerate() {
-        if !flags.only.is_empty() && !flags.only.contains(&stage.id) {
+        let is_chosen = flags.only.is_empty() || flags.only.contains(&stage.id);
+        if !is_chosen || flags.call.as_ref().is_some_and(|call| *call != stage.call) {
             continue;
         }
         world.interrupt.check()?;
@@ -83,7 +89,13 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
             // was.
             true => read_json::<StageReport>(&path)?,
             false => {
-                let report = runner.report(stage)?;
+                let next = described.stages.get(index + 1);
+                shared.is_kept = next.is_some_and(|next| serves_as(stage, next));
+                let Some(report) = runner.report(stage, &mut shared)? else {
+                    world.console.note("left: the call's time is spent");
+                    left.push(stage.id.as_str());
+                    continue;
+                };
                 // The report is written at the end: an interrupted stage has none, and runs again.
                 write_json(&path, &report)?;
                 append_results(world, &results, &archive_path)?;
@@ -94,8 +106,30 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
         reports.push(report);
     }
     world.console.answer(&format!("results  {}", archive_path.display()));
+    if !left.is_empty() {
+        world
+            .console
+            .answer(&format!("left     {}; the same call again runs them", left.join(", ")));
+    }
     let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
-    Ok(if failed { Exit::Worse } else { Exit::Well })
+    Ok(match (failed, left.is_empty()) {
+        (true, _) => Exit::Worse,
+        (false, true) => Exit::Well,
+        (false, false) => Exit::Inconclusive,
+    })
+}
+
+/// Returns the time, since the command began, at which the call `id` has to end; `None` without a
+/// call.
+fn deadline(described: &ValidationBundle, id: Option<&str>) -> Result<Option<Duration>, Stop> {
+    let Some(id) = id else { return Ok(None) };
+    let known = described.calls.iter().find(|call| call.id == id);
+    let known = known.ok_or_else(|| {
+        let ids: Vec<&str> = described.calls.iter().map(|call| call.id.as_str()).collect();
+        Stop::wrong_use(format!("there is no call `{id}`"))
+            .with_hint(format!("the calls are {}", ids.join(", ")))
+    })?;
+    Ok(Some(Duration::from_secs(known.limit_s)))
 }
 
 /// Formats a stage's report as one line: its outcome (`done`, `failed` or `skipped`), followed by
@@ -169,6 +203,8 @@ struct StageRunner<'a> {
     /// Folder into which the results of the bundle's stages are written.
     results: &'a Path,
     hardware: &'a HardwareFacts,
+    /// Time, since the command began, at which the call has to end; `None` without a limit.
+    deadline: Option<Duration>,
 }
 
 /// Outcome of a stage, with a phrase for its report: the reason for the outcome, or the output rate
@@ -176,20 +212,31 @@ struct StageRunner<'a> {
 type Ended = (Outcome, Option<String>);
 
 impl StageRunner<'_> {
-    /// Runs one stage of the bundle and returns its report with outcome and times.
-    fn report(&self, stage: &Stage) -> Result<StageReport, Stop> {
+    /// Runs one stage of the bundle and returns its report with outcome and times; `None` if the
+    /// call's time was spent before the stage had ended.
+    fn report(
+        &self,
+        stage: &Stage,
+        shared: &mut SharedServer,
+    ) -> Result<Option<StageReport>, Stop> {
+        if self.limit().is_zero() {
+            return Ok(None);
+        }
         let clock = &self.world.clock;
         let (started, started_at) = (clock.elapsed(), clock.rfc3339());
-        let (outcome, detail) = self.carry_out(stage)?;
+        let (outcome, detail) = self.carry_out(stage, shared)?;
+        if outcome == Outcome::Failed && self.limit().is_zero() {
+            return Ok(None);
+        }
         let wall = clock.elapsed().saturating_sub(started);
-        Ok(StageReport {
+        Ok(Some(StageReport {
             schema: STAGE_SCHEMA.to_owned(),
             stage: stage.id.clone(),
             outcome,
             detail: detail.map(|text| self.world.identity.redact(&text)),
             started_at,
             wall_us: u64::try_from(wall.as_micros()).unwrap_or(u64::MAX),
-        })
+        }))
     }
 
     /// Runs one stage of the bundle and returns its outcome.
@@ -197,7 +244,7 @@ impl StageRunner<'_> {
     /// # Errors
     /// The run is interrupted, a file cannot be read or written, or the machine or a tool of
     /// Redline fails; the stage then has no report, and the next call runs it again.
-    fn carry_out(&self, stage: &Stage) -> Result<Ended, Stop> {
+    fn carry_out(&self, stage: &Stage, shared: &mut SharedServer) -> Result<Ended, Stop> {
         match &stage.work {
             StageWork::Command { argv, needs, model, each_test } => match needs {
                 // For example `compute-sanitizer`, which a rented machine may lack: no failure of
@@ -224,10 +271,20 @@ impl StageRunner<'_> {
                     position: 0,
                     repeat: 1,
                     stage: None,
+                    server: self.server_of(&cell.model),
                 };
-                self.scenario(&slot, cell)
+                self.scenario(&slot, cell, shared)
             }
         }
+    }
+
+    /// Returns the number of the server that the stages of a model share: the position of the
+    /// model's first stage.
+    fn server_of(&self, model: &str) -> Option<u32> {
+        self.described.stages.iter().find_map(|stage| match &stage.work {
+            StageWork::Scenario { model: of, position, .. } if of == model => Some(*position),
+            _ => None,
+        })
     }
 
     fn filled(&self, argv: &[String], model: Option<&str>) -> Vec<String> {
@@ -324,15 +381,24 @@ impl StageRunner<'_> {
 
     /// Serves a model, sends it the bundle's workload manifest of the scenario, and writes the
     /// run's record.
-    fn scenario(&self, slot: &PlannedRun, cell: Cell) -> Result<Ended, Stop> {
+    fn scenario(
+        &self,
+        slot: &PlannedRun,
+        cell: Cell,
+        shared: &mut SharedServer,
+    ) -> Result<Ended, Stop> {
         let world = self.world;
         let places = CampaignPlaces::at(self.results);
         let bench = Bench {
             limit: Some(self.limit()),
             ..local_bench(world, &self.described.campaign, &places, self.hardware)
         };
-        let record = bench.run(slot, &self.spec()?, &self.ready(cell)?, &mut |_| Ok(()))?;
-        write_run(&places.staged(), &record)?;
+        let (spec, ready) = (self.spec()?, self.ready(cell)?);
+        let record = bench.run_shared(slot, &spec, &ready, shared, &mut |_| Ok(()))?;
+        // A run that the end of the call has cut off is measured again.
+        if !self.limit().is_zero() {
+            write_run(&places.staged(), &record)?;
+        }
         let outcome = if is_bad(&record) { Outcome::Failed } else { Outcome::Done };
         Ok((outcome, Some(detail(&record))))
     }
@@ -395,9 +461,22 @@ impl StageRunner<'_> {
         self.world.search_path.iter().any(|dir| dir.join(program).is_file())
     }
 
+    /// Returns the time limit of a stage that starts now, which ends before its call has to.
     fn limit(&self) -> Duration {
-        Duration::from_secs(self.described.stage_limit_s)
+        let limit = Duration::from_secs(self.described.stage_limit_s);
+        let end = self.deadline.map(|deadline| deadline.saturating_sub(ENDING));
+        let left = end.map(|end| end.saturating_sub(self.world.clock.elapsed()));
+        left.map_or(limit, |left| left.min(limit))
     }
+}
+
+/// Returns true if both stages measure scenarios of one model.
+fn serves_as(stage: &Stage, next: &Stage) -> bool {
+    let model = |stage: &Stage| match &stage.work {
+        StageWork::Scenario { model, .. } => Some(model.clone()),
+        StageWork::Command { .. } => None,
+    };
+    model(stage).is_some() && model(stage) == model(next)
 }
 
 /// True for the output of a Rust test program whose filter selected no test. Such a program ends

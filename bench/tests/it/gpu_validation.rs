@@ -18,18 +18,22 @@ match = {}
 flags = ["--quiet"]
 stage_limit_s = 30
 models = [{ id = "shape", tp = 1 }, { id = "tiny", tp = 2 }]
+
+[[calls]]
+id = "scenarios"
+limit_s = 60
 scenarios = ["talk-lite"]
 
-[[commands]]
+[[calls.commands]]
 id = "hello"
 argv = ["echo", "{model}"]
 each_model = true
 
-[[commands]]
+[[calls.commands]]
 id = "broken"
 argv = ["sh", "-c", "echo no >&2; exit 3"]
 
-[[commands]]
+[[calls.commands]]
 id = "elsewhere"
 needs = "no-such-program"
 argv = ["no-such-program"]
@@ -52,7 +56,7 @@ impl Lab {
 
     fn packed(validation: &str) -> Self {
         let lab = Self::new(validation);
-        let said = ["bundle   target/validations/all/bundle, 6 stages"];
+        let said = ["bundle   target/validations/all/bundle, "];
         lab.scratch
             .run(&["gpu-validation", "pack", "v0.9.2", "--validation", "all"])
             .expect(0, &said);
@@ -95,6 +99,9 @@ impl Lab {
 fn a_box_shows_a_release_and_its_results_are_committed() {
     let lab = Lab::packed(VALIDATION);
     let (place, out) = lab.places();
+    lab.scratch
+        .run(&["gpu-validation", "pack", "v0.9.2", "--validation", "all"])
+        .expect(0, &["6 stages", "bundle/validate --out DIR --call scenarios   # at most 60 s"]);
     let config = fs::read_to_string(place.join("models/shape/config.json")).unwrap();
     assert!(config.contains("\"hidden_size\": 64"), "{config}");
 
@@ -137,9 +144,9 @@ fn a_box_shows_a_release_and_its_results_are_committed() {
 
 #[test]
 fn the_archive_of_a_bundle_has_its_machine_code_and_at_most_the_allowed_size() {
-    let head = VALIDATION.split("[[commands]]").next().unwrap();
+    let head = VALIDATION.split("[[calls.commands]]").next().unwrap();
     let command =
-        "[[commands]]\nid = \"code\"\nargv = [\"sh\", \"-c\", \"echo $REDLINE_CUBINS\"]\n";
+        "[[calls.commands]]\nid = \"code\"\nargv = [\"sh\", \"-c\", \"echo $REDLINE_CUBINS\"]\n";
     let lab = Lab::new(&format!("{head}{command}"));
     let pack = ["gpu-validation", "pack", "v0.9.2", "--validation", "all", "--size-max"];
     let archive = lab.scratch.root().join("target/validations/all/bundle.tar.xz");
@@ -168,12 +175,12 @@ fn kernels_that_a_box_measured_become_one_record() {
     let measured = format!(r#"{{"engine": "redline", "kernels": [{kernel}]}}"#);
     let commands = ["first", "second"].map(|id| {
         format!(
-            "[[commands]]\nid = \"{id}\"\nargv = [\"echo\", '{}']\n",
+            "[[calls.commands]]\nid = \"{id}\"\nargv = [\"echo\", '{}']\n",
             measured.replace('\n', "")
         )
     });
-    let head = VALIDATION.split("[[commands]]").next().unwrap();
-    let other = "[[commands]]\nid = \"other\"\nargv = [\"echo\", \"no document\"]\n";
+    let head = VALIDATION.split("[[calls.commands]]").next().unwrap();
+    let other = "[[calls.commands]]\nid = \"other\"\nargv = [\"echo\", \"no document\"]\n";
     let lab = Lab::new(&format!("{head}{}{other}", commands.join("\n")));
     lab.scratch
         .run(&["gpu-validation", "pack", "v0.9.2", "--validation", "all"])
@@ -220,6 +227,39 @@ fn a_stage_is_done_once_and_an_interrupted_one_again() {
 }
 
 #[test]
+fn the_scenarios_of_a_model_share_a_server() {
+    let lab = Lab::packed(&VALIDATION.replace("[\"talk-lite\"]", "[\"talk-lite\", \"rung-lite\"]"));
+    let only = ["talk-lite", "rung-lite"].map(|scenario| format!("{scenario}-shape"));
+    let only = ["--only", &only[0], "--only", &only[1], "--only", "talk-lite-tiny"];
+    lab.validated(&only).expect(0, &["talk-lite-tiny"]);
+    assert_eq!(lab.servers(), 2, "one for each model");
+    let mut runs_before: Vec<(String, u32)> = Vec::new();
+    for (_, record) in lab.scratch.records(&lab.places().1.join("results")) {
+        let before = record.campaign.unwrap().server_runs_before.unwrap();
+        runs_before.push((record.model.id, before));
+    }
+    runs_before.sort();
+    let expected = [("shape", 0), ("shape", 1), ("tiny", 0)];
+    assert_eq!(runs_before, expected.map(|(model, before)| (model.to_owned(), before)));
+}
+
+#[test]
+fn a_call_ends_in_time_and_made_again_it_runs_what_is_left() {
+    let late = "[[calls]]\nid = \"late\"\nlimit_s = 6\n\n[[calls.commands]]\nid = \"slow\"\n\
+        argv = [\"sh\", \"-c\", \"[ -e $FIXTURES/quick ] || sleep 60\"]\n";
+    let lab = Lab::packed(&format!("{VALIDATION}\n{late}"));
+    lab.validated(&["--call", "early"])
+        .expect(2, &["there is no call `early`", "the calls are scenarios, late"]);
+    lab.validated(&["--call", "late"])
+        .expect(3, &["left: the call's time is spent", "left     slow"]);
+    assert_eq!(lab.outcome("slow"), None);
+    fs::write(lab.scratch.fixtures().join("quick"), "").unwrap();
+    lab.validated(&["--call", "late"]).expect(0, &["done"]);
+    assert_eq!(lab.outcome("slow"), Some(Outcome::Done));
+    assert_eq!(lab.outcome("hello-tiny"), None, "a stage of another call");
+}
+
+#[test]
 fn a_stage_that_takes_too_long_has_failed_and_the_next_one_is_run() {
     let lab = Lab::packed(&VALIDATION.replace("stage_limit_s = 30", "stage_limit_s = 1"));
     let mut slow = lab.validate(&["--only", "talk-lite-shape", "--only", "hello-tiny"]);
@@ -235,9 +275,11 @@ fn a_stage_that_takes_too_long_has_failed_and_the_next_one_is_run() {
 fn a_stage_whose_test_program_ran_no_test_has_failed() {
     let stage = |id: &str, passed: u32| {
         let result = format!("test result: ok. {passed} passed; 0 failed; 0 ignored; 0 measured");
-        format!("[[commands]]\nid = \"{id}\"\nargv = [\"echo\", \"running tests\\n{result}\"]\n")
+        format!(
+            "[[calls.commands]]\nid = \"{id}\"\nargv = [\"echo\", \"running tests\\n{result}\"]\n"
+        )
     };
-    let head = VALIDATION.split("[[commands]]").next().unwrap();
+    let head = VALIDATION.split("[[calls.commands]]").next().unwrap();
     let lab = Lab::new(&format!("{head}{}{}", stage("none", 0), stage("some", 3)));
     lab.scratch
         .run(&["gpu-validation", "pack", "v0.9.2", "--validation", "all"])
