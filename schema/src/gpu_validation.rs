@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::EngineFacts;
+use crate::scenario::{InvalidFile, from_toml};
 use crate::target::{TargetMatch, TargetModel};
 
 /// GPU validation file `suite/validations/<id>.toml`; the id is the file's stem.
@@ -244,18 +245,15 @@ pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -
 ///
 /// # Errors
 /// The text is not TOML with the fields of a validation, or two stages have the same id.
-pub fn parse(text: &str) -> Result<GpuValidation, Box<toml::de::Error>> {
-    let validation: GpuValidation = toml::from_str(text)?;
+pub fn parse(text: &str) -> Result<GpuValidation, InvalidFile> {
+    let validation: GpuValidation = from_toml(text)?;
     let mut ids = BTreeSet::new();
     // The ids of runs play no part here, so they may be empty.
     let twice =
         stages(&validation, String::new).into_iter().find(|stage| !ids.insert(stage.id.clone()));
     match twice {
         None => Ok(validation),
-        Some(stage) => {
-            let message = format!("two stages are called `{}`", stage.id);
-            Err(Box::new(serde::de::Error::custom(message)))
-        }
+        Some(stage) => Err(InvalidFile(format!("two stages are called `{}`", stage.id))),
     }
 }
 
