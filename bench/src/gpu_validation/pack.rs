@@ -87,7 +87,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<Exit, Stop> {
         archive::mib(bytes),
         file_name(&archive).display(),
         file_name(dir).display(),
-    ));
+    ))?;
     Ok(Exit::Well)
 }
 

@@ -93,7 +93,7 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
         world.console.note(&line(&report));
         reports.push(report);
     }
-    world.console.answer(&format!("results  {}", archive_path.display()));
+    world.console.answer(&format!("results  {}", archive_path.display()))?;
     let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
     Ok(if failed { Exit::Worse } else { Exit::Well })
 }
