@@ -13,7 +13,7 @@ use crate::load::LoadError;
 use crate::perplexity::{self, PerplexityFlags};
 use crate::serve::{self, Prepare, Start};
 use crate::server::EnginePanic;
-use crate::{EnvironmentError, log, version};
+use crate::{EnvironmentError, log, print, version};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
@@ -72,13 +72,10 @@ impl Cli {
     /// error.
     pub fn run(self, surroundings: Surroundings, prepare: Prepare) -> ExitCode {
         match self.answer(surroundings, prepare) {
-            Ok(text) => {
-                print!("{text}");
-                ExitCode::SUCCESS
-            }
+            Ok(text) => print(&text),
             Err(error) => {
                 if let Some(failed) = error.downcast_ref::<bench::ChecksFailed>() {
-                    print!("{}", failed.document);
+                    print(&failed.document);
                 }
                 log(format_args!("error: {error:#}"));
                 ExitCode::from(exit_code(&error))

@@ -32,6 +32,7 @@ pub mod worker;
 
 use std::fmt;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::sync::LazyLock;
 
 /// Commit that this binary was built from, if the environment variable `REDLINE_COMMIT` named it
@@ -51,6 +52,20 @@ pub fn version() -> &'static str {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct EnvironmentError(pub String);
+
+/// Writes `text` to standard output and returns the exit code of the program: success also where the
+/// reader closed the pipe, because it has all that it wants, and 4, with a message, where standard
+/// output cannot be written, as on a full device.
+pub fn print(text: &str) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            log(format_args!("error: cannot write to standard output: {error}"));
+            ExitCode::from(4)
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
 
 /// Writes one line to standard error in a single call. Control characters, which a checkpoint may
 /// hold, are escaped, so that a terminal does not act on them. Errors are ignored: the program that
