@@ -82,7 +82,7 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     if flags.document {
         write_table(world, DOCUMENT, COMMAND, &table)?;
     }
-    world.console.answer(&table);
+    world.console.answer(&table)?;
     Ok(if scaled.is_as_wanted() { Exit::Well } else { Exit::Worse })
 }
 

@@ -114,7 +114,7 @@ pub fn run(world: &World, flags: &Soak) -> Result<Exit, Stop> {
         false => {
             format!("{count} loads: after the first quarter of them it grew: {}", grown.join("; "))
         }
-    });
+    })?;
     Ok(if grown.is_empty() { Exit::Well } else { Exit::Worse })
 }
 

@@ -391,7 +391,7 @@ pub fn measure(
     flags: &ReleaseBench,
     decided: Decided,
 ) -> Result<Option<Exit>, Stop> {
-    world.console.answer(decided.brief.render().trim_end());
+    world.console.answer(decided.brief.render().trim_end())?;
     if flags.dry_run {
         return Ok(None);
     }

@@ -2,10 +2,11 @@
 //! result of a command (plan, table, paths) goes to standard output. Text of servers, files and
 //! programs is part of all of them: what would act on a terminal is written as escapes.
 
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
 use schema::untrusted::{lines, one_line};
+use whole_file::PrintError;
 
 /// Terminal sequence that returns to the beginning of the line and clears it.
 const CLEAR: &str = "\r\x1b[K";
@@ -72,13 +73,12 @@ impl Console {
         }
     }
 
-    /// Prints a result on standard output. A closed pipe is no error.
-    pub fn answer(&self, text: &str) {
-        if self.quiet {
-            return;
-        }
-        let mut out = stdout().lock();
-        let _ = writeln!(out, "{}", lines(text)).and_then(|()| out.flush());
+    /// Prints a result on standard output.
+    ///
+    /// # Errors
+    /// Standard output cannot be written.
+    pub fn answer(&self, text: &str) -> Result<(), PrintError> {
+        if self.quiet { Ok(()) } else { whole_file::print(&(lines(text) + "\n")) }
     }
 
     /// Prints a note below the last heading.

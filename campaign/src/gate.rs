@@ -33,7 +33,7 @@ pub fn run(world: &World, flags: &Gate) -> Result<Exit, Stop> {
     let decided = decide(world, &asked)?;
     let plan = decided.brief.render();
     if flags.dry_run {
-        world.console.answer(plan.trim_end());
+        world.console.answer(plan.trim_end())?;
         return Ok(Exit::Well);
     }
     // Standard output begins with the verdict.

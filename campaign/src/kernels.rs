@@ -86,9 +86,9 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let place = schema::path::of_kernels(&record)?;
     let path = publish::write(&places.staged(), &place, &record)?;
     let answer = |text: String| world.console.answer(&text);
-    answer(table(&record));
+    answer(table(&record))?;
     if !commits {
-        answer(format!("record   {} (not committed)", world.places.shown(&path)));
+        answer(format!("record   {} (not committed)", world.places.shown(&path)))?;
         return Ok(Exit::Well);
     }
     let count = record.benches.len();
@@ -96,8 +96,8 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let message = format!("results: {count} kernels of {REDLINE} {release} on {hardware}\n");
     registry.render_pages(&places.staged())?;
     let commit = registry.record(&places.staged(), &message)?;
-    answer(format!("record   {}", world.places.shown(&root.join("results").join(place))));
-    answer(format!("commit   {}", commit.as_deref().unwrap_or("none")));
+    answer(format!("record   {}", world.places.shown(&root.join("results").join(place))))?;
+    answer(format!("commit   {}", commit.as_deref().unwrap_or("none")))?;
     Ok(Exit::Well)
 }
 

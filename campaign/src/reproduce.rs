@@ -56,7 +56,7 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
     let Some(ended) = measure(world, &bench, decided)? else { return Ok(Exit::Well) };
     let new = job::records(&world.places.campaign(&campaign).staged())?;
     let found = reproduction::judge(record, &standing, &new);
-    world.console.answer(&format!("\n{}", render(record, &found)));
+    world.console.answer(&format!("\n{}", render(record, &found)))?;
     Ok(match found.verdict {
         // A run that failed here is no reproduction, whatever its other figures are.
         Verdict::Reproduced => ended,

@@ -94,7 +94,7 @@ pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
     for input in inputs {
         world.step(&format!("Fetch {}", input.id));
         let obtained = world.obtain(&input)?;
-        world.console.answer(&format!("{}  {}", input.id, obtained.path.display()));
+        world.console.answer(&format!("{}  {}", input.id, obtained.path.display()))?;
     }
     Ok(Exit::Well)
 }

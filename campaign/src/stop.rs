@@ -113,6 +113,14 @@ impl<E: Ends> From<E> for Stop {
 
 impl Ends for store::StoreError {}
 
+impl Ends for whole_file::PrintError {}
+
+impl Ends for whole_file::ReadError {
+    fn exit(&self) -> Exit {
+        self.system().map_or(Exit::Unsound, |_| Exit::Environment)
+    }
+}
+
 impl Ends for judge::QueryError {
     fn exit(&self) -> Exit {
         Exit::Unsound

@@ -13,7 +13,7 @@ use crate::load::LoadError;
 use crate::perplexity::{self, PerplexityFlags};
 use crate::serve::{self, Prepare, Start};
 use crate::server::{EnginePanic, allow_files};
-use crate::{EnvironmentError, log, shortened, version};
+use crate::{EnvironmentError, log, print, shortened, version};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
@@ -76,13 +76,10 @@ impl Cli {
     /// error.
     pub fn run(self, surroundings: Surroundings, prepare: Prepare) -> ExitCode {
         match self.answer(surroundings, prepare) {
-            Ok(text) => {
-                print!("{text}");
-                ExitCode::SUCCESS
-            }
+            Ok(text) => print(&text),
             Err(error) => {
                 if let Some(failed) = error.downcast_ref::<bench::ChecksFailed>() {
-                    print!("{}", failed.document);
+                    print(&failed.document);
                 }
                 let message = format!("{error:#}");
                 log(format_args!("error: {}", shortened(&message, ERROR_CHARS_MAX)));

@@ -33,6 +33,7 @@ pub mod worker;
 use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Write};
+use std::process::ExitCode;
 use std::sync::LazyLock;
 
 /// Commit that this binary was built from, if the environment variable `REDLINE_COMMIT` named it
@@ -58,6 +59,20 @@ fn shortened(text: &str, characters: usize) -> Cow<'_, str> {
     match text.char_indices().nth(characters) {
         None => text.into(),
         Some((end, _)) => format!("{}…", &text[..end]).into(),
+    }
+}
+
+/// Writes `text` to standard output and returns the exit code of the program: success also where the
+/// reader closed the pipe, because it has all that it wants, and 4, with a message, where standard
+/// output cannot be written, as on a full device.
+pub fn print(text: &str) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            log(format_args!("error: cannot write to standard output: {error}"));
+            ExitCode::from(4)
+        }
+        _ => ExitCode::SUCCESS,
     }
 }
 

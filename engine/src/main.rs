@@ -2,7 +2,7 @@
 //! here and handed down.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
@@ -10,7 +10,7 @@ use std::thread;
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 use clap_complete::Shell;
 use engine::cli::{Cli, Surroundings};
-use engine::{log, serve};
+use engine::{log, print, serve};
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
 use engine_weights::hub_cache;
@@ -57,10 +57,7 @@ impl Manual {
                 let name = program.get_name().to_owned();
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut program, name, &mut script);
-                // `write_all` rather than `print!`, which panics when the reader closes the pipe
-                // early.
-                let written = io::stdout().write_all(&script);
-                written.map_or(ExitCode::from(ENVIRONMENT), |()| ExitCode::SUCCESS)
+                print(&String::from_utf8_lossy(&script))
             }
             Self::Man { folder } => match write_pages(program, &folder) {
                 Ok(()) => ExitCode::SUCCESS,

@@ -380,7 +380,7 @@ pub fn exit_of(error: &anyhow::Error) -> Exit {
     let of_environment = error.is::<Environment>()
         || error.is::<StoreError>()
         || error.is::<git2::Error>()
-        || error.is::<io::Error>();
+        || error.chain().any(|cause| cause.is::<io::Error>());
     if of_environment { Exit::Environment } else { Exit::Unsound }
 }
 

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::{InvalidFile, from_toml};
+
 /// Engine file `suite/engines/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -432,8 +434,8 @@ impl ApiFormat {
 ///
 /// # Errors
 /// The text is not TOML with the fields of an engine file.
-pub fn parse(text: &str) -> Result<EngineFile, Box<toml::de::Error>> {
-    toml::from_str(text).map_err(Box::new)
+pub fn parse(text: &str) -> Result<EngineFile, InvalidFile> {
+    from_toml(text)
 }
 
 #[cfg(test)]

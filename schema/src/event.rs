@@ -8,6 +8,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::id::ulid_unix_ms;
 use crate::metric;
+use crate::scenario::{InvalidFile, from_toml};
 use crate::verdict::{Cell, is_cell_pattern};
 
 /// Schema name of an event file.
@@ -208,8 +209,8 @@ pub fn rfc3339_of(unix_s: i64) -> Option<String> {
 ///
 /// # Errors
 /// The text is not TOML with the fields of an event.
-pub fn parse(text: &str) -> Result<Event, Box<toml::de::Error>> {
-    toml::from_str(text).map_err(Box::new)
+pub fn parse(text: &str) -> Result<Event, InvalidFile> {
+    from_toml(text)
 }
 
 /// Returns the `schema` key of an event file, whatever its other keys are; `None` where the text is

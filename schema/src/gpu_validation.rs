@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::run::EngineFacts;
+use crate::scenario::{InvalidFile, from_toml};
 use crate::target::{TargetMatch, TargetModel};
 
 /// GPU validation file `suite/validations/<id>.toml`; the id is the file's stem.
@@ -295,18 +296,15 @@ fn of_command(
 /// # Errors
 /// The text is not TOML with the fields of a validation, or two calls or two stages have the same
 /// id.
-pub fn parse(text: &str) -> Result<GpuValidation, Box<toml::de::Error>> {
-    let validation: GpuValidation = toml::from_str(text)?;
+pub fn parse(text: &str) -> Result<GpuValidation, InvalidFile> {
+    let validation: GpuValidation = from_toml(text)?;
     // The ids of runs play no part here, so they may be empty.
     let stages = stages(&validation, String::new);
     let stage = repeated(stages.iter().map(|stage| &stage.id)).map(|id| ("stages", id));
     let call = repeated(validation.calls.iter().map(|call| &call.id)).map(|id| ("calls", id));
     match stage.or(call) {
         None => Ok(validation),
-        Some((what, id)) => {
-            let message = format!("two {what} are called `{id}`");
-            Err(Box::new(serde::de::Error::custom(message)))
-        }
+        Some((what, id)) => Err(InvalidFile(format!("two {what} are called `{id}`"))),
     }
 }
 

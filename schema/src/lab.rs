@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::canonical::sha256_of;
 use crate::metric;
 use crate::policy::Policy;
-use crate::scenario::InvalidFile;
+use crate::scenario::{InvalidFile, from_toml};
 
 /// Lab file `suite/labs/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -260,7 +260,7 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
 /// The text is not TOML with the fields of a lab file, or one of its values is missing, repeated,
 /// unknown, out of range or in contradiction to another.
 pub fn parse(text: &str) -> Result<LabFile, InvalidFile> {
-    let lab: LabFile = toml::from_str(text).map_err(|error| InvalidFile(error.to_string()))?;
+    let lab: LabFile = from_toml(text)?;
     check(&lab)?;
     Ok(lab)
 }

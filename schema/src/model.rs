@@ -2,9 +2,10 @@
 //! have.
 
 use schemars::JsonSchema;
-use serde::de::Error as _;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+
+use crate::scenario::{InvalidFile, from_toml};
 
 /// Model file `suite/models/<id>.toml`; the id is the file's stem. It gives either `sources` and
 /// `sha256`, or one source with a Hugging Face id, or `config`.
@@ -143,11 +144,11 @@ pub enum RepairMethod {
 ///
 /// # Errors
 /// The text is not TOML with the fields of a model file, or names no single origin of the weights.
-pub fn parse_model(text: &str) -> Result<ModelFile, Box<toml::de::Error>> {
-    let file: ModelFile = toml::from_str(text)?;
+pub fn parse_model(text: &str) -> Result<ModelFile, InvalidFile> {
+    let file: ModelFile = from_toml(text)?;
     if file.weights().is_none() {
         let message = "either `sources` and `sha256` are needed, or the name of a model on the hub, or `config`";
-        return Err(Box::new(toml::de::Error::custom(message)));
+        return Err(InvalidFile(message.to_owned()));
     }
     Ok(file)
 }
@@ -156,8 +157,8 @@ pub fn parse_model(text: &str) -> Result<ModelFile, Box<toml::de::Error>> {
 ///
 /// # Errors
 /// The text is not TOML with the fields of a dataset file.
-pub fn parse_dataset(text: &str) -> Result<DatasetFile, Box<toml::de::Error>> {
-    toml::from_str(text).map_err(Box::new)
+pub fn parse_dataset(text: &str) -> Result<DatasetFile, InvalidFile> {
+    from_toml(text)
 }
 
 #[cfg(test)]

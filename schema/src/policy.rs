@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::InvalidFile;
+use crate::scenario::{InvalidFile, from_toml};
 
 /// Citation of a comparison policy in a record: id, revision and hash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -52,8 +52,7 @@ pub struct PolicyFile {
 /// # Errors
 /// The text is not TOML with the fields of a policy, or a number is out of range.
 pub fn parse(text: &str) -> Result<PolicyFile, InvalidFile> {
-    let policy: PolicyFile =
-        toml::from_str(text).map_err(|error| InvalidFile(error.to_string()))?;
+    let policy: PolicyFile = from_toml(text)?;
     for (key, pairs) in [
         ("screen_pairs", policy.screen_pairs),
         ("confirm_pairs", policy.confirm_pairs),

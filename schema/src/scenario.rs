@@ -4,11 +4,13 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use crate::arrival::Arrival;
 pub use crate::run::CacheState;
+use crate::untrusted::excerpt;
 pub use crate::workload::{Pack, Workload};
 
 /// Number of requests of the `sharegpt` scenario, the sample of ShareGPT conversations on which
@@ -177,10 +179,33 @@ fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// Error of a file of the suite (scenario, lab or policy): what is wrong with it.
+/// Error of a TOML file (scenario, engine, lab, event or another): what is wrong with it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidFile(pub String);
+
+/// Largest part of a line of a file that an error quotes, in characters: the file may be another
+/// than the user meant, with lines of any length.
+const QUOTED_MAX: usize = 200;
+/// Largest list of accepted names in an error, in characters.
+const ACCEPTED_MAX: usize = 1000;
+
+/// Parses a TOML file.
+///
+/// # Errors
+/// The text is not TOML with the fields of `T`. The message quotes at most 200 characters of a line,
+/// in which nothing acts on a terminal.
+pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, InvalidFile> {
+    toml::from_str(text).map_err(|error| {
+        // A line of the message quotes the file; the names that are accepted follow that.
+        let shortened = |line: &str| {
+            let (quoted, accepted) = line.split_at(line.rfind(", expected").unwrap_or(line.len()));
+            excerpt(quoted, QUOTED_MAX) + &excerpt(accepted, ACCEPTED_MAX)
+        };
+        let told = error.to_string();
+        InvalidFile(told.lines().map(shortened).collect::<Vec<_>>().join("\n"))
+    })
+}
 
 /// Returns the error that the value of `key` must be `wanted` and is `found`.
 pub(crate) fn out_of_range(key: &str, wanted: &str, found: impl ToString) -> InvalidFile {
@@ -194,8 +219,8 @@ impl Scenario {
     /// The text is not TOML with the fields of a scenario, or anything that [`Scenario::check`]
     /// finds.
     pub fn parse(text: &str) -> Result<Self, InvalidFile> {
-        let scenario: Self = toml::from_str(text)
-            .map_err(|error| InvalidFile(format!("not a scenario: {error}")))?;
+        let scenario: Self =
+            from_toml(text).map_err(|error| InvalidFile(format!("not a scenario: {error}")))?;
         scenario.check()?;
         Ok(scenario)
     }
@@ -293,4 +318,27 @@ pub(crate) fn bounded(key: &str, value: u64, bound: Bound) -> Result<(), Invalid
 
 pub(crate) fn positive(key: &str, value: u64) -> Result<(), InvalidFile> {
     if value == 0 { Err(out_of_range(key, "at least 1", value)) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_quotes_little_of_a_file_and_nothing_acts_on_a_terminal() {
+        let long = "x".repeat(10 << 20);
+        for text in [
+            format!("key \u{1b}[31m {long}"),
+            format!("question = \"{long}\""),
+            format!("{long} = 1"),
+            format!("rev = 1\nworkload = {{ pack = \"{long}\" }}"),
+            format!("rev = \"{long}\""),
+        ] {
+            let said = from_toml::<Scenario>(&text).unwrap_err().to_string();
+            assert!(said.len() < 2000, "{} bytes of {}", said.len(), &text[..20]);
+            assert!(!said.contains(&"x".repeat(201)) && !said.contains('\u{1b}'), "{said}");
+        }
+        let said = from_toml::<Scenario>("rev = 1\nno = 2").unwrap_err().to_string();
+        assert!(said.contains("2 | no = 2\n") && said.contains("`cache`"), "{said}");
+    }
 }

@@ -4,6 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::{InvalidFile, from_toml};
+
 /// Target file `suite/targets/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -62,6 +64,6 @@ pub struct TargetModel {
 ///
 /// # Errors
 /// The text is not TOML with the fields of a target.
-pub fn parse(text: &str) -> Result<Target, Box<toml::de::Error>> {
-    toml::from_str(text).map_err(Box::new)
+pub fn parse(text: &str) -> Result<Target, InvalidFile> {
+    from_toml(text)
 }

@@ -19,6 +19,15 @@ pub fn one_line(text: &str) -> String {
     escaped(text, |c, out| out.extend(c.escape_default()))
 }
 
+/// Returns the first `chars_max` characters of `text` as [`one_line`] does, with an ellipsis where it
+/// is longer.
+pub fn excerpt(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((end, _)) => one_line(&text[..end]) + "…",
+        None => one_line(text),
+    }
+}
+
 /// Returns `text` for a terminal like [`one_line`], but with its line feeds, for a message of which
 /// each foreign part is already one line.
 pub fn lines(text: &str) -> String {

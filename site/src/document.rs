@@ -6,6 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, anyhow};
 
+use whole_file::TEXT_MAX;
+
 use crate::catalog::Catalog;
 use crate::link::Place;
 use crate::pages::first_difference;
@@ -58,8 +60,7 @@ pub fn stale(document: &Path, part: &str) -> Result<Option<String>> {
 /// Returns the text of the document as it is, and as it should be with `part` in it.
 fn both(document: &Path, part: &str) -> Result<(String, String)> {
     let name = document.display();
-    let found =
-        std::fs::read_to_string(document).with_context(|| format!("cannot read `{name}`"))?;
+    let found = whole_file::read_text(document, "document", TEXT_MAX)?;
     let wanted = schema::document::insert(&found, COMMAND, part)
         .map_err(|why| anyhow!("what was measured has no place in `{name}`: {why}"))?;
     Ok((found, wanted))

@@ -130,17 +130,21 @@ fn run(command: &Command) -> Result<Exit> {
             let renderer = Renderer::new()?;
             let pages = pages::render(&catalog, &renderer, *only_overlay)?;
             let written = pages::write(&pages, out)?;
-            println!("{written} of {} pages changed in {}", pages.len(), out.display());
+            whole_file::print(&format!(
+                "{written} of {} pages changed in {}\n",
+                pages.len(),
+                out.display()
+            ))?;
             if let Some(file) = &part.document
                 && document::write(file, &document::measured(&catalog, &renderer)?)?
             {
-                println!("{} changed", file.display());
+                whole_file::print(&format!("{} changed\n", file.display()))?;
             }
             if let Some(file) = &part.terminal
                 && let Some(picture) = terminal::picture(&catalog)?
                 && terminal::write(file, &picture)?
             {
-                println!("{} changed", file.display());
+                whole_file::print(&format!("{} changed\n", file.display()))?;
             }
         }
         Command::Build { source, out, address, repository } => {
@@ -152,7 +156,7 @@ fn run(command: &Command) -> Result<Exit> {
             }
             let to = (out.as_path(), address.as_deref());
             build::build(&catalog, &borrowed(&source.roots()), &renderer, to)?;
-            println!("{}", out.join("index.html").display());
+            whole_file::print(&format!("{}\n", out.join("index.html").display()))?;
         }
         Command::Preview { source, out, port } => {
             let (registry, roots) = (source.registry.clone(), source.roots());
@@ -162,7 +166,7 @@ fn run(command: &Command) -> Result<Exit> {
             let registry = read(source)?;
             let catalog = Catalog::of(&registry);
             let table = text::release(&catalog, &ReleaseKey::new(engine, release, hardware))?;
-            print!("{}", untrusted::lines(&table));
+            whole_file::print(&untrusted::lines(&table))?;
         }
         Command::Check { source, part } => {
             let registry = read(source)?;
@@ -176,11 +180,9 @@ fn run(command: &Command) -> Result<Exit> {
                 let picture = terminal::picture(&catalog)?;
                 stale.extend(picture.and_then(|picture| terminal::stale(file, &picture)));
             }
-            for problem in &stale {
-                println!("{}", untrusted::lines(problem));
-            }
             if !stale.is_empty() {
-                println!("  hint: `cargo xtask site --pages` renders the pages again");
+                let hint = "  hint: `cargo xtask site --pages` renders the pages again\n";
+                whole_file::print(&format!("{}\n{hint}", untrusted::lines(&stale.join("\n"))))?;
                 return Ok(Exit::Unsound);
             }
         }

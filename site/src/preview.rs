@@ -80,7 +80,8 @@ impl Preview {
             .with_state(versions)
             .route("/", get(file.clone()))
             .route("/{*path}", get(file));
-        println!("http://{}/", listener.local_addr().context("the socket has no address")?);
+        let address = listener.local_addr().context("the socket has no address")?;
+        whole_file::print(&format!("http://{address}/\n"))?;
         let server = async { axum::serve(listener, app).await.context("the server ended") };
         tokio::try_join!(server, self.follow(seen, &made))?;
         Ok(())

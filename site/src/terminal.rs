@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use whole_file::TEXT_MAX;
 
 use crate::catalog::{Catalog, ReleaseKey};
 use crate::{escape, outside, text};
@@ -90,7 +91,7 @@ pub fn write(file: &Path, picture: &str) -> Result<bool> {
 
 /// Returns a line that reports that `file` is not the picture; `None` where it is.
 pub fn stale(file: &Path, picture: &str) -> Option<String> {
-    let found = std::fs::read_to_string(file).unwrap_or_default();
+    let found = whole_file::read_text(file, "picture", TEXT_MAX).unwrap_or_default();
     (found != picture).then(|| format!("`{}` is not what the records render", file.display()))
 }
 

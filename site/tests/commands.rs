@@ -27,6 +27,34 @@ fn site(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
+fn a_full_standard_output_is_an_error_and_a_closed_one_is_not() {
+    let folder = registry();
+    let table = ["table", "--release", "v0.9.2", "--hardware"];
+    let table = [&table[..], &["cpu-example-simulated-f6m1s1-2c"]].concat();
+    for (arguments, code) in [
+        (&table[..], Some(0)),
+        (&["pages", "--out", "out"], Some(0)),
+        (&["build", "--out", "site"], Some(0)),
+        (&["check"], Some(2)),
+    ] {
+        let to = |stdout: Stdio| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_redline-site"));
+            command.args(arguments).current_dir(folder.path());
+            let output = command.stdout(stdout).stderr(Stdio::piped()).output();
+            let Output { status, stderr, .. } = output.expect("the program runs");
+            (status.code(), String::from_utf8(stderr).expect("UTF-8"))
+        };
+        let (full, said) = to(fs::File::create("/dev/full").expect("a device").into());
+        assert_eq!(full, Some(4), "{arguments:?}: {said}");
+        let wanted = "error: cannot write to standard output: No space left";
+        assert!(said.starts_with(wanted), "{arguments:?}: {said}");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        assert_eq!(to(writer.into()), (code, String::new()), "{arguments:?}");
+    }
+}
+
+#[test]
 fn check_names_the_page_and_the_command_that_renews_it() {
     let folder = registry();
     let here = ["--registry", "."];

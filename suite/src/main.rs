@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Command::FirstAnswer(flags) => probe::execute_first_answer(&flags),
         Command::Export(flags) => export::execute(&flags),
         Command::Audit(flags) => audit::execute(&flags),
-        Command::Completions(flags) => Ok(manual::complete(&flags, Flags::command())),
+        Command::Completions(flags) => manual::complete(&flags, Flags::command()),
         Command::Man(flags) => manual::write_pages(&flags, Flags::command()),
     };
     let exit = done.unwrap_or_else(|error| {

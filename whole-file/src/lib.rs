@@ -1,11 +1,13 @@
 //! Writes files completely or not at all: to a temporary file in the same folder, which is then
 //! renamed. The rename replaces a regular file or nothing: a path that names something else, such as
-//! a device or a pipe, is opened and written to.
+//! a device or a pipe, is opened and written to. Also reads the files that a user names, within
+//! bounds, and prints to standard output without a panic.
 
 #![warn(missing_docs)]
 
+use std::error::Error;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,6 +22,103 @@ const MODE: u32 = 0o666;
 const MODE_BITS: u32 = 0o777;
 /// Largest number of links that are followed from one to the next, as in Linux.
 const LINKS_MAX: usize = 40;
+
+/// Largest file that is written by hand, such as a scenario, in bytes.
+pub const TEXT_MAX: u64 = 16 << 20;
+/// Largest file of data, such as a dataset, a tokenizer or the samples of a run, in bytes.
+pub const DATA_MAX: u64 = 4 << 30;
+
+/// Error of a file that a user named to be read. Its source is an [`io::Error`] only where the system
+/// does not open or read the file; any other file is unsound.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {what} `{}`", .path.display())]
+pub struct ReadError {
+    what: &'static str,
+    path: PathBuf,
+    source: Box<dyn Error + Send + Sync>,
+}
+
+impl ReadError {
+    fn new(
+        what: &'static str,
+        path: &Path,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self { what, path: path.to_owned(), source: source.into() }
+    }
+
+    /// Returns the kind of the system's error; `None` where the file is unsound.
+    pub fn system(&self) -> Option<ErrorKind> {
+        self.source.downcast_ref().map(io::Error::kind)
+    }
+}
+
+/// Opens the file that a user names by `path`; `what` says what it should be, such as `scenario`. It
+/// must be a regular file, or a link to one: a pipe may have no writer, and a device no end.
+///
+/// # Errors
+/// `path` names something else, or the file cannot be opened.
+pub fn open(path: &Path, what: &'static str) -> Result<File, ReadError> {
+    // Before it is opened, because the opening of a pipe waits for a writer.
+    let found = fs::metadata(path).map_err(|error| ReadError::new(what, path, error))?;
+    if !found.is_file() {
+        let why = "not a regular file\nhint: save the output of a pipe or device to a file first";
+        return Err(ReadError::new(what, path, why));
+    }
+    File::open(path).map_err(|error| ReadError::new(what, path, error))
+}
+
+/// Reads the file that a user names by `path`, of at most `max` bytes; `what` as in [`open`].
+///
+/// # Errors
+/// Those of [`open`]; the file is longer, does not fit into memory, or cannot be read.
+pub fn read(path: &Path, what: &'static str, max: u64) -> Result<Vec<u8>, ReadError> {
+    let file = open(path, what)?;
+    let mut bytes = Vec::new();
+    let mut read = || {
+        let length = file.metadata()?.len();
+        if length <= max {
+            bytes.try_reserve_exact(usize::try_from(length).unwrap_or(usize::MAX))?;
+            // A file may grow, and those of `/proc` state no length.
+            (&file).take(max + 1).read_to_end(&mut bytes)?;
+        }
+        Ok::<_, io::Error>(length.max(bytes.len() as u64))
+    };
+    match read() {
+        Ok(length) if length > max => {
+            Err(ReadError::new(what, path, format!("it has more than {max} bytes")))
+        }
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(ReadError::new(what, path, error)),
+    }
+}
+
+/// Reads the text file that a user names by `path`, of at most `max` bytes; `what` as in [`open`].
+///
+/// # Errors
+/// Those of [`read`], or the file is not UTF-8.
+pub fn read_text(path: &Path, what: &'static str, max: u64) -> Result<String, ReadError> {
+    let bytes = read(path, what, max)?;
+    String::from_utf8(bytes).map_err(|_| ReadError::new(what, path, "it is not text in UTF-8"))
+}
+
+/// Error of [`print`].
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output")]
+pub struct PrintError(#[source] io::Error);
+
+/// Writes `text` to standard output. A closed pipe is no error: its reader, such as `head`, has all
+/// that it wants.
+///
+/// # Errors
+/// Standard output cannot be written, as on a full device.
+pub fn print(text: &str) -> Result<(), PrintError> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(PrintError(error)),
+        _ => Ok(()),
+    }
+}
 
 /// Writes `bytes` to the file that a person names by `path`. Links are followed, and a replaced file
 /// keeps its permissions. After a crash there is the old content or the new one. A device, pipe or
@@ -205,6 +304,36 @@ mod tests {
             entries.map(|name| name.to_string_lossy().into_owned()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn only_regular_files_of_bounded_length_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
+        fs::write(at("text"), "four").unwrap();
+        symlink("text", at("link")).unwrap();
+        fs::write(at("bytes"), [0xff]).unwrap();
+        File::create(at("sparse")).unwrap().set_len(1 << 40).unwrap();
+        let read = |path: &Path, max| match read_text(path, "key", max) {
+            Ok(text) => text,
+            Err(error) => {
+                assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+                format!("{:?} {}", error.system(), error.source)
+            }
+        };
+        for special in [at("pipe"), folder.path().to_owned(), "/dev/zero".into()] {
+            let said = read(&special, 4);
+            assert!(said.starts_with("None not a regular file"), "{said}");
+        }
+        assert_eq!(read(&at("link"), 4), "four");
+        let long = "None it has more than 3 bytes";
+        // The system states no length of the last one.
+        for path in [at("text"), at("sparse"), "/proc/self/maps".into()] {
+            assert_eq!(read(&path, 3), long);
+        }
+        assert_eq!(read(&at("bytes"), 4), "None it is not text in UTF-8");
+        assert!(read(&at("absent"), 4).starts_with("Some(NotFound)"));
     }
 
     #[test]

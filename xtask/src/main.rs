@@ -11,9 +11,10 @@ mod shell;
 mod tidy;
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use shell::Shell;
 
 fn main() -> ExitCode {
@@ -38,8 +39,13 @@ fn main() -> ExitCode {
 fn run(shell: &Shell, command: Command) -> Result<u8> {
     match command {
         Command::Help => {
-            println!("{}", HELP);
-            Ok(0)
+            match writeln!(io::stdout(), "{HELP}") {
+                // A reader that closed the pipe has all that it wants.
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                    Err(error).context("cannot write to standard output")
+                }
+                _ => Ok(0),
+            }
         }
         Command::Program { program, verb, rest } => build::and_run(shell, program, verb, &rest),
         Command::Site { rest } => build::and_render(shell, &rest),

@@ -64,7 +64,7 @@ pub fn run(world: &World, flags: &ClientBench) -> Result<Exit, Stop> {
     if flags.document {
         write_table(world, DOCUMENT, COMMAND, &table)?;
     }
-    world.console.answer(&if flags.json { read_text(&path)? } else { table });
+    world.console.answer(&if flags.json { read_text(&path)? } else { table })?;
     Ok(if wanted_are_kept(&kept) { Exit::Well } else { Exit::Worse })
 }
 

@@ -77,7 +77,7 @@ fn answer(world: &World, flags: &GateBench, command: &str, table: &str) -> Resul
     if flags.document {
         write_table(world, DOCUMENT, command, table)?;
     }
-    world.console.answer(table);
+    world.console.answer(table)?;
     Ok(Exit::Well)
 }
 

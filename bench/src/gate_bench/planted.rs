@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use campaign::Stop;
 use campaign::files::read_text;
 use schema::random::SplitMix64;
+use schema::scenario::{InvalidFile, from_toml};
 use serde::Deserialize;
 
 /// Folder of the planted changes, relative to the clone's root.
@@ -57,8 +58,8 @@ impl Planted {
     pub fn read(root: &Path) -> Result<Self, Stop> {
         let path = root.join(FOLDER).join(FILE);
         let text = read_text(&path)?;
-        let wrong = |error| Stop::wrong_use(format!("`{}`: {error}", path.display()));
-        toml::from_str(&text).map_err(wrong)
+        let wrong = |error: InvalidFile| Stop::wrong_use(format!("`{}`: {error}", path.display()));
+        from_toml(&text).map_err(wrong)
     }
 
     /// Returns the kinds with these ids, or all without any.

@@ -134,15 +134,15 @@ fn collect(world: &World, flags: &CollectFlags) -> Result<Exit, Stop> {
     };
     for stage in &results.described.stages {
         let said = results.report(stage).map_or("not run".to_owned(), line);
-        world.console.answer(&format!("{:<40} {said}", stage.id));
+        world.console.answer(&format!("{:<40} {said}", stage.id))?;
     }
     let kernels = results.kernel_record()?;
     if kernels > 0 {
-        world.console.answer(&format!("kernels  {kernels}"));
+        world.console.answer(&format!("kernels  {kernels}"))?;
     }
     let mut campaign = results.campaign_record();
     if campaign.plan.is_empty() {
-        world.console.answer("records  none: no scenario was run");
+        world.console.answer("records  none: no scenario was run")?;
         return Ok(results.exit());
     }
     write_campaign(&results.staged, &mut campaign)?;
@@ -267,7 +267,9 @@ impl Results<'_> {
         if self.described.engine.dirty != Some(false) || is_development(version) {
             registry.print_table(named, Some(&self.staged))?;
             let shown = world.places.shown(&self.staged);
-            world.console.answer(&format!("records  {shown} (of a working tree: not committed)"));
+            world
+                .console
+                .answer(&format!("records  {shown} (of a working tree: not committed)"))?;
             return Ok(());
         }
         // An unfit repository is reported here, before the pages are rendered.
@@ -280,7 +282,7 @@ impl Results<'_> {
         let commit = registry.record(&self.staged, &message)?;
         registry.build_site(&world.places.site())?;
         registry.print_table(named, None)?;
-        world.console.answer(&format!("commit   {}", commit.as_deref().unwrap_or("none")));
+        world.console.answer(&format!("commit   {}", commit.as_deref().unwrap_or("none")))?;
         Ok(())
     }
 

@@ -94,7 +94,7 @@ pub fn run(world: &World, flags: &PackFlags) -> Result<PathBuf, Stop> {
         archive::mib(bytes),
         file_name(&archive).display(),
         calls_shown(&described, dir),
-    ));
+    ))?;
     Ok(bundle.dir)
 }
 

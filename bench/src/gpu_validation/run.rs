@@ -105,11 +105,11 @@ pub fn run(world: &World, flags: &RunFlags) -> Result<Exit, Stop> {
         world.console.note(&line(&report));
         reports.push(report);
     }
-    world.console.answer(&format!("results  {}", archive_path.display()));
+    world.console.answer(&format!("results  {}", archive_path.display()))?;
     if !left.is_empty() {
         world
             .console
-            .answer(&format!("left     {}; the same call again runs them", left.join(", ")));
+            .answer(&format!("left     {}; the same call again runs them", left.join(", ")))?;
     }
     let failed = reports.iter().any(|report| report.outcome == Outcome::Failed);
     Ok(match (failed, left.is_empty()) {

@@ -90,7 +90,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     slots.retain(|slot| works[slot.cell] != Work::Perplexity || slot.repeat == 1);
     let measured = comparison.carry_out(&works, &slots)?;
     let report = Report::of(&comparison, flags.repeats, build.facts, measured)?;
-    world.console.answer(&if flags.json { report.json() } else { report.text() });
+    world.console.answer(&if flags.json { report.json() } else { report.text() })?;
     Ok(Exit::Well)
 }
 

@@ -247,6 +247,8 @@ impl World {
     }
 
     fn take_given(&self, input: &Input, path: &Path) -> Result<Obtained, Stop> {
+        // The hash of a device or of a pipe without a writer would never be there.
+        whole_file::open(path, "input")?;
         let (found, expected) = (cache::sha256_file(path)?, &input.sha256);
         let sha256 = input.final_sha256().to_owned();
         // The user may give the repaired file or the damaged one of the package.

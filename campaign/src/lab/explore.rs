@@ -257,14 +257,14 @@ pub fn finish(
     let record = campaign_record(world, ready, records, journal)?;
     let commit = publish(world, ready, records, record, journal)?;
     let exit = report(world, ready, journal)?;
-    print_paths(world, ready, commit.as_deref());
+    print_paths(world, ready, commit.as_deref())?;
     Ok(exit)
 }
 
 fn report(world: &World, ready: &PreparedCampaign, journal: &Journal) -> Result<Exit, Stop> {
     let lab = lab_of(ready);
     let next = next(world, ready, &journal.places.staged())?;
-    world.console.answer(&format!("\n{}\n", text::text(&lab.asked.file, &next)));
+    world.console.answer(&format!("\n{}\n", text::text(&lab.asked.file, &next)))?;
     let recommended = match next {
         Next::Conclusion(found) => found.recommended,
         Next::Round(_) => {
@@ -275,12 +275,12 @@ fn report(world: &World, ready: &PreparedCampaign, journal: &Journal) -> Result<
     // No configuration runs within the limits: a result, reported by exit code 1.
     let Some(candidate) = recommended else { return Ok(Exit::Worse) };
     let variant = lab.variant(&candidate, &ready.plan.variants[candidate.engine]);
-    world.console.answer(&format!("serve    {}", serve(ready, lab, &candidate, &variant)?));
+    world.console.answer(&format!("serve    {}", serve(ready, lab, &candidate, &variant)?))?;
     if let Some(text) = (variant.engine == REDLINE).then(|| profile(&variant.flags)).flatten() {
         let path = journal.places.dir.join(PROFILE);
         write_whole(&path, text.as_bytes())?;
         let shown = world.places.shown(&path);
-        world.console.answer(&format!("profile  {shown}, for `redline serve MODEL --profile`"));
+        world.console.answer(&format!("profile  {shown}, for `redline serve MODEL --profile`"))?;
     }
     Ok(Exit::Well)
 }

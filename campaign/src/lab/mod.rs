@@ -51,7 +51,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let Standard { file: policy, quoted } = standard();
     let outline = judge::lab::outline(&source.lab, &policy, &quoted);
     let lab = source.prepared(flags, outline, &mut decided)?;
-    world.console.answer(plan::render(&lab, &decided, source.budget(flags)).trim_end());
+    world.console.answer(plan::render(&lab, &decided, source.budget(flags)).trim_end())?;
     if flags.dry_run {
         return Ok(Exit::Well);
     }

@@ -10,11 +10,11 @@ use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
 use schema::shell;
+use whole_file::TEXT_MAX;
 
 use crate::cli::{Lab, ReleaseBench};
 use crate::console::about;
 use crate::executor::journal::{PreparedLab, Reached, State};
-use crate::files::read_text;
 use crate::plan::brief::{CellBrief, Listing, basis};
 use crate::plan::decide::Decided;
 use crate::plan::estimate::{Estimate, assumed_us, tokens_per_s_assumed};
@@ -36,7 +36,7 @@ pub struct LabSource {
 /// The file does not exist, cannot be read or is invalid.
 pub fn read(world: &World, name: &str) -> Result<LabSource, Stop> {
     let path = if is_path(name) { PathBuf::from(name) } else { world.catalog.path("lab", name)? };
-    let text = read_text(&path)?;
+    let text = whole_file::read_text(&path, "lab", TEXT_MAX)?;
     let unsound = |error| wrong_use!("`{}` is no lab: {error}", path.display());
     let lab = schema::lab::parse(&text).map_err(unsound)?;
     Ok(LabSource { id: id(name), sha256: sha256_hex(text.as_bytes()), path, lab })

@@ -19,6 +19,7 @@ use schema::metric::{Unit, by_name};
 use schema::run::{RunRecord, ValidityVerdict};
 use schema::shell;
 use serde_json::Value;
+use whole_file::PrintError;
 
 use crate::executor::in_turns::comparisons;
 use crate::executor::journal::{Journal, Line, PreparedCampaign};
@@ -62,16 +63,16 @@ pub fn finish(
     let commit = publish(world, ready, records, record, journal)?;
     let uncommitted = (!ready.commits).then_some(staged.as_path());
     for (engine, release) in ready.plan.releases() {
-        world.console.answer("");
+        world.console.answer("")?;
         registry.print_table(ready.named(engine, release), uncommitted)?;
     }
     if let Some(table) = engines_table(&ready.plan, records) {
-        world.console.answer(&format!("\n{}", table.trim_end()));
+        world.console.answer(&format!("\n{}", table.trim_end()))?;
     }
     let ended = match ready.compared() {
         Some((baseline, candidate)) => {
             world.step(&format!("Compare {} with {baseline}", candidate.release));
-            world.console.answer("");
+            world.console.answer("")?;
             registry.diff(baseline, candidate, uncommitted)?
         }
         _ => Exit::Well,
@@ -99,12 +100,12 @@ fn finish_in_turns(
 ) -> Result<Exit, Stop> {
     let found = in_turns(&record);
     let commit = publish(world, ready, &[], record, journal)?;
-    world.console.answer(report::text(&found).trim_end());
+    world.console.answer(report::text(&found).trim_end())?;
     match commit {
-        Some(commit) => world.console.answer(&format!("commit   {commit}")),
+        Some(commit) => world.console.answer(&format!("commit   {commit}"))?,
         None => {
             let staged = world.places.shown(&journal.places.staged());
-            world.console.answer(&format!("records  {staged} (not committed)"));
+            world.console.answer(&format!("records  {staged} (not committed)"))?;
         }
     }
     Ok(found.exit())
@@ -132,15 +133,15 @@ fn last_lines(
         Some(decision) => decision.sentence.clone(),
         None => format!("not compared with another release; {}", validity(records)),
     };
-    answer("");
-    answer(&wrapped(&format!("verdict  {verdict}"), 9));
+    answer("")?;
+    answer(&wrapped(&format!("verdict  {verdict}"), 9))?;
     match uncommitted {
-        None => print_paths(world, ready, commit),
+        None => print_paths(world, ready, commit)?,
         Some(staged) => {
-            answer(&format!("records  {} (not committed)", world.places.shown(staged)));
+            answer(&format!("records  {} (not committed)", world.places.shown(staged)))?;
         }
     }
-    answer(&format!("next     {}", next_command(ready, decision.as_ref(), uncommitted.is_some())));
+    answer(&format!("next     {}", next_command(ready, decision.as_ref(), uncommitted.is_some())))?;
     Ok(())
 }
 
@@ -302,18 +303,26 @@ fn message(ready: &PreparedCampaign, records: &[RunRecord]) -> String {
 }
 
 /// Prints where the releases' pages and the site lie, and the commit.
-pub fn print_paths(world: &World, ready: &PreparedCampaign, commit: Option<&str>) {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_paths(
+    world: &World,
+    ready: &PreparedCampaign,
+    commit: Option<&str>,
+) -> Result<(), PrintError> {
     let results = ready.registry.join("results");
     let shown = |path: &Path| world.places.shown(path);
     let answer = |text: String| world.console.answer(&text);
     for (engine, release) in ready.plan.releases() {
         let page = schema::path::of_page(engine, release, &ready.hardware.0.id);
-        answer(format!("page     {}", shown(&results.join(page))));
+        answer(format!("page     {}", shown(&results.join(page))))?;
     }
-    answer(format!("site     {}", shown(&world.places.site().join("index.html"))));
+    answer(format!("site     {}", shown(&world.places.site().join("index.html"))))?;
     if let Some(commit) = commit {
-        answer(format!("commit   {commit}"));
+        answer(format!("commit   {commit}"))?;
     }
+    Ok(())
 }
 
 /// Formats tables that compare the plan's first variant with each variant of another engine, one

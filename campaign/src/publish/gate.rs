@@ -31,7 +31,7 @@ pub fn finish(
     let is_event = |path: &str| path.split('/').next() == Some("events");
     let events = store::load_where(&[&Registry::new(world, &ready.registry).results()], &is_event)?;
     waivers::apply(&mut diff, &events, world.clock.unix_s());
-    world.console.answer(report::text(&diff).trim_end());
+    world.console.answer(report::text(&diff).trim_end())?;
     let report = junit::junit(&diff)
         .map_err(|error| wrong_use!("the comparison has no JUnit report: {error}"))?;
     for (name, text) in [

@@ -1,8 +1,10 @@
 //! Tests of exit codes and of the last message before the exit.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::process::Stdio;
 
 use engine_cpu::Isa;
 use expect_test::{Expect, expect};
@@ -19,6 +21,17 @@ fn check_end(args: &[&str], code: i32, message: &Expect) {
     let (found, said) = end_of(args);
     assert_eq!(found, Some(code), "{args:?}: {said}");
     message.assert_eq(&said);
+}
+
+#[test]
+fn a_full_standard_output_is_an_error_and_a_closed_one_is_not() {
+    let to = |stdout: Stdio| end_of_command(command(&["completions", "bash"]).stdout(stdout));
+    let said = "error: cannot write to standard output: No space left on device (os error 28)";
+    let full = to(File::create("/dev/full").unwrap().into());
+    assert_eq!(full, (Some(4), said.to_owned()));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(to(writer.into()), (Some(0), String::new()));
 }
 
 #[test]
@@ -115,7 +128,7 @@ fn a_truncated_model_ends_with_2() {
 
 #[test]
 fn the_version_names_a_commit() {
-    let output = command(&["--version"]).stdout(std::process::Stdio::piped()).output().unwrap();
+    let output = command(&["--version"]).stdout(Stdio::piped()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     let start = format!("redline {} (", env!("CARGO_PKG_VERSION"));
     assert!(text.starts_with(&start), "{text}");

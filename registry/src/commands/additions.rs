@@ -21,6 +21,7 @@ use schema::id::{ulid, ulid_unix_ms};
 use schema::run::RunRecord;
 use schema::untrusted::one_line;
 use tempfile::TempDir;
+use whole_file::DATA_MAX;
 
 use super::{World, print, print_json, print_notes, reported};
 use crate::cli::{
@@ -160,7 +161,7 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
     let (mut count, mut unread) = (0, 0);
     for path in &given.files {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let bytes = fs::read(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        let bytes = whole_file::read(path, "file", DATA_MAX)?;
         // Bytes of a log that are not UTF-8 must not prevent the import of its other results.
         let text = String::from_utf8_lossy(&bytes);
         let source = given.source.clone().unwrap_or_else(|| source_of(&file));

@@ -4,7 +4,6 @@
 pub mod additions;
 pub mod queries;
 
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use judge::Registry;
@@ -57,12 +56,7 @@ fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 }
 
 /// Writes `text` and a line end to standard output, with hidden characters other than line feeds as
-/// escapes, because records and files of others are quoted. A reader that closed the pipe is not an
-/// error.
+/// escapes, because records and files of others are quoted.
 fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    match writeln!(out, "{}", untrusted::lines(text)).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
+    Ok(whole_file::print(&(untrusted::lines(text) + "\n"))?)
 }

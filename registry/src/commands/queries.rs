@@ -1,7 +1,6 @@
 //! Commands that only read the registry: `check`, `list`, `show`, `best`, `export`, `rules`, `diff`,
 //! `trend` and `lab`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -20,6 +19,7 @@ use schema::untrusted;
 use serde::Serialize;
 use store::export as exports;
 use store::layout::RunParts;
+use whole_file::TEXT_MAX;
 
 use super::{World, print, print_json, reported};
 use crate::cli::{
@@ -187,7 +187,7 @@ struct Answer<'a> {
 /// `outline`, how many runs and rounds the lab may take.
 pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
     let file = given.file.display();
-    let text = fs::read_to_string(&given.file).with_context(|| format!("cannot read `{file}`"))?;
+    let text = whole_file::read_text(&given.file, "lab", TEXT_MAX)?;
     let lab = schema::lab::parse(&text).with_context(|| format!("`{file}` is no lab"))?;
     let policy::Standard { file: policy, quoted } = policy::standard();
     if given.outline {

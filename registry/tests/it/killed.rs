@@ -97,6 +97,82 @@ fn extra_a_writer_may_be_killed_at_every_change() {
     (1..=base.changes - 2).for_each(|end| base.kill_at(end));
 }
 
+/// Two clones of a registry, of which one has pushed: the sync of the other moves its commit, renders
+/// and pushes.
+struct Synced {
+    remote: Scratch,
+    clone: Scratch,
+    /// Commit of the clone before its sync.
+    head: String,
+    /// Tree after its sync.
+    tree: String,
+    /// Number of changes that the sync makes to the file system.
+    changes: u32,
+}
+
+impl Synced {
+    fn new() -> Self {
+        let remote = Scratch::new();
+        assert_eq!(remote.record(&remote.staged("o", &repeats("v0.9.1", 1, 1))).code, 0);
+        let clone = Scratch::clone_of(&remote.repo());
+        assert_eq!(remote.record(&remote.staged("a", &repeats("v0.9.2", 50, 1))).code, 0);
+        assert_eq!(clone.record(&clone.staged("b", &repeats("v0.9.3", 100, 1))).code, 0);
+        // Its branch is pushed to, and its work tree does not matter.
+        remote.git(&["config", "receive.denyCurrentBranch", "ignore"]);
+        let (far, near) = (remote.copy(), clone.copy());
+        let Killed::Ended { code: 0, changes } = killed_at(&syncing(&near, &far), u32::MAX) else {
+            panic!("nothing disturbs it");
+        };
+        let head = clone.git(&["rev-parse", "HEAD"]);
+        let tree = near.git(&["rev-parse", "HEAD^{tree}"]);
+        Self { remote, clone, head, tree, changes }
+    }
+
+    /// Kills the sync at its change number `end`, and checks what it leaves and how another one
+    /// continues.
+    fn kill_at(&self, end: u32) {
+        let (remote, clone) = (self.remote.copy(), self.clone.copy());
+        let killed = killed_at(&syncing(&clone, &remote), end);
+        assert_eq!(killed, Killed::Killed, "change {end} of {}", self.changes);
+        let theirs = self.remote.git(&["rev-parse", "HEAD"]);
+        if clone.git(&["rev-parse", "HEAD"]) != self.head {
+            clone.git(&["merge-base", "--is-ancestor", &theirs, "HEAD"]);
+        }
+        let check = clone.results(&["check"]);
+        assert_eq!(check.code, 0, "change {end}: {check:?}");
+        let again = clone.rendering(&["sync", remote.repo().to_str().unwrap()]);
+        assert_eq!(again.code, 0, "change {end}: {again:?}");
+        assert_eq!(clone.git(&["rev-parse", "HEAD^{tree}"]), self.tree, "change {end}");
+        assert_eq!(clone.git(&["status", "--porcelain"]), "", "change {end}");
+        assert_eq!(
+            remote.git(&["rev-parse", "main"]),
+            clone.git(&["rev-parse", "HEAD"]),
+            "change {end}"
+        );
+        clone.git(&["fsck", "--strict"]);
+    }
+}
+
+fn syncing(clone: &Scratch, remote: &Scratch) -> Command {
+    let (remote, tools) = (remote.repo(), clone.tools());
+    let tools = tools.to_str().unwrap();
+    clone.command(&["sync", remote.to_str().unwrap(), "--tools-dir", tools])
+}
+
+#[test]
+fn a_sync_that_is_killed_leaves_the_old_or_the_new_head_and_the_next_one_continues() {
+    let synced = Synced::new();
+    assert!(synced.changes >= SAMPLED, "only {} changes", synced.changes);
+    // One run may have a change less than another.
+    spread(SAMPLED, synced.changes - 2).into_iter().for_each(|end| synced.kill_at(end));
+}
+
+#[test]
+fn extra_a_sync_may_be_killed_at_every_change() {
+    let synced = Synced::new();
+    (1..=synced.changes - 2).for_each(|end| synced.kill_at(end));
+}
+
 /// The user may have gone on meanwhile: what is not the killed writer's stays.
 #[test]
 fn what_the_user_has_changed_since_a_writer_was_killed_is_not_undone() {

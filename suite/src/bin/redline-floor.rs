@@ -53,7 +53,8 @@ struct Flags {
 }
 
 fn main() -> ExitCode {
-    suite::exit_code(run(&Flags::parse()).map(|answer| println!("{answer}")))
+    let answer = run(&Flags::parse());
+    suite::exit_code(answer.and_then(|answer| Ok(whole_file::print(&format!("{answer}\n"))?)))
 }
 
 fn run(flags: &Flags) -> anyhow::Result<Value> {

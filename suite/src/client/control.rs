@@ -34,6 +34,8 @@ const LIST_MAX: usize = 4 << 20;
 const PAGE_MAX: usize = 16 << 20;
 /// Largest part of the body of an error response that enters a message, in characters.
 const MESSAGE_MAX: usize = 300;
+/// Largest file with an API key, in bytes, as in the engine.
+const KEY_MAX: u64 = 4 << 10;
 /// Longest name of a model, in bytes, that requests are sent with: it is part of each of them.
 const NAME_MAX: usize = 1024;
 
@@ -48,6 +50,8 @@ pub struct Server {
     pub tls: Option<Tls>,
     /// API key sent with every request to the server; `None` sends none. The key enters no record.
     pub key: Option<Key>,
+    /// Time after which a control request to the server fails.
+    limit: Duration,
 }
 
 /// API key of a server, which is never printed.
@@ -64,13 +68,12 @@ impl Key {
     /// Reads an API key from the file at `path`.
     ///
     /// # Errors
-    /// The file cannot be read, or does not hold exactly one line of visible ASCII characters.
+    /// The file cannot be read, is not a regular file, has more than 4 KiB, or does not hold exactly
+    /// one line of visible ASCII characters.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let shown = path.display();
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read key file `{shown}`"))?;
+        let text = whole_file::read_text(path, "key file", KEY_MAX)?;
         Self::of(&text).with_context(|| {
-            format!("key file `{shown}` must hold one line of visible ASCII characters")
+            format!("key file `{}` must hold one line of visible ASCII characters", path.display())
         })
     }
 
@@ -121,6 +124,17 @@ pub enum ControlError {
         url: String,
         /// Reason why the control request got no usable response.
         message: String,
+    },
+    /// The server accepts connections and does not answer a control request in time.
+    #[error(
+        "the server accepts connections, but does not answer `{url}` within {} s",
+        .limit.as_secs_f64()
+    )]
+    Silent {
+        /// URL of the control request that got no answer.
+        url: String,
+        /// Time that the server had for its answer.
+        limit: Duration,
     },
     /// The server's response to a control request is longer than any that is needed, and was not read
     /// to its end.
@@ -187,12 +201,18 @@ impl Server {
         let mut addresses = authority.to_socket_addrs().map_err(unknown)?;
         let address = addresses.next().ok_or_else(|| unknown(ErrorKind::NotFound.into()))?;
         let tls = secured.then(|| Tls::new(host, trust).map_err(ControlError::Tls)).transpose()?;
-        Ok(Self { address, authority, tls, key: None })
+        Ok(Self { address, authority, tls, key: None, limit: LIMIT })
     }
 
     /// Returns the server with `key` as the API key of every request; `None` sends no key.
     pub fn with_key(self, key: Option<Key>) -> Self {
         Self { key, ..self }
+    }
+
+    /// Returns the server with control requests that fail after `limit`, or after [`LIMIT`] where
+    /// that is shorter.
+    pub fn within(self, limit: Duration) -> Self {
+        Self { limit: limit.min(LIMIT), ..self }
     }
 
     /// Requests `route` from the server with GET and parses the response as JSON.
@@ -245,7 +265,7 @@ impl Server {
         let bounds = Bounds { time: limit.min(LIMIT), ..Bounds::PAGE };
         let asked = self.ask(&mut Caller::new(self), "GET", route, bounds);
         // An error status is an answer too.
-        !matches!(asked, Err(ControlError::Unreachable { .. }))
+        !matches!(asked, Err(ControlError::Unreachable { .. } | ControlError::Silent { .. }))
     }
 
     /// Requests `route` with the HTTP method `method` over the HTTP client `caller`, within `bounds`,
@@ -272,8 +292,10 @@ impl Server {
         request: &[u8],
         bounds: Bounds,
     ) -> Result<String, ControlError> {
+        let bounds = Bounds { time: bounds.time.min(self.limit), ..bounds };
         let failed = |error: CallError| match error {
             CallError::TooLong(bytes) => ControlError::TooLong { route: route.to_owned(), bytes },
+            CallError::TooLate(limit) => ControlError::Silent { url: self.url(route), limit },
             error => ControlError::Unreachable { url: self.url(route), message: error.to_string() },
         };
         let reply = caller.ask(request, bounds).map_err(failed)?;
@@ -414,6 +436,8 @@ pub(crate) struct Reply {
 pub(crate) enum CallError {
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error("no connection within {} s", .0.as_secs_f64())]
+    Unconnected(Duration),
     #[error("no answer within {} s", .0.as_secs_f64())]
     TooLate(Duration),
     #[error("the answer has more than {0} bytes")]
@@ -525,13 +549,18 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// Connects to a server for blocking HTTP calls, by `deadline`.
-fn connect(server: &Server, deadline: Instant) -> io::Result<Box<dyn Channel>> {
-    let socket = TcpStream::connect_timeout(&server.address, left(deadline)?.min(CONNECT_LIMIT))?;
+fn connect(server: &Server, deadline: Instant) -> Result<Box<dyn Channel>, CallError> {
+    let limit = left(deadline)?.min(CONNECT_LIMIT);
+    let socket = TcpStream::connect_timeout(&server.address, limit);
+    let socket = socket.map_err(|error| match is_timeout(&error) {
+        true => CallError::Unconnected(limit),
+        false => error.into(),
+    })?;
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(left(deadline)?))?;
     socket.set_write_timeout(Some(left(deadline)?))?;
     match &server.tls {
-        Some(tls) => tls.blocking(socket),
+        Some(tls) => Ok(tls.blocking(socket)?),
         None => Ok(Box::new(socket)),
     }
 }

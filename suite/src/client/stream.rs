@@ -19,6 +19,9 @@ const TOKENS_SPARE: u64 = 64;
 const BYTES_SPARE: u64 = 4 << 20;
 /// Bytes of an answer for each of its tokens. A chunk with twenty log-probabilities takes half.
 const BYTES_PER_TOKEN: u64 = 4 << 10;
+/// Text that is kept of an answer for each of its tokens, in bytes: the longest token of a vocabulary
+/// has about half. With its 32 bytes of times and 4 of its id, no token takes more than 292 bytes.
+const TEXT_PER_TOKEN: u64 = 256;
 /// Bytes that a token takes in each later event of an API format whose events repeat the answer so
 /// far: its text and its id.
 const BYTES_REPEATED: u64 = 32;
@@ -139,6 +142,10 @@ impl Stream {
         let Limits { asked, tokens, bytes } = self.limits;
         if self.bytes > bytes {
             return Some(format!("an answer of {asked} tokens goes on after {bytes} bytes"));
+        }
+        let text = self.sample.text.len() as u64;
+        if text > tokens.saturating_mul(TEXT_PER_TOKEN) {
+            return Some(format!("an answer of {asked} tokens has {text} bytes of text"));
         }
         let usage = self.sample.usage.unwrap_or_default();
         let held = self.sample.chunks.len().max(self.sample.ids.len()) as u64;
@@ -417,6 +424,22 @@ mod tests {
             let most = Limits::of(1, dialect).bytes + (1 << 17);
             assert!(bytes <= most, "{bytes} bytes were read of {head} {dialect:?}");
         }
+    }
+
+    #[test]
+    fn the_memory_of_an_answer_is_bounded_for_each_of_its_tokens() {
+        assert_eq!(size_of::<ChunkStamp>(), 32);
+        let mut stream = Stream::new(Sample::default(), ApiFormat::Completions, 1000);
+        stream.take(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n", Moment::at(0));
+        let text = "x".repeat(3900);
+        let event = format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}\n\n");
+        while stream.sample.failure.is_none() {
+            stream.take(event.as_bytes(), Moment::at(1));
+        }
+        let most = Limits::of(1000, ApiFormat::Completions).tokens * TEXT_PER_TOKEN;
+        assert!((stream.sample.text.len() as u64) < most + 4000, "{}", stream.sample.text.len());
+        let failure = stream.sample.failure.expect("ended");
+        assert_eq!(failure.kind, FailureKind::TooLong, "{}", failure.message);
     }
 
     #[test]

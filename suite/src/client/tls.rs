@@ -19,6 +19,7 @@ use rustls::{
     SignatureScheme, StreamOwned,
 };
 use schema::run::TlsFacts;
+use whole_file::TEXT_MAX;
 
 use super::channel::{Broken, Channel, Session, Trust};
 
@@ -134,8 +135,9 @@ fn authorities(trust: &Trust) -> Result<RootCertStore, String> {
     };
     let wrong =
         |why: &dyn Display| format!("cannot read certificates from `{}`: {why}", path.display());
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| wrong(&error))?;
-    for certificate in certificates {
+    let pem = whole_file::read(path, "certificates", TEXT_MAX);
+    let pem = pem.map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| wrong(&error))?;
         store.add(certificate).map_err(|error| wrong(&error))?;
     }

@@ -2,6 +2,7 @@
 //! scenario, and writes what each slice took.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -12,6 +13,7 @@ use schema::exit::Exit;
 use schema::metric::Metric;
 use schema::run::PromptForm;
 use schema::scenario::Scenario;
+use whole_file::DATA_MAX;
 
 use super::files;
 use super::files::{Engine, ScenarioFile};
@@ -156,7 +158,7 @@ pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     starts.push(found.clone());
     let text = if flags.earlier.is_empty() { of_pairs(&found) } else { over_starts(&starts) };
     let text = format!("{text}{}slices         {}\n", summary(&found), out.display());
-    files::print_summary(&out, &text);
+    files::print_summary(&out, &text)?;
     let failed = found.slices.iter().any(|slice| slice.requests_failed > 0);
     Ok(if failed { Exit::Worse } else { Exit::Well })
 }
@@ -169,6 +171,7 @@ impl AlternateFlags {
             Side::Candidate => (&self.candidate_url, &self.candidate_engine),
         };
         let server = Server::at(url, &Trust::default())?;
+        let server = server.within(Duration::from_secs_f64(self.timeout_s));
         let engine = engine.as_deref().map(Engine::open).transpose()?;
         let (engine, probed) = found(engine, &server, None)?;
         let model = model_name(None, &server, &probed);
@@ -226,8 +229,10 @@ const CONFIDENCE: f64 = 0.95;
 /// Reads the slices of an earlier start.
 fn earlier(path: &Path) -> anyhow::Result<Alternation> {
     let shown = path.display();
-    let found: Alternation = serde_json::from_str(&files::read(path, "slices")?)
-        .with_context(|| format!("`{shown}` is no file that `redline-bench alternate` wrote"))?;
+    let found: Alternation = serde_json::from_str(&whole_file::read_text(
+        path, "slices", DATA_MAX,
+    )?)
+    .with_context(|| format!("`{shown}` is no file that `redline-bench alternate` wrote"))?;
     ensure!(found.schema == SCHEMA, "`{shown}` is a `{}`, not a `{SCHEMA}`", found.schema);
     Ok(found)
 }

@@ -1,16 +1,15 @@
 //! `redline-bench audit`: checks published results of other tools for contradictions between their
 //! figures.
 
-use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::Args;
 use reports::{Reading, Unread};
 use schema::exit::Exit;
 use schema::run::{Check, Level, RunRecord};
 use schema::untrusted;
 use serde::Serialize;
+use whole_file::DATA_MAX;
 
 /// Check published results of other tools for contradictions.
 ///
@@ -77,17 +76,13 @@ pub fn execute(flags: &AuditFlags) -> anyhow::Result<Exit> {
         let text: String = audited.iter().flat_map(lines).chain([summary(&audited)]).collect();
         untrusted::lines(&text)
     };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // A closed pipe is no failure: a reader such as `head` has all the lines it wants.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
-        written => written.context("cannot write to standard output")?,
-    }
+    whole_file::print(&text)?;
     Ok(exit(&audited))
 }
 
 fn read(file: &Path) -> anyhow::Result<Audited> {
     let shown = file.display().to_string();
-    let bytes = std::fs::read(file).with_context(|| format!("cannot read `{shown}`"))?;
+    let bytes = whole_file::read(file, "file", DATA_MAX)?;
     // Logs hold progress bars in any encoding, but all figures are ASCII.
     let text = String::from_utf8_lossy(&bytes);
     let Reading { records, unread } = reports::read(&shown, &text);

@@ -1,6 +1,6 @@
 //! `redline-bench export`: writes a saved measurement in the format of another benchmark tool.
 
-use std::io::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::samples::{Line, Sample};
+use whole_file::DATA_MAX;
 
 use super::files;
 use super::files::ScenarioFile;
@@ -96,7 +97,7 @@ impl Saved {
             None => path.to_owned(),
         };
         let shown = path.display();
-        let text = files::read(&path, "measurement")?;
+        let text = whole_file::read_text(&path, "measurement", DATA_MAX)?;
         let measurement: Measurement = serde_json::from_str(&text)
             .with_context(|| format!("`{shown}` is not a measurement by `redline-bench run`"))?;
         ensure!(
@@ -123,9 +124,9 @@ impl Saved {
 /// if the file does not exist.
 fn samples(path: &Path) -> anyhow::Result<Vec<Sample>> {
     let shown = path.display();
-    let text = match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        read => read.with_context(|| format!("cannot read samples `{shown}`"))?,
+    let text = match whole_file::read_text(path, "samples", DATA_MAX) {
+        Err(error) if error.system() == Some(ErrorKind::NotFound) => return Ok(Vec::new()),
+        read => read?,
     };
     let mut samples = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
@@ -194,9 +195,7 @@ pub fn execute(flags: &ExportFlags) -> anyhow::Result<Exit> {
     let text = saved.export(flags.format, &asked)?;
     match &flags.out {
         Some(out) => files::text(out, &text)?,
-        None => std::io::stdout()
-            .write_all(text.as_bytes())
-            .context("cannot write to standard output")?,
+        None => whole_file::print(&text)?,
     }
     Ok(Exit::Well)
 }

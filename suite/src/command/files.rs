@@ -15,6 +15,7 @@ use schema::run::{PromptForm, ScenarioFacts, Status};
 use schema::samples::{Head, SCHEMA};
 use schema::scenario::Scenario;
 use serde::Serialize;
+use whole_file::TEXT_MAX;
 
 use super::progress::Progress;
 use crate::client::control::{Key, Server, Trust};
@@ -43,7 +44,7 @@ pub struct MadeUp {
 impl ScenarioFile {
     /// Reads and parses the scenario file at `path`; its id is the file name without extension.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let text = read(path, "scenario")?;
+        let text = whole_file::read_text(path, "scenario file", TEXT_MAX)?;
         let scenario = Scenario::parse(&text)
             .with_context(|| format!("scenario `{}` cannot be used", path.display()))?;
         Ok(Self { id: stem(path), scenario, sha256: sha256_hex(text.as_bytes()) })
@@ -101,7 +102,7 @@ impl Engine {
     }
 
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let text = read(path, "engine")?;
+        let text = whole_file::read_text(path, "engine file", TEXT_MAX)?;
         let file = parse(&text)
             .with_context(|| format!("engine file `{}` cannot be used", path.display()))?;
         Ok(Self { id: stem(path), file })
@@ -112,10 +113,6 @@ impl Engine {
     pub fn prompt_form(&self) -> PromptForm {
         if self.file.request.sends_ids() { PromptForm::TokenIds } else { PromptForm::Text }
     }
-}
-
-pub fn read(path: &Path, what: &str) -> anyhow::Result<String> {
-    fs::read_to_string(path).with_context(|| format!("cannot read {what} `{}`", path.display()))
 }
 
 fn stem(path: &Path) -> String {
@@ -186,8 +183,15 @@ pub fn text(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Prints the summary `text` of the document that a command writes to `out`: on standard output,
 /// or on standard error where the document itself is written to standard output.
-pub fn print_summary(out: &Path, text: &str) {
-    if whole_file::is_standard_output(out) { eprint!("{text}") } else { print!("{text}") }
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn print_summary(out: &Path, text: &str) -> anyhow::Result<()> {
+    if whole_file::is_standard_output(out) {
+        eprint!("{text}");
+        return Ok(());
+    }
+    Ok(whole_file::print(text)?)
 }
 
 fn cannot_write(path: &Path) -> String {

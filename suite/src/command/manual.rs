@@ -24,12 +24,15 @@ pub struct ManFlags {
 }
 
 /// Prints the completion script of the command line `program` for the chosen shell.
-pub fn complete(flags: &CompletionsFlags, mut program: Command) -> Exit {
+///
+/// # Errors
+/// Standard output cannot be written.
+pub fn complete(flags: &CompletionsFlags, mut program: Command) -> anyhow::Result<Exit> {
     let name = program.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(flags.shell, &mut program, name, &mut script);
-    print!("{}", String::from_utf8_lossy(&script));
-    Exit::Well
+    whole_file::print(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::Well)
 }
 
 /// Writes one man page for `program` and one for each of its commands, in roff format.

@@ -12,8 +12,9 @@ use schema::exit::Exit;
 use schema::manifest::ManifestRequest;
 use schema::plan::{PlanFile, SCHEMA};
 use schema::run::PromptForm;
-use schema::scenario::{Pack, Scenario};
+use schema::scenario::{Pack, Scenario, from_toml};
 use serde::Deserialize;
+use whole_file::{DATA_MAX, TEXT_MAX};
 
 use super::files;
 use super::files::ScenarioFile;
@@ -85,7 +86,7 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
         last_us / 1_000_000,
         last_us % 1_000_000
     );
-    files::print_summary(flags.out.as_deref().unwrap_or(Path::new("")), &summary);
+    files::print_summary(flags.out.as_deref().unwrap_or(Path::new("")), &summary)?;
     if let Some(path) = &flags.out {
         let saved = PlanFile {
             schema: SCHEMA.to_owned(),
@@ -128,7 +129,7 @@ pub fn replayed(
     form: PromptForm,
 ) -> anyhow::Result<(ScenarioFile, Plan)> {
     let shown = path.display();
-    let text = files::read(path, "plan")?;
+    let text = whole_file::read_text(path, "plan", DATA_MAX)?;
     let saved: PlanFile = serde_json::from_str(&text)
         .with_context(|| format!("`{shown}` is not a plan that `redline-bench plan` saved"))?;
     ensure!(saved.schema == SCHEMA, "`{shown}` is a `{}`, not a `{SCHEMA}`", saved.schema);
@@ -307,10 +308,12 @@ pub fn execute_verify(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
     for totals in wanted {
         let (input, output) = totals.drawn(&dataset, &tokenizer)?;
         let equal = (input, output) == (totals.input_tokens, totals.output_tokens);
-        println!("{totals}");
-        println!("  drawn      {input} in, {output} out");
-        println!("  published  {} in, {} out", totals.input_tokens, totals.output_tokens);
-        println!("  {}", if equal { "equal" } else { "DIFFERENT" });
+        whole_file::print(&format!(
+            "{totals}\n  drawn      {input} in, {output} out\n  published  {} in, {} out\n  {}\n",
+            totals.input_tokens,
+            totals.output_tokens,
+            if equal { "equal" } else { "DIFFERENT" }
+        ))?;
         exit = if equal { exit } else { Exit::Worse };
     }
     Ok(exit)
@@ -319,8 +322,8 @@ pub fn execute_verify(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
 fn table(path: Option<&Path>) -> anyhow::Result<Published> {
     let Some(path) = path else { return Ok(toml::from_str(BUILT_IN)?) };
     let shown = path.display();
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read `{shown}`"))?;
-    toml::from_str(&text).with_context(|| format!("`{shown}` is not a table of published totals"))
+    let text = whole_file::read_text(path, "table", TEXT_MAX)?;
+    from_toml(&text).with_context(|| format!("`{shown}` is not a table of published totals"))
 }
 
 /// Returns the messages about files that are missing, each with a hint where to get the file.

@@ -92,7 +92,7 @@ fn answered<T, E: Display>(
 ) -> anyhow::Result<Exit> {
     match answer {
         Ok(found) => {
-            print!("{}", text(&found)?);
+            whole_file::print(&text(&found)?)?;
             Ok(Exit::Well)
         }
         Err(error) => {

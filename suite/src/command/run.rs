@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
@@ -71,7 +72,8 @@ pub struct BenchFlags {
     progress: Style,
     /// Stop a run if requests are in flight and none makes progress for so many seconds: no response
     /// begins, and no token arrives, on any connection. Comments and other events that only keep a
-    /// connection alive are no progress.
+    /// connection alive are no progress. It is also the limit of a request beside the load, such as
+    /// for the list of models, of at most 30 seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 120.0, value_parser = positive)]
     timeout_s: f64,
     /// Interval, in seconds, at which the server's counters, this machine and its GPUs are sampled
@@ -167,6 +169,7 @@ impl Bench {
         let reference = flags.reference.as_deref().map(open_reference).transpose()?;
         let tokenizer = flags.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
         let server = flags.server.server(&flags.key)?;
+        let server = server.within(Duration::from_secs_f64(flags.timeout_s));
         // The server is probed before the requests are drawn, so that a wrong URL fails early.
         let (engine, probed) = found(engine, &server, flags.model.as_deref())?;
         let form = engine.prompt_form();
@@ -340,7 +343,11 @@ pub(super) fn found(
         return Ok((engine, probed));
     }
     let mut engine = Engine::generic()?;
-    let served = served_model(server);
+    let served = match server.first_model() {
+        // Any other request to a silent server would also wait until its limit.
+        Err(silent @ ControlError::Silent { .. }) => return Err(silent.into()),
+        listed => listed.ok().flatten(),
+    };
     let model = model.map(str::to_owned).or_else(|| served.clone()).unwrap_or_default();
     find_route(server, &model, &mut engine.file.request)?;
     let mut probed = Probed::default();
@@ -481,9 +488,9 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
             Ok(finished) => finished,
             Err(error) => return bench.unmeasured(error),
         };
-    files::print_summary(&out, &table(&measurement));
+    files::print_summary(&out, &table(&measurement))?;
     if flags.out.is_none() {
-        println!("measurement    {}", out.display());
+        whole_file::print(&format!("measurement    {}\n", out.display()))?;
     }
     export_all(&flags.export, (&out, &measurement), &bench.report_facts())?;
     Ok(if interrupted { bench.interrupted(&out) } else { exit_of(&measurement) })

@@ -68,7 +68,7 @@ Each row is a point: answered requests, requests and output tokens per second, T
 pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
     let bench = Bench::open(&flags.bench, None)?;
     files::make_folder(&flags.out)?;
-    println!("{}", row(HEADING));
+    whole_file::print(&(row(HEADING) + "\n"))?;
     let mut worst = Exit::Well;
     for (name, arrival) in points(flags, &bench.file.scenario.arrival) {
         let point = bench.point_at(arrival, &name)?;
@@ -77,7 +77,7 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
             Ok(finished) => finished,
             Err(error) => return bench.unmeasured(error),
         };
-        println!("{}", line(&name, &finished.measurement));
+        whole_file::print(&(line(&name, &finished.measurement) + "\n"))?;
         if finished.interrupted {
             return Ok(bench.interrupted(&file));
         }
@@ -229,9 +229,7 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
         Err(error) => return bench.unmeasured(error),
     };
     files::json(&flags.out.join("search.json"), &result(flags, &bench, &trials)?)?;
-    for statement in statements(&trials, &target, &flags.slo) {
-        println!("{statement}");
-    }
+    whole_file::print(&(statements(&trials, &target, &flags.slo).join("\n") + "\n"))?;
     Ok(if highest(&trials).is_some() { Exit::Well } else { Exit::Worse })
 }
 
@@ -255,7 +253,10 @@ fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Re
         bail!("the run `{}` is INVALID and cannot be judged: {reasons}", file.display());
     }
     let repeat = Repeat { met: finished.slos_met, planned: bench.requests() };
-    println!("{rate:>10} requests/s, run {number}: {} of {} passed", repeat.met, repeat.planned);
+    let Repeat { met, planned } = repeat;
+    whole_file::print(&format!(
+        "{rate:>10} requests/s, run {number}: {met} of {planned} passed\n"
+    ))?;
     Ok(repeat)
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use whole_file::DATA_MAX;
 
 /// Script of the mock server: its answers to completion requests, and the fixed answers of other
 /// routes.
@@ -249,7 +250,7 @@ impl Script {
     /// The file cannot be read or is not a script.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        let text = std::fs::read(path).with_context(|| format!("cannot read script `{shown}`"))?;
+        let text = whole_file::read(path, "script", DATA_MAX)?;
         serde_json::from_slice(&text).with_context(|| format!("`{shown}` is not a script"))
     }
 

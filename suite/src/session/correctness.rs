@@ -11,6 +11,7 @@ use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
 use schema::run::{Correctness, FailureClass, FixedOutput, IdsSource, Status};
 use serde_json::{Value, json};
+use whole_file::DATA_MAX;
 
 use super::Assignment;
 use crate::client::drive::DriveError;
@@ -41,7 +42,7 @@ const TEXT: &str = include_str!("perplexity.txt");
 /// The file cannot be read or has another shape.
 pub fn open_reference(path: &Path) -> anyhow::Result<ReferenceOutputs> {
     let shown = path.display();
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read reference `{shown}`"))?;
+    let bytes = whole_file::read(path, "reference", DATA_MAX)?;
     serde_json::from_slice(&bytes)
         .with_context(|| format!("`{shown}` is not a file of reference outputs"))
 }

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use schema::canonical::sha256_hex;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use whole_file::DATA_MAX;
 
 /// Dataset file that was read: its path, bytes and hash.
 #[derive(Debug)]
@@ -40,10 +41,9 @@ impl Dataset {
     /// Reads and hashes the dataset file at `path`.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The file cannot be read, is not a regular file, or has more than 4 GiB.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let bytes = std::fs::read(path)
-            .with_context(|| format!("cannot read data set `{}`", path.display()))?;
+        let bytes = whole_file::read(path, "data set", DATA_MAX)?;
         Ok(Self { path: path.to_owned(), sha256: sha256_hex(&bytes), bytes })
     }
 

@@ -4,7 +4,6 @@
 
 use anyhow::{Context, anyhow};
 use std::fmt::Display;
-use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
@@ -17,6 +16,7 @@ use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, PostProcessor, SplitDelimiterBehavior};
+use whole_file::DATA_MAX;
 
 use super::gguf::{GgufTokenizer, read_tokenizer};
 
@@ -63,9 +63,9 @@ impl Tokenizer {
     /// of tokenizer that is not supported.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        let read = || format!("cannot read tokenizer `{shown}`");
+        let what = "tokenizer";
         if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf")) {
-            let input = BufReader::new(File::open(path).with_context(read)?);
+            let input = BufReader::new(whole_file::open(path, what)?);
             let facts = read_tokenizer(input)
                 .with_context(|| format!("`{shown}` has no usable GGUF head"))?;
             return Self::from_gguf(&facts);
@@ -73,7 +73,7 @@ impl Tokenizer {
         if path.is_dir() {
             return Self::open(&path.join(IN_A_CHECKPOINT));
         }
-        let bytes = std::fs::read(path).with_context(read)?;
+        let bytes = whole_file::read(path, what, DATA_MAX)?;
         let inner = tokenizers::Tokenizer::from_bytes(&bytes)
             .map_err(|error| anyhow!("`{shown}` is not a `tokenizer.json`: {error}"))?;
         Ok(Self { inner, bos: None, sha256: sha256_hex(&bytes) })

@@ -293,7 +293,9 @@ fn what_merely_looks_odd_is_no_failure() {
     let finish =
         r#"data: {"choices":[{"index":0,"text":"b","finish_reason":"stop"}]}"#.to_owned() + "\n\n";
     let then = |event: Scripted| Answer::events(vec![Scripted::text(0, data("a")), event]);
-    let big = data(&"x".repeat(1 << 20));
+    let odd = "x".repeat(1 << 20);
+    let big =
+        format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"b\"}}],\"odd\":\"{odd}\"}}\n\n");
     let cases = [
         ("cut after the finish reason", then(Scripted::text(0, finish)), Some(Action::Reset), 2),
         (

@@ -7,8 +7,9 @@ use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
 use schema::measurement::Measurement;
 use schema::run::FailureClass;
 
@@ -215,6 +216,33 @@ fn an_answer_without_end_fails_its_request_and_not_the_run() {
 }
 
 #[test]
+fn text_that_no_token_has_is_not_kept() {
+    let (requests, tokens) = (16, 4096);
+    let text = "x".repeat(3900);
+    let token = format!("data: {{\"choices\":[{{\"index\":0,\"text\":\"{text}\"}}]}}\n\n");
+    let server =
+        Hostile::start(sound_but(vec![("/v1/completions", endless(STREAM, token.repeat(16)))]));
+    let workspace = Workspace::new();
+    workspace.write(
+        "short.toml",
+        &format!(
+            "question = \"How fast?\"\nrev = 1\ntier = \"lite\"\n\
+             workload = {{ pack = \"words\", requests = {requests}, seed = 1, input_tokens = 8, \
+             output_tokens = {tokens} }}\nwarmup = {{ requests = 0, from = \"disjoint\" }}\n\
+             arrival = {{ kind = \"all-at-once\" }}\ncache = {{ state = \"unknown\" }}\n\
+             output = {{ ignore_eos = true, temperature = 0.0 }}\n"
+        ),
+    );
+    let output = run(&workspace, &server, &[]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    let counts = measured(&workspace).counts.expect("counts");
+    assert_eq!(counts.failures, Some([("too-long".to_owned(), requests)].into()));
+    // In KiB: less than what the answers could make the client keep at 4 KiB a token.
+    let most = getrusage(UsageWho::RUSAGE_CHILDREN).expect("known").max_rss();
+    assert!(most < 160 << 10, "the client took {most} KiB");
+}
+
+#[test]
 fn a_usage_of_a_trillion_tokens_fails_its_request() {
     let stream = "data: {\"choices\":[{\"index\":0,\"text\":\" t\"}]}\n\n\
                   data: {\"choices\":[{\"index\":0,\"text\":\" t\"}]}\n\n\
@@ -233,6 +261,35 @@ fn a_usage_of_a_trillion_tokens_fails_its_request() {
     let failure = measured(&workspace).failure.expect("a failure");
     assert_eq!(failure.class, FailureClass::BadOutput);
     assert!(failure.message.contains("the answer has 1000000000000"), "{}", failure.message);
+}
+
+#[test]
+fn a_silent_server_is_asked_once_and_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}", listener.local_addr().expect("bound"));
+    let asked = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&asked);
+    thread::spawn(move || {
+        let mut kept = Vec::new();
+        for connection in listener.incoming() {
+            kept.push(connection);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let workspace = Workspace::new();
+    for (flags, route) in [(&[][..], "/v1/models"), (&["--engine", "redline.toml"], "/health")] {
+        let begun = Instant::now();
+        let mut command = workspace.bench();
+        command.args(["run", "--url", &url, "--timeout-s", "2"]).args(flags);
+        let output = command.output().expect("runs");
+        assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+        let said = format!(
+            "error: the server accepts connections, but does not answer `{url}{route}` within 2 s\n"
+        );
+        assert_eq!(stderr(&output), said);
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    }
+    assert_eq!(asked.load(Ordering::Relaxed), 2);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod client;
 mod client_error;
 mod export;
 mod first_answer;
+mod given;
 mod harness;
 mod hostile;
 mod inputs;

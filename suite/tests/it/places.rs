@@ -1,9 +1,10 @@
 //! Places that a result may be written to: files, links, devices and pipes. Devices are named through
 //! links, so that a client that replaces them harms the test alone.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::symlink;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
@@ -51,6 +52,49 @@ fn a_full_device_is_an_error_and_stays_a_device() {
         (target(&workspace, "full"), workspace.left_over()),
         ("/dev/full".into(), vec!["full".to_owned()])
     );
+}
+
+/// Commands that print a result, with their arguments; the measurement of `saved` is exported.
+fn printing(saved: &Workspace, url: &str) -> Vec<Vec<String>> {
+    let measurement = saved.path("out.json").to_string_lossy().into_owned();
+    let run = ["--engine", "redline.toml", "--dataset", "rows.json", "--tokenizer", "tiny.json"];
+    let run =
+        [&["--url", url, "--progress", "none", "--scenario", "short.toml"][..], &run].concat();
+    let serving = ["serving", "--base-url", url, "--tokenizer", "tiny.json", "--disable-tqdm"];
+    let commands = [
+        PLAN[..7].to_vec(),
+        [&["run"][..], &run, &["--out", "m.json"]].concat(),
+        [&["sweep"][..], &run, &["--concurrency", "2", "--out", "sweep"]].concat(),
+        [&serving[..], &["--dataset-name", "random", "--num-prompts", "4"]].concat(),
+        vec!["export", &measurement, "--format", "vllm-json"],
+        vec!["audit", "rows.json"],
+        vec!["probe", "--url", url, "--engine", "redline.toml"],
+        vec!["completions", "bash"],
+    ];
+    commands.map(|words| words.into_iter().map(str::to_owned).collect()).into()
+}
+
+#[test]
+fn a_full_standard_output_is_an_error_and_a_closed_one_is_not() {
+    let (workspace, saved) = (Workspace::new(), Workspace::new());
+    let exchange = server(Vec::new());
+    assert_eq!(saved.run(&exchange, &[]).0, Some(0));
+    for arguments in printing(&saved, &url(&exchange)) {
+        let to = |stdout: Stdio| {
+            let mut command = workspace.bench();
+            command.args(&arguments).env_remove("OPENAI_API_KEY");
+            command.stdout(stdout).stderr(Stdio::piped()).output().expect("runs")
+        };
+        let full = to(File::create("/dev/full").expect("a device").into());
+        assert_eq!(full.status.code(), Some(4), "{arguments:?}: {}", stderr(&full));
+        let said = "error: cannot write to standard output: No space left";
+        assert!(stderr(&full).contains(said), "{arguments:?}: {}", stderr(&full));
+        let (reader, writer) = io::pipe().expect("a pipe");
+        drop(reader);
+        let (closed, read) = (to(writer.into()), to(Stdio::null()));
+        assert_eq!(closed.status.code(), read.status.code(), "{arguments:?}: {}", stderr(&closed));
+        assert!(!stderr(&closed).contains("panicked"), "{arguments:?}: {}", stderr(&closed));
+    }
 }
 
 #[test]

@@ -375,7 +375,7 @@ fn certificates_that_cannot_be_read_are_wrong_use() {
     let (workspace, _exchange, front) = workspace_before("127.0.0.1");
     workspace.write("empty.pem", "no certificate\n");
     for (file, said) in [
-        ("none.pem", "cannot read certificates from `none.pem`: "),
+        ("none.pem", "cannot read certificates `none.pem`: "),
         ("empty.pem", "the file has no certificate"),
     ] {
         let address = format!("https://{}", front.address);

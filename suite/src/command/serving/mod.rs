@@ -142,12 +142,13 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
         Err(error) => return bench.unmeasured(error),
     };
     places.report(&asked)?;
-    println!("measurement    {}", places.own.display());
-    print!("{}", verdict(&measurement));
+    let (own, verdict) = (places.own.display(), verdict(&measurement));
+    whole_file::print(&format!("measurement    {own}\n{verdict}"))?;
     Ok(if interrupted { bench.interrupted(&places.own) } else { exit_of(&measurement) })
 }
 
 fn server(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Server> {
+    let limit = Duration::from_secs_f64(flags.sending.timeout_s);
     let flags = &flags.server;
     let url = match &flags.base_url {
         Some(url) => url.clone(),
@@ -167,7 +168,7 @@ fn server(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Serv
             None => None,
         },
     };
-    Ok(Server::at(&url, &flags.trust)?.with_key(key))
+    Ok(Server::at(&url, &flags.trust)?.with_key(key).within(limit))
 }
 
 /// Returns the engine file given by `--engine`, else a built-in one with only routes; the route of

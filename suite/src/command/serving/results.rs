@@ -3,10 +3,12 @@
 //! id in the local cache of Hugging Face's libraries; nothing is downloaded.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use schema::untrusted;
+use whole_file::DATA_MAX;
 
 use super::super::export::Saved;
 use super::super::files;
@@ -93,14 +95,14 @@ impl Places {
             }
         };
         // The server's name of the model is part of the block.
-        print!("{}\n{}", self.echo, untrusted::lines(&block));
+        whole_file::print(&format!("{}\n{}", self.echo, untrusted::lines(&block)))?;
         if let (Some(path), Some(text)) = (&self.result, result) {
             if self.appends {
                 self.append(path, &text)?
             } else {
                 files::text(path, &text)?
             }
-            println!("result         {}", path.display());
+            whole_file::print(&format!("result         {}\n", path.display()))?;
         }
         Ok(())
     }
@@ -108,10 +110,9 @@ impl Places {
     /// Appends the result `text` to the tool's result file at `path`. The header line of a CSV is
     /// written only once.
     fn append(&self, path: &Path, text: &str) -> anyhow::Result<()> {
-        let shown = path.display();
-        let before = match fs::read_to_string(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
-            read => read.with_context(|| format!("cannot read `{shown}`"))?,
+        let before = match whole_file::read_text(path, "result file", DATA_MAX) {
+            Err(error) if error.system() == Some(ErrorKind::NotFound) => String::new(),
+            read => read?,
         };
         let headless = text.split_once('\n').filter(|_| self.format == Format::LmdeployCsv);
         let rows = headless.filter(|_| !before.is_empty()).map_or(text, |(_, rows)| rows);
