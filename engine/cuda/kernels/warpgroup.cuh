@@ -26,8 +26,10 @@ DEVICE void begin_wgmma() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory
 /// Closes a group of multiplications.
 DEVICE void close_wgmma() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// Waits for this warpgroup's multiplications.
-DEVICE void await_wgmma() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+/// Waits for this warpgroup's multiplications except those of the last `Open` groups.
+template <int Open = 0> DEVICE void await_wgmma() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Open) : "memory");
+}
 
 #define FOUR(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
 

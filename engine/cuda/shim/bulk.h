@@ -1,10 +1,13 @@
 //! Emulation of the bulk copies and arrival barriers of `bulk.cuh` on a host processor.
 //!
-//! Copies are executed as late as allowed, when a thread waits for them. It detects bytes that are
-//! announced and never copied, or copied and not announced; copies that no thread waits for; and
-//! misaligned addresses. It cannot detect a missing fence between a thread's writes and copies.
+//! Copies are executed when they are started, or as late as allowed, when a thread waits for them.
+//! It detects bytes that are announced and never copied, or copied and not announced; copies that
+//! no thread waits for; misaligned addresses; arrival barriers that are used before the thread that
+//! initialized them has published them and all threads have passed a barrier; and what
+//! `proxies.h` says.
 #pragma once
 
+#include "fences.h"
 #include "shim.h"
 
 namespace shim {
@@ -14,7 +17,12 @@ inline const char AWAITS_BYTES[] = "await_bytes";
 /// Arrival barrier at this address in the current block.
 inline Arrival& arrival(const u64* at) {
     for (Arrival& one : block().arrivals) {
-        if (one.at == at) return one;
+        if (one.at != at) continue;
+        bool is_own = one.opener / LANES == block().current / LANES;
+        if (!one.is_published || (!is_own && one.barriers == block().barriers)) {
+            fail("an arrival barrier is used before it was published");
+        }
+        return one;
     }
     fail("bytes at a place that was not opened");
 }
@@ -28,9 +36,21 @@ inline void wake_waiting() {
 
 }  // namespace shim
 
-inline void open_arrival(u64* at) { shim::block().arrivals.push_back({at, 0, 0, 0, {}}); }
-inline void publish_arrivals() {}
-inline void publish_to_copies() {}
+inline void open_arrival(u64* at) {
+    shim::Block& b = shim::block();
+    b.arrivals.push_back({at, 0, 0, 0, {}, b.current, b.barriers, false});
+}
+
+inline void publish_arrivals() {
+    shim::Block& b = shim::block();
+    for (shim::Arrival& one : b.arrivals) {
+        if (one.opener != b.current || one.is_published) continue;
+        one.is_published = true;
+        one.barriers = b.barriers;
+    }
+}
+
+inline void publish_to_copies() { shim::publish(); }
 
 inline void expect_bytes(u64* at, u32 bytes) {
     shim::Arrival& arrival = shim::arrival(at);
@@ -46,6 +66,8 @@ inline void copy_bulk(void* to, const void* from, u32 bytes, u64* at) {
     shim::Arrival& arrival = shim::arrival(at);
     arrival.begun += bytes;
     arrival.copies.push_back({to, from, bytes});
+    shim::check_overwrite(to, bytes);
+    if (shim::block().are_copies_early) std::memcpy(to, from, bytes);
     shim::wake_waiting();
 }
 
@@ -56,7 +78,11 @@ inline void await_bytes(u64* at, u32 phase) {
             shim::wait(shim::AWAITS_BYTES);
             continue;
         }
-        for (const shim::BulkCopy& copy : arrival.copies) std::memcpy(copy.to, copy.from, copy.bytes);
-        arrival = {at, arrival.phase ^ 1, 0, 0, {}};
+        for (const shim::BulkCopy& copy : arrival.copies) {
+            if (!shim::block().are_copies_early) std::memcpy(copy.to, copy.from, copy.bytes);
+        }
+        arrival.copies.clear();
+        arrival.expected = arrival.begun = 0;
+        arrival.phase ^= 1;
     }
 }

@@ -1,9 +1,10 @@
 //! Test program around a kernel that runs on a host processor: reads launches with their arguments
 //! from one file, runs each, and writes the final content of its buffers to another.
 //!
-//! A launch in the file: the entry's name, grid, threads, bytes of dynamic shared memory,
-//! arguments. Names and arguments are preceded by their length. Every launch runs twice, with its
-//! threads in either order, and both must give the same bytes; this detects many data races.
+//! A launch in the file: the entry's name, grid, threads, bytes of dynamic shared memory, 1 if
+//! copies are early in the first run, arguments. Names and arguments are preceded by their length. Every launch runs twice, with its
+//! threads in either order, and with asynchronous copies and multiplications at either time. Both
+//! runs must give the same bytes; this detects many data races.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,8 @@ struct Argument {
 struct Launch {
     dim3 grid;
     u32 threads, shared_bytes;
+    /// Time of copies and multiplications in the first run; the second has the other.
+    bool are_copies_early;
     std::vector<Argument> arguments;
 };
 
@@ -79,6 +82,7 @@ struct Reader {
         l.grid = {word(), word(), word()};
         l.threads = word();
         l.shared_bytes = word();
+        l.are_copies_early = word() != 0;
         l.arguments.resize(word());
         for (Argument& argument : l.arguments) {
             argument.kind = static_cast<Kind>(word());
@@ -88,9 +92,20 @@ struct Reader {
     }
 };
 
-inline void run_once(const Entry& entry, Launch& l, bool is_reversed) {
+inline void run_once(const Entry& entry, Launch& l, bool is_reversed, bool are_copies_early) {
     block().is_reversed = is_reversed;
+    block().are_copies_early = are_copies_early;
     entry(l);
+}
+
+/// Fails if the buffers of two runs of a launch differ.
+inline void compare(const Launch& l, const Launch& again, const std::string& name) {
+    for (std::size_t i = 0; i < l.arguments.size(); ++i) {
+        if (l.arguments[i].kind != Kind::Buffer) continue;
+        if (l.arguments[i].bytes != again.arguments[i].bytes) {
+            fail("results depend on the order of threads or the time of copies: ", name.c_str());
+        }
+    }
 }
 
 inline int run(int argc, char** argv, const std::map<std::string, Entry>& entries) {
@@ -102,14 +117,11 @@ inline int run(int argc, char** argv, const std::map<std::string, Entry>& entrie
         auto found = entries.find(std::string(name.begin(), name.end()));
         if (found == entries.end()) fail("no such entry");
         Launch l = reader.launch(), again = l;
-        run_once(found->second, l, false);
-        run_once(found->second, again, true);
-        for (std::size_t i = 0; i < l.arguments.size(); ++i) {
-            Argument& argument = l.arguments[i];
+        run_once(found->second, l, false, l.are_copies_early);
+        run_once(found->second, again, true, !l.are_copies_early);
+        compare(l, again, found->first);
+        for (const Argument& argument : l.arguments) {
             if (argument.kind != Kind::Buffer) continue;
-            if (argument.bytes != again.arguments[i].bytes) {
-                fail("results depend on the order of threads: ", found->first.c_str());
-            }
             out.write(reinterpret_cast<const char*>(argument.bytes.data()),
                       static_cast<std::streamsize>(argument.bytes.size()));
         }

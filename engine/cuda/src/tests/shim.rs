@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytemuck::NoUninit;
 use tempfile::TempDir;
@@ -15,6 +16,17 @@ use crate::launch::Launch;
 const COMPILE: &str = "-std=c++17 -O1 -g1 -DSHIM -fsanitize=address,undefined \
                        -fno-sanitize-recover=all -fno-strict-aliasing -ffp-contract=off \
                        -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unused-function";
+
+/// Further flags for kernels with asynchronous accesses to shared memory, whose order with those of
+/// threads `shim/proxies.h` checks: AddressSanitizer's functions are called for all loads and
+/// stores, and replaced.
+fn watching() -> String {
+    let kinds = ["load", "store"].into_iter();
+    let functions = kinds.flat_map(|kind| ["1", "2", "4", "8", "16", "N"].map(|n| (kind, n)));
+    let wraps = functions.map(|(kind, n)| format!(" -Wl,--wrap=__asan_{kind}{n}"));
+    let calls = "--param asan-instrumentation-with-call-threshold=0";
+    format!("{COMPILE} -DWATCHES {calls}{}", wraps.collect::<String>())
+}
 
 /// One kernel launch of a test, with its arguments.
 #[derive(Debug, Clone)]
@@ -91,12 +103,14 @@ impl Call {
         })
     }
 
-    /// Appends the launch to the file of launches that `shim/run.h` reads.
-    fn write(&self, to: &mut Vec<u8>) {
+    /// Appends the launch to the file of launches that `shim/run.h` reads. Its first run has early
+    /// copies or late ones.
+    fn write(&self, are_copies_early: bool, to: &mut Vec<u8>) {
         let Launch { grid, block, shared_bytes } = self.launch;
         to.extend((self.entry.len() as u32).to_le_bytes());
         to.extend(self.entry.as_bytes());
-        let words = grid.into_iter().chain([block, shared_bytes, self.arguments.len() as u32]);
+        let sizes = [block, shared_bytes, u32::from(are_copies_early)];
+        let words = grid.into_iter().chain(sizes).chain([self.arguments.len() as u32]);
         to.extend(words.flat_map(u32::to_le_bytes));
         for (kind, bytes) in self.arguments.iter().map(Argument::coded) {
             to.extend(kind.to_le_bytes());
@@ -110,8 +124,9 @@ impl Call {
 /// machine's GPU where `REDLINE_REQUIRE_GPU` is 1.
 #[derive(Debug)]
 pub(super) enum Program {
-    /// Program for the host processor, and a temporary folder for its input and output.
-    Shim { path: PathBuf, dir: TempDir },
+    /// Program for the host processor, a temporary folder for its input and output, and the number
+    /// of launches that it has run.
+    Shim { path: PathBuf, dir: TempDir, launches: AtomicUsize },
     /// Kernels that are loaded on a GPU.
     Gpu(LoadedKernels),
 }
@@ -146,8 +161,12 @@ impl Program {
              int main(int argc, char** argv) {{ return shim::run(argc, argv, {{{}}}); }}\n",
             entries.join(", ")
         );
-        let path = compiled(source, &main, COMPILE)?;
-        Some(Self::Shim { path, dir: TempDir::new().unwrap() })
+        let is_asynchronous = text.lines().any(|line| {
+            line.starts_with("#include") && (line.contains("bulk") || line.contains("warpgroup"))
+        });
+        let flags = if is_asynchronous { watching() } else { COMPILE.to_owned() };
+        let path = compiled(source, &main, &flags)?;
+        Some(Self::Shim { path, dir: TempDir::new().unwrap(), launches: AtomicUsize::new(0) })
     }
 
     /// Runs the launches one after another and returns the content of each launch's buffers; panics
@@ -173,12 +192,15 @@ impl Program {
     }
 
     /// Runs the launches with the shim and returns the output of the program, whether it succeeds
-    /// or fails.
+    /// or fails. Of two launches, one has early copies with each order of threads.
     fn attempt(&self, calls: &[Call]) -> Output {
-        let Self::Shim { path, dir } = self else { panic!("a GPU has no such output") };
+        let Self::Shim { path, dir, launches } = self else { panic!("a GPU has no such output") };
         let file = |name: &str| dir.path().join(name);
         let mut bytes = (calls.len() as u32).to_le_bytes().to_vec();
-        calls.iter().for_each(|call| call.write(&mut bytes));
+        for call in calls {
+            let are_copies_early = launches.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+            call.write(are_copies_early, &mut bytes);
+        }
         fs::write(file("launches"), bytes).unwrap();
         Command::new(path).args([file("launches"), file("results")]).output().unwrap()
     }
@@ -188,10 +210,20 @@ impl Program {
 /// are tested.
 const FAULTS: &str = "faults";
 
+/// Checks that the shim reports `finding` for the kernel `entry`, with both orders of threads and
+/// both times of copies.
+fn check_found(program: &Program, entry: &str, launch: Launch, x: &[f32], finding: &str) {
+    let call = Call::new(entry, launch).buffer(x);
+    let done = program.attempt(&[call.clone(), call]);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(!done.status.success() && said.contains(finding), "{entry}: {said}");
+}
+
 #[test]
 fn faults_of_kernels_are_found() {
     let Some(program) = Program::compile_test(FAULTS) else { return };
     let launch = Launch { grid: [1, 1, 1], block: 64, shared_bytes: 64 };
+    let x = [1.0f32; 64];
     for (entry, finding) in [
         ("copies_that_nobody_awaits", "a thread ends before its copies do"),
         ("bytes_that_nobody_awaits", "a block ends before its bytes arrive"),
@@ -199,18 +231,47 @@ fn faults_of_kernels_are_found() {
         ("half_a_warp", "threads wait for ever at __shfl_xor_sync"),
         ("lanes_apart", "lanes of one warp are apart"),
         ("half_a_block", "threads wait for ever at __syncthreads"),
-        ("no_barrier", "results depend on the order of threads: no_barrier"),
+        ("no_barrier", "results depend on the order of threads"),
         ("behind_the_buffer", "heap-buffer-overflow"),
         ("behind_the_shared_memory", "heap-buffer-overflow"),
         ("half_a_vector", "misaligned address"),
         ("rows_in_one_bank", "rows of one matrix share banks"),
     ] {
-        let call = Call::new(entry, launch).buffer(&[1.0f32; 64]);
-        let done = program.attempt(&[call]);
-        let said = String::from_utf8_lossy(&done.stderr);
-        assert!(!done.status.success() && said.contains(finding), "{entry}: {said}");
+        check_found(&program, entry, launch, &x, finding);
     }
-    let sound = Call::new("sound", launch).buffer(&[1.0f32; 64]);
-    let sums = program.run(&[sound]).remove(0).remove(0);
+    let sums = program.run(&[Call::new("sound", launch).buffer(&x)]).remove(0).remove(0);
     assert_eq!(bytemuck::pod_read_unaligned::<f32>(&sums[..4]), 64.0);
+}
+
+#[test]
+fn faults_of_asynchronous_instructions_are_found() {
+    let Some(program) = Program::compile_test(FAULTS) else { return };
+    let launch = Launch { grid: [1, 1, 1], block: 128, shared_bytes: 4096 };
+    let x: Vec<f32> = (0..2048u16).map(f32::from).collect();
+    let differs = "results depend on the order of threads or the time of copies";
+    for (entry, finding) in [
+        ("source_changes_before_the_wait", differs),
+        ("copy_before_the_last_read", differs),
+        ("bulk_copy_before_the_last_read", "memory that threads have read since the last barrier"),
+        ("bulk_copy_over_unpublished_writes", "a bulk copy of memory that a thread wrote"),
+        ("unpublished_arrivals", "an arrival barrier is used before it was published"),
+        ("operand_changes_before_the_wait", differs),
+        ("operand_is_refilled_before_the_wait", differs),
+        ("sums_are_read_before_the_wait", differs),
+        ("sums_are_written_before_the_wait", "sums are written before they are awaited"),
+        ("registers_change_before_the_wait", "registers change before the multiplication"),
+        ("multiplication_without_begin", "a multiplication without begin_wgmma"),
+        ("multiplication_without_close", "multiplications of no closed group"),
+        ("multiplication_without_wait", "a block ends before its multiplications do"),
+        ("unpublished_operand", "a multiplication of memory that a thread wrote"),
+        ("operand_published_before_its_copy", "a multiplication of memory that a thread wrote"),
+        ("operand_published_without_a_barrier", "published after the last barrier"),
+    ] {
+        check_found(&program, entry, launch, &x, finding);
+    }
+    let call = Call::new("sound_multiplication", launch).buffer(&x);
+    for buffers in program.run(&[call.clone(), call]) {
+        let sums = [0, 512].map(|i| bytemuck::pod_read_unaligned::<f32>(&buffers[0][4 * i..][..4]));
+        assert_eq!(sums, [32.0, 16.0]);
+    }
 }
