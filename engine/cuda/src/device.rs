@@ -470,7 +470,10 @@ impl Device for Cuda {
             window: layer.window.unwrap_or(0) as u32,
             scale: shape.scale,
         });
-        let launch = Launch::attention(processors, page_type, shape.head_dim);
+        // Each block has a list of items in the plan, which is for pages of bf16; blocks of other
+        // pages need no more shared memory.
+        let grid = [self.attending[known].blocks as u32, 1, 1];
+        let launch = Launch { grid, ..Launch::attention(processors, page_type, shape.head_dim) };
         self.stream.launch(entry, launch, &arguments)?;
         // One structure of three sizes.
         let sizes = [heads, kv_heads, shape.head_dim as u32];
