@@ -19,13 +19,13 @@ use super::layers::{Kv, Layers, State};
 use super::outputs::StepOutputs;
 use super::routes::{Router, Routes};
 use super::staging::Staging;
-use super::step::{Attending, Draft, Scratch, StepMetadata, StepUploads};
+use super::step::{Attending, Draft, Layout, Scratch, StepMetadata, StepUploads};
 use super::stream::{GrowableBuffer, Stream};
 use super::weights::{self, Matrix, Part, Vector};
 use crate::{Result, failed};
 use engine_core::{
     AttentionLayer, Collective, DeltaNetLayer, Device, Feature, Gate, HostMatrix, KvShape,
-    RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
+    RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepLimits, StepOutput, StepRows,
     check_state_slots,
 };
 
@@ -150,6 +150,11 @@ impl Device for Cuda {
     fn free_bytes(&self) -> Result<Option<u64>> {
         self.stream.driver.wait_all()?;
         Ok(Some(self.stream.driver.memory()?.free))
+    }
+
+    fn reserve_step(&mut self, limits: &StepLimits) -> Result<()> {
+        let words = Layout::words_max(limits, &self.attending);
+        self.uploads.reserve(&mut self.stream, 4 * words)
     }
 
     fn tune(&mut self) -> Result<()> {

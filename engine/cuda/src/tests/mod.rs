@@ -8,6 +8,7 @@ mod attention;
 mod delta_net;
 mod elementwise;
 mod experts;
+mod graphs;
 mod limits;
 mod matmul;
 mod on_gpu;
