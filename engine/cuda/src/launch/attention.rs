@@ -12,6 +12,7 @@ use std::collections::BinaryHeap;
 
 use bytemuck::{NoUninit, Zeroable};
 
+use super::carveout::Residency;
 use super::{Launch, Processors};
 use engine_core::{AttentionShape, ScheduledSequence};
 
@@ -303,20 +304,44 @@ fn assign(mut items: Vec<Item>, blocks: usize) -> (Vec<Item>, Vec<u32>) {
     (assigned, starts)
 }
 
+/// Returns the number of blocks that the attention kernels for heads of `head_dim` elements are
+/// compiled for.
+fn blocks_max(processors: Processors, head_dim: usize) -> usize {
+    match head_dim {
+        64 if processors.has_warpgroups => NARROW_BLOCKS_PER_PROCESSOR,
+        _ => BLOCKS_PER_PROCESSOR,
+    }
+}
+
+/// Returns the shared memory of a block of an attention kernel, and how many blocks it is compiled
+/// for; `None` if `name` is none of them.
+pub(super) fn residency(name: &str, processors: Processors) -> Option<Residency> {
+    let (page_type, head_dim) = name.strip_prefix("attention_")?.split_once('_')?;
+    let page_type = match page_type {
+        "bf16" => PageType::Bf16,
+        "e4m3" => PageType::E4m3,
+        _ => return None,
+    };
+    let head_dim = head_dim.parse().ok()?;
+    let shared_bytes = shared_bytes(processors, page_type, head_dim);
+    Some(Residency { shared_bytes, blocks_max: blocks_max(processors, head_dim) })
+}
+
+/// Returns the number of bytes of dynamic shared memory of a block of an attention kernel: queries,
+/// then two stages of keys and values. On GPUs with warpgroups, bf16 copies of one stage of FP8 keys
+/// and values follow.
+fn shared_bytes(processors: Processors, page_type: PageType, head_dim: usize) -> usize {
+    let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
+    let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
+    wide + 4 * tile + if is_widened { 2 * wide } else { 0 }
+}
+
 impl Launch {
-    /// Returns the launch shape of `attention`: as many blocks as run at once. On GPUs with
-    /// warpgroups, FP8 keys and values need shared memory for their bf16 copies too.
+    /// Returns the launch shape of `attention`: as many blocks as run at once.
     pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
-        let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
-        let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
-        // Queries, then two stages of keys and values, then bf16 copies of one stage.
-        let shared_bytes = wide + 4 * tile + if is_widened { 2 * wide } else { 0 };
-        let own_bytes = shared_bytes + DECLARED_BYTES;
-        let most = match head_dim {
-            64 if processors.has_warpgroups => NARROW_BLOCKS_PER_PROCESSOR,
-            _ => BLOCKS_PER_PROCESSOR,
-        };
-        let blocks = processors.resident_blocks(own_bytes, most);
+        let shared_bytes = shared_bytes(processors, page_type, head_dim);
+        let blocks = processors
+            .resident_blocks(shared_bytes + DECLARED_BYTES, blocks_max(processors, head_dim));
         Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], THREADS) }
     }
 

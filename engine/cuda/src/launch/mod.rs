@@ -2,10 +2,12 @@
 //! Knows no driver, so that it can be tested without a GPU.
 
 pub mod attention;
+mod carveout;
 pub mod delta_net;
 pub mod matmul;
 
 use bytemuck::NoUninit;
+pub use carveout::carveout;
 
 /// Number of bf16 elements that a thread loads or stores at a time, 16 bytes.
 const VECTOR: usize = 8;
