@@ -9,6 +9,7 @@ mod delta_net;
 mod elementwise;
 mod experts;
 mod graphs;
+mod inline_asm;
 mod limits;
 mod matmul;
 mod on_gpu;
