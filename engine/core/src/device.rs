@@ -9,7 +9,7 @@ use super::{
     AttentionLayer, DeltaNetLayer, Feature, Gate, HostMatrix, KvShape, RandomRows, Rank, Rotation,
     Stack, StateShape, StepRows,
 };
-use crate::{DeviceError, StepBatch, StepOutput};
+use crate::{DeviceError, StepBatch, StepLimits, StepOutput};
 
 /// A compute device: memory for weights, activations, KV cache and recurrent state, and the
 /// operations over them. Activation buffers are `[rows, cols]`. Operations on one device take
@@ -51,6 +51,14 @@ pub trait Device: Send + fmt::Debug {
     /// machine, as on a CPU.
     fn free_bytes(&self) -> Result<Option<u64>, DeviceError> {
         Ok(None)
+    }
+
+    /// Allocates the memory that the metadata of the largest step within `limits` needs, so that it
+    /// never moves; a device that has nothing to move does nothing. Called once, after the layers
+    /// were prepared and before the first step.
+    fn reserve_step(&mut self, limits: &StepLimits) -> Result<(), DeviceError> {
+        let _ = limits;
+        Ok(())
     }
 
     /// Lets the device measure alternative implementations of the operations called so far and keep

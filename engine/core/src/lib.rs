@@ -24,7 +24,7 @@ pub use shapes::{
     HostMatrix, KvShape, KvType, RandomRows, Rotation, RowOrder, Stack, StateShape, StepRows,
 };
 pub use step::{
-    HeadRows, LogitRows, ScheduledSequence, StateSlots, StepBatch, StepOutput, StepToken,
-    check_state_slots,
+    HeadRows, LogitRows, ScheduledSequence, StateSlots, StepBatch, StepLimits, StepOutput,
+    StepToken, check_state_slots,
 };
 pub use weight_type::WeightType;

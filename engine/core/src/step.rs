@@ -83,6 +83,17 @@ pub struct StepBatch {
     pub sequences: Vec<ScheduledSequence>,
 }
 
+/// Largest sizes of the steps of a model while it serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepLimits {
+    /// Largest number of input tokens of a step.
+    pub tokens: usize,
+    /// Largest number of sequences of a step.
+    pub sequences: usize,
+    /// Largest number of KV pages that a sequence uses.
+    pub sequence_pages: usize,
+}
+
 /// The rows of a step that pass the LM head, R in number.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HeadRows {

@@ -80,6 +80,11 @@ impl Libraries {
         Some(Self { entries: all.into_iter().flat_map(of).collect() })
     }
 
+    /// Returns the bytes of static shared memory of each kernel entry.
+    pub fn static_bytes(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.entries.iter().map(|(name, entry)| (*name, entry.static_bytes))
+    }
+
     /// Runs the kernel `entry` on the host processor.
     ///
     /// # Panics

@@ -21,7 +21,7 @@ use engine_cuda::driver::{
     Address, Algorithm, Arguments, Blas, ColumnMatmul, CudaGraph, Driver, Event, Facts,
     MemoryBytes, Operands, out_of_memory,
 };
-use engine_cuda::launch::{Launch, Processors};
+use engine_cuda::launch::{Launch, Processors, carveout};
 use engine_cuda::{Result, generation};
 use group::Meeting;
 use library::Libraries;
@@ -37,6 +37,8 @@ pub struct Emulated {
     /// Total size of the emulated device memory in bytes.
     total: u64,
     libraries: Libraries,
+    /// Shared memory that kernels asked for when they were loaded, in percent, by entry.
+    carveouts: BTreeMap<&'static str, u32>,
     script: Script,
     state: Mutex<State>,
 }
@@ -182,12 +184,21 @@ impl Emulated {
         let libraries = Libraries::compile(generation(capability))?;
         let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups };
         let facts = Facts { name: "this processor".to_owned(), processors, capability };
-        Some(Arc::new(Self { facts, total, libraries, script, state: Mutex::default() }))
+        let asked = |(entry, bytes)| Some((entry, carveout(entry, bytes, processors)?));
+        let carveouts = libraries.static_bytes().filter_map(asked).collect();
+        let state = Mutex::default();
+        Some(Arc::new(Self { facts, total, libraries, carveouts, script, state }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // A test that panicked inside poisons the lock; its allocations must still be released.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the shared memory that kernels asked for when they were loaded, in percent of what a
+    /// multiprocessor has, by entry.
+    pub fn carveouts(&self) -> &BTreeMap<&'static str, u32> {
+        &self.carveouts
     }
 
     /// Returns the number of kernel launches so far: those executed, those captured, and those in

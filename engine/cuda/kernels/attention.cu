@@ -6,7 +6,7 @@
 //! values (e4m3 only). A row sees the positions up to its own, and only the last `window` of them
 //! if that is not 0.
 //!
-//! Grid: as many blocks as run at once; each takes every grid-th item. Block: 4 warps.
+//! Grid: as many blocks as run at once, which is the number of blocks of the plan. Block: 4 warps.
 //! Source: Dao 2023 (FlashAttention-2), Hong et al. 2023 (Flash-Decoding), Xiao et al. 2023
 //! (sinks).
 //@ attention_bf16_16: registers 104, shared 512, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDSM.16.MT88.4

@@ -34,8 +34,8 @@ struct AttentionShape {
     float scale;
 };
 
-/// Work item of the plan. The first word of the plan is the number of items; the items begin at
-/// word 8.
+/// Work item of the plan. The items begin at word 8 of the plan, those of a block one after another;
+/// word 3 is the word from which on the first item of each block is found, then the number of items.
 struct Item {
     /// First row in the step, and number of rows.
     u32 row, rows;
@@ -396,7 +396,8 @@ DEVICE void finish(bf16* out, float* parts, const float* layer, const Tiles<E, D
     __syncthreads();
 }
 
-/// Processes every grid-th item of the plan. `Way` multiplies items of more than 16 lines.
+/// Processes this block's items of the plan, which follow one another there. `Way` multiplies items
+/// of more than 16 lines.
 template <class E, int D, class Way, class Copies>
 DEVICE void attention(u8* dynamic, Copies copies, bf16* out, float* parts, const bf16* qkv,
                       const E* pages, const u32* plan, const float* layer,
@@ -404,7 +405,8 @@ DEVICE void attention(u8* dynamic, Copies copies, bf16* out, float* parts, const
     __shared__ float2 ends[TILE];
     Tiles<E, D> tiles = {dynamic};
     copies.open();
-    for (u32 i = blockIdx.x; i < plan[0]; i += gridDim.x) {
+    const u32* starts = plan + plan[3] + blockIdx.x;
+    for (u32 i = starts[0]; i < starts[1]; ++i) {
         Item item = reinterpret_cast<const Item*>(plan + 8)[i];
         // Scores are in base 2, because the hardware computes powers of two.
         float scale = shape.scale * LOG2_E;

@@ -19,13 +19,13 @@ use super::layers::{Kv, Layers, State};
 use super::outputs::StepOutputs;
 use super::routes::{Router, Routes};
 use super::staging::Staging;
-use super::step::{Attending, Draft, Scratch, StepMetadata, StepUploads};
+use super::step::{Attending, Draft, Layout, Scratch, StepMetadata, StepUploads};
 use super::stream::{GrowableBuffer, Stream};
 use super::weights::{self, Matrix, Part, Vector};
 use crate::{Result, failed};
 use engine_core::{
     AttentionLayer, Collective, DeltaNetLayer, Device, Feature, Gate, HostMatrix, KvShape,
-    RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepOutput, StepRows,
+    RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepLimits, StepOutput, StepRows,
     check_state_slots,
 };
 
@@ -150,6 +150,11 @@ impl Device for Cuda {
     fn free_bytes(&self) -> Result<Option<u64>> {
         self.stream.driver.wait_all()?;
         Ok(Some(self.stream.driver.memory()?.free))
+    }
+
+    fn reserve_step(&mut self, limits: &StepLimits) -> Result<()> {
+        let words = Layout::words_max(limits, &self.attending);
+        self.uploads.reserve(&mut self.stream, 4 * words)
     }
 
     fn tune(&mut self) -> Result<()> {
@@ -470,7 +475,10 @@ impl Device for Cuda {
             window: layer.window.unwrap_or(0) as u32,
             scale: shape.scale,
         });
-        let launch = Launch::attention(processors, page_type, shape.head_dim);
+        // Each block has a list of items in the plan, which is for pages of bf16; blocks of other
+        // pages need no more shared memory.
+        let grid = [self.attending[known].blocks as u32, 1, 1];
+        let launch = Launch { grid, ..Launch::attention(processors, page_type, shape.head_dim) };
         self.stream.launch(entry, launch, &arguments)?;
         // One structure of three sizes.
         let sizes = [heads, kv_heads, shape.head_dim as u32];

@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use super::buffer::{Buffer, DType};
 use super::driver::{Address, Arguments};
-use super::launch::Launch;
+use super::launch::{Launch, SORT_BLOCK};
 use super::stream::{GrowableBuffer, Stream};
 use crate::{Result, failed};
 use engine_core::Gate;
 
-/// Largest number of experts of a layer that the routing kernel supports.
-const EXPERTS_MAX: usize = 512;
+/// Largest number of experts of a layer that the kernels support.
+const EXPERTS_MAX: usize = SORT_BLOCK;
 /// Largest number of experts per row (top-k) that the routing kernel supports.
 const CHOSEN_MAX: usize = 32;
 
@@ -20,6 +20,8 @@ const CHOSEN_MAX: usize = 32;
 pub struct Router {
     pub ids: GrowableBuffer,
     pub weights: GrowableBuffer,
+    /// Number of pairs of each expert in the chunk of each block that sorts them.
+    counts: GrowableBuffer,
     pub offsets: GrowableBuffer,
     pub sources: GrowableBuffer,
     pub slots: GrowableBuffer,
@@ -82,8 +84,14 @@ impl Router {
         let offsets = stream.grow(&mut self.offsets, 4 * (own.len() + 1))?;
         let sources = stream.grow(&mut self.sources, 4 * pairs)?;
         let slots = stream.grow(&mut self.slots, 4 * pairs)?;
-        let arguments = Arguments::of([offsets, sources, slots, ids]).sizes([pairs, own.start]);
-        stream.launch("sort_pairs", Launch::sort_pairs(own.len()), &arguments)?;
+        let (launch, sizes) = (Launch::sort_pairs(pairs), [pairs, own.start, own.len()]);
+        let mut counts = Address::NULL;
+        if launch.grid[0] > 1 {
+            counts = stream.grow(&mut self.counts, 4 * launch.grid[0] as usize * own.len())?;
+            stream.launch("count_pairs", launch, &Arguments::of([counts, ids]).sizes(sizes))?;
+        }
+        let arguments = Arguments::of([offsets, sources, slots, counts, ids]).sizes(sizes);
+        stream.launch("sort_pairs", launch, &arguments)?;
         let sent = offsets.plus(4 * own.len());
         Ok(Routes { pairs, chosen, weights, offsets, sent, sources, slots })
     }

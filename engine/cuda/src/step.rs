@@ -16,8 +16,8 @@ use super::weights::Part;
 use crate::Result;
 use engine_core::sample::SampleParams;
 use engine_core::{
-    AttentionShape, HeadRows, Rotation, ScheduledSequence, StateSlots, StepBatch, StepRows,
-    StepToken,
+    AttentionShape, HeadRows, Rotation, ScheduledSequence, StateSlots, StepBatch, StepLimits,
+    StepRows, StepToken,
 };
 
 /// Bit in an input token id that marks a token that the step before sampled and that is still on
@@ -224,6 +224,19 @@ fn padded(batch: &StepBatch, scratch: &Scratch, bucket: Option<usize>) -> Vec<Sc
 }
 
 impl Layout {
+    /// Returns the largest number of words of the metadata of a step within `limits`: every row can
+    /// need logits, be a sequence with recurrent state and, per KV head, an attention item of its
+    /// own; and since sequences share the pages of a prefix, every one of them can be of the
+    /// largest length, however few pages the KV cache has.
+    pub fn words_max(limits: &StepLimits, attending: &[Attending]) -> usize {
+        // Padding rows of a CUDA graph have sequences of their own.
+        let sequences = bucket(limits.sequences);
+        let all = limits.tokens.max(sequences);
+        let plans = attending.iter().map(|of| AttentionPlan::words_max(all, &of.shape, of.blocks));
+        let tables = sequences * limits.sequence_pages;
+        Self::new(StepRows { all, head: all }, sequences, plans, tables).words
+    }
+
     fn new(
         rows: StepRows,
         recurrent: usize,
@@ -285,14 +298,15 @@ impl StepMetadata {
     }
 }
 
-/// Smallest size of the buffer for a step's metadata in bytes: page tables of 256 sequences of
-/// about 1,000 KV pages each.
+/// Smallest size in bytes of the buffers for a step's metadata.
 const BYTES_MIN: usize = 1 << 20;
 
 /// Device and pinned buffers for the metadata of steps, and for their cos/sin tables.
 #[derive(Debug, Default)]
 pub struct StepUploads {
     metadata: GrowableBuffer,
+    /// Size in bytes up to which the metadata of a step does not move; 0 before it is reserved.
+    reserved_bytes: usize,
     cos_sin: GrowableBuffer,
     /// Rotary embedding used last, with its inverse frequencies on the device; `None` before the
     /// first use of any.
@@ -305,6 +319,16 @@ pub struct StepUploads {
 }
 
 impl StepUploads {
+    /// Allocates device memory for steps' metadata of up to `bytes` bytes, so that captured CUDA
+    /// graphs, which name its address, stay valid. Pinned buffers are in no graph, and grow.
+    ///
+    /// # Errors
+    /// Memory cannot be allocated, or the device reports an error.
+    pub fn reserve(&mut self, stream: &mut Stream, bytes: usize) -> Result<()> {
+        self.reserved_bytes = bytes;
+        stream.grow(&mut self.metadata, bytes).map(|_| ())
+    }
+
     /// Writes a step's metadata to pinned memory, starts its copy to the device and returns its
     /// device address. `first_sampled` is the index, among the token ids that the previous step
     /// left on the device, of the first one that it sampled.
@@ -318,8 +342,7 @@ impl StepUploads {
         first_sampled: u32,
     ) -> Result<Address> {
         let bytes = 4 * draft.layout.words;
-        // Page tables grow with every page; rounding up keeps the buffer in place, so that captured
-        // CUDA graphs stay valid.
+        // Page tables grow with every page; without rounding up, so would the buffers.
         let capacity = bytes.next_power_of_two().max(BYTES_MIN);
         // One buffer more than steps in flight, so that the one written now is not being copied.
         if self.pinned.len() <= RUN_AHEAD {
@@ -334,6 +357,8 @@ impl StepUploads {
         }
         let words = bytemuck::cast_slice_mut(&mut pinned.bytes_mut()[..bytes]);
         draft.write(first_sampled, words);
+        let is_reserved = bytes <= self.reserved_bytes;
+        let capacity = if is_reserved { self.reserved_bytes } else { capacity };
         let metadata = stream.grow(&mut self.metadata, capacity)?;
         pinned.upload(metadata, bytes)?;
         Ok(metadata)

@@ -17,7 +17,8 @@ use super::{LoadError, Model, ModelInfo};
 use engine_core::sample::Sampling;
 use engine_core::{
     AttentionShape, Device, DeviceError, Feature, KvShape, KvType, LogitRows, Rank, Rotation,
-    ScheduledSequence, StateShape, StateSlots, StepBatch, StepOutput, StepRows, StepToken,
+    ScheduledSequence, StateShape, StateSlots, StepBatch, StepLimits, StepOutput, StepRows,
+    StepToken,
 };
 use engine_weights::Checkpoint;
 
@@ -339,7 +340,8 @@ fn state_shape(spec: &DecoderSpec, rank: Rank, layers: usize) -> Option<StateSha
     Some(StateShape { layers, slots: 0, net })
 }
 
-/// Number of token positions in a KV page during warm-up.
+/// Number of token positions in a KV page during warm-up, and the smallest for which the device
+/// reserves the metadata of steps.
 const WARM_UP_PAGE: usize = 16;
 
 /// Returns the batch of a warm-up step: `tokens` tokens (at least `sequences`) of sequences that
@@ -383,6 +385,11 @@ impl<D: Device> Model for Decoder<D> {
             return Ok(None);
         }
         let batch = warm_up_batch(tokens, sequences, self.info.max_seq_len);
+        self.device.reserve_step(&StepLimits {
+            tokens: batch.tokens.len(),
+            sequences: sequences.max(batch.sequences.len()),
+            sequence_pages: self.info.max_seq_len.div_ceil(WARM_UP_PAGE),
+        })?;
         let pages = batch.sequences.iter().flat_map(|sequence| &*sequence.pages);
         self.allocate_kv(1 + *pages.max().unwrap_or(&0) as usize, WARM_UP_PAGE)?;
         self.allocate_states(batch.sequences.len())?;

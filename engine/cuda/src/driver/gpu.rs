@@ -31,7 +31,7 @@ use super::{
     Address, Arguments, Blas, CudaGraph, Driver, Event, Facts, MemoryBytes, out_of_memory,
 };
 use crate::CAPABILITY_MIN;
-use crate::launch::{Launch, Processors};
+use crate::launch::{Launch, Processors, carveout};
 use crate::{Result, failed};
 use engine_core::DeviceError;
 
@@ -107,8 +107,8 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    /// Loads the kernels of one source file from their machine code and allows each block the
-    /// largest dynamic shared memory.
+    /// Loads the kernels of one source file from their machine code, allows each block the largest
+    /// dynamic shared memory, and asks for room for the blocks of one multiprocessor.
     fn load(&mut self, kernel: &Source, image: &[u8]) -> Result<(), DriverError> {
         use sys::CUfunction_attribute_enum as Of;
         // SAFETY: the image is a cubin, which encodes its own length; the module stays loaded as
@@ -134,6 +134,13 @@ impl Gpu {
                     // Static shared memory counts against the same limit.
                     most - own,
                 )?;
+                if let Some(percent) = carveout(entry, own as usize, self.facts.processors) {
+                    result::function::set_function_attribute(
+                        function,
+                        Of::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT,
+                        percent as i32,
+                    )?;
+                }
                 self.functions.insert(entry, function);
             }
         }

@@ -4,10 +4,15 @@
 //! The plan is computed once per step and copied to the device with the page tables. The grid does
 //! not depend on it, so a captured CUDA graph stays valid. Long ranges of positions are split where
 //! there are more blocks than work items, and merged by a second kernel. So how a line's sum over
-//! positions is split depends on the other sequences in the step.
+//! positions is split depends on the other sequences in the step. Which block computes an item
+//! changes no bit of its result.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use bytemuck::{NoUninit, Zeroable};
 
+use super::carveout::Residency;
 use super::{Launch, Processors};
 use engine_core::{AttentionShape, ScheduledSequence};
 
@@ -106,6 +111,12 @@ impl Item {
     fn tiles(&self) -> usize {
         (self.to - self.from).div_ceil(TILE as u32) as usize
     }
+
+    /// Returns the work of the item in tiles: its queries, its first copy and its results, which
+    /// overlap with nothing, are counted as one.
+    fn work(&self) -> usize {
+        self.tiles() + 1
+    }
 }
 
 /// Entry for the merge kernel: query lines whose key positions were split into several work items.
@@ -122,7 +133,10 @@ struct Merge {
 /// Attention work plan of one step, for all layers that share heads and window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttentionPlan {
+    /// Work items, those of the same block one after another.
     items: Vec<Item>,
+    /// Index of the first item of each block, then the number of items.
+    starts: Vec<u32>,
     merges: Vec<Merge>,
     /// Number of lines of partial attention results that split work items write.
     pub part_lines: usize,
@@ -159,14 +173,13 @@ impl AttentionPlan {
             part_lines += lines * splits.len();
             items.extend(splits);
         }
-        // Blocks take items in this order, so the longest come first to balance the load.
-        items.sort_by_key(|item| std::cmp::Reverse(item.tiles()));
-        Self { items, merges, part_lines }
+        let (items, starts) = assign(items, blocks);
+        Self { items, starts, merges, part_lines }
     }
 
     /// Returns the number of 32-bit words of the attention plan, without the page tables.
     pub fn words(&self) -> usize {
-        HEAD_WORDS + words(&self.items).len() + words(&self.merges).len()
+        HEAD_WORDS + words(&self.items).len() + words(&self.merges).len() + self.starts.len()
     }
 
     /// Returns the largest value of [`AttentionPlan::words`] for `rows` decoding sequences, which
@@ -176,25 +189,28 @@ impl AttentionPlan {
         let whole = rows * shape.kv_heads;
         let item_words = size_of::<Item>() / size_of::<u32>();
         let merge_words = size_of::<Merge>() / size_of::<u32>();
-        HEAD_WORDS + (whole + 2 * blocks) * item_words + whole.min(blocks) * merge_words
+        let starts = blocks + 1;
+        HEAD_WORDS + (whole + 2 * blocks) * item_words + whole.min(blocks) * merge_words + starts
     }
 
     /// Writes the attention plan to `out` as the kernels read it: the numbers of items and of
-    /// merges and the index of the word at which the merges begin, then items and merges. The page
+    /// merges, the index of the word at which the merges begin, and of the one at which the first
+    /// items of the blocks begin; then items, merges, and the first item of each block. The page
     /// tables of all sequences follow one another from word `tables` on, counted from the start of
     /// `out`.
     pub fn write(&self, tables: usize, out: &mut [u32]) {
         let merges_at = HEAD_WORDS + words(&self.items).len();
+        let starts_at = merges_at + words(&self.merges).len();
+        let head = [self.items.len(), self.merges.len(), merges_at, starts_at];
         out[..HEAD_WORDS].fill(0);
-        out[..3].copy_from_slice(
-            &[self.items.len(), self.merges.len(), merges_at].map(|count| count as u32),
-        );
+        out[..head.len()].copy_from_slice(&head.map(|count| count as u32));
         let item_words = out[HEAD_WORDS..merges_at].chunks_exact_mut(size_of::<Item>() / 4);
         for (item, out) in self.items.iter().zip(item_words) {
             let item = Item { table: item.table + tables as u32, ..*item };
             out.copy_from_slice(words(&[item]));
         }
-        out[merges_at..self.words()].copy_from_slice(words(&self.merges));
+        out[merges_at..starts_at].copy_from_slice(words(&self.merges));
+        out[starts_at..self.words()].copy_from_slice(&self.starts);
     }
 
     /// Returns the largest number of lines of partial attention results, whatever the step: a split
@@ -261,20 +277,71 @@ fn split(item: Item, tiles_max: usize, part: u32, lines: u32) -> Vec<Item> {
     starts.enumerate().map(one).collect()
 }
 
+/// Assigns the items to `blocks` thread blocks: the longest first, each to the block with the least
+/// work so far (LPT: longest processing time first), since the busiest block decides how long the
+/// launch takes. Returns the items in the order of their blocks, and the index of each block's
+/// first item, then the number of items. Source: Graham 1969.
+fn assign(mut items: Vec<Item>, blocks: usize) -> (Vec<Item>, Vec<u32>) {
+    items.sort_by_key(|item| Reverse(item.tiles()));
+    let mut idle: BinaryHeap<_> = (0..blocks).map(|block| Reverse((0, block))).collect();
+    let mut starts = vec![0; blocks + 1];
+    let mut block_of = |item: &Item| {
+        let mut least = idle.peek_mut().expect("a launch has blocks");
+        let Reverse((work, block)) = &mut *least;
+        *work += item.work();
+        starts[*block + 1] += 1;
+        *block
+    };
+    let blocks_of: Vec<usize> = items.iter().map(&mut block_of).collect();
+    for block in 0..blocks {
+        starts[block + 1] += starts[block];
+    }
+    let (mut next, mut assigned) = (starts.clone(), items.clone());
+    for (item, block) in items.into_iter().zip(blocks_of) {
+        assigned[next[block] as usize] = item;
+        next[block] += 1;
+    }
+    (assigned, starts)
+}
+
+/// Returns the number of blocks that the attention kernels for heads of `head_dim` elements are
+/// compiled for.
+fn blocks_max(processors: Processors, head_dim: usize) -> usize {
+    match head_dim {
+        64 if processors.has_warpgroups => NARROW_BLOCKS_PER_PROCESSOR,
+        _ => BLOCKS_PER_PROCESSOR,
+    }
+}
+
+/// Returns the shared memory of a block of an attention kernel, and how many blocks it is compiled
+/// for; `None` if `name` is none of them.
+pub(super) fn residency(name: &str, processors: Processors) -> Option<Residency> {
+    let (page_type, head_dim) = name.strip_prefix("attention_")?.split_once('_')?;
+    let page_type = match page_type {
+        "bf16" => PageType::Bf16,
+        "e4m3" => PageType::E4m3,
+        _ => return None,
+    };
+    let head_dim = head_dim.parse().ok()?;
+    let shared_bytes = shared_bytes(processors, page_type, head_dim);
+    Some(Residency { shared_bytes, blocks_max: blocks_max(processors, head_dim) })
+}
+
+/// Returns the number of bytes of dynamic shared memory of a block of an attention kernel: queries,
+/// then two stages of keys and values. On GPUs with warpgroups, bf16 copies of one stage of FP8 keys
+/// and values follow.
+fn shared_bytes(processors: Processors, page_type: PageType, head_dim: usize) -> usize {
+    let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
+    let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
+    wide + 4 * tile + if is_widened { 2 * wide } else { 0 }
+}
+
 impl Launch {
-    /// Returns the launch shape of `attention`: as many blocks as run at once. On GPUs with
-    /// warpgroups, FP8 keys and values need shared memory for their bf16 copies too.
+    /// Returns the launch shape of `attention`: as many blocks as run at once.
     pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
-        let (wide, tile) = (TILE * head_dim * 2, TILE * head_dim * page_type.bytes());
-        let is_widened = processors.has_warpgroups && page_type == PageType::E4m3;
-        // Queries, then two stages of keys and values, then bf16 copies of one stage.
-        let shared_bytes = wide + 4 * tile + if is_widened { 2 * wide } else { 0 };
-        let own_bytes = shared_bytes + DECLARED_BYTES;
-        let most = match head_dim {
-            64 if processors.has_warpgroups => NARROW_BLOCKS_PER_PROCESSOR,
-            _ => BLOCKS_PER_PROCESSOR,
-        };
-        let blocks = processors.resident_blocks(own_bytes, most);
+        let shared_bytes = shared_bytes(processors, page_type, head_dim);
+        let blocks = processors
+            .resident_blocks(shared_bytes + DECLARED_BYTES, blocks_max(processors, head_dim));
         Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], THREADS) }
     }
 
@@ -419,8 +486,12 @@ mod tests {
                 let plan =
                     AttentionPlan::new(&sequences(lengths), PAGE_TOKENS, &SHAPE, None, blocks);
                 assert!(plan.part_lines <= AttentionPlan::part_lines_max(&SHAPE, blocks));
-                let longest = plan.items[0].tiles();
-                assert!(plan.items.iter().all(|item| item.tiles() <= longest), "long ones first");
+                assert_eq!(plan.starts.len(), blocks + 1);
+                assert_eq!((plan.starts[0], plan.starts[blocks]), (0, plan.items.len() as u32));
+                let longest = plan.items.iter().map(Item::work).max().unwrap();
+                let work: usize = plan.items.iter().map(Item::work).sum();
+                // The last item of the busiest block went to a block with at most the average.
+                assert!(busiest(&plan, Item::work) <= work / blocks + longest);
                 let decodes = lengths.iter().map(|(position, _)| (*position, 1));
                 let decodes: Vec<_> = decodes.collect();
                 let plan =
@@ -428,6 +499,83 @@ mod tests {
                 assert!(plan.words() <= AttentionPlan::words_max(decodes.len(), &SHAPE, blocks));
             }
         }
+    }
+
+    /// Test helper: returns the most work that a block of the plan has.
+    fn busiest(plan: &AttentionPlan, work: fn(&Item) -> usize) -> usize {
+        let of = |ends: &[u32]| plan.items[ends[0] as usize..ends[1] as usize].iter().map(work);
+        plan.starts.windows(2).map(|ends| of(ends).sum()).max().unwrap()
+    }
+
+    /// Test helper: returns items of `lengths` tiles, each cut into parts of at most `most` tiles.
+    fn cut(lengths: &[usize], most: usize) -> Vec<Item> {
+        let parts = |tiles: &usize| {
+            let whole = Item { to: (tiles * TILE) as u32, ..Item::zeroed() };
+            if *tiles <= most { vec![whole] } else { split(whole, most, 0, 0) }
+        };
+        lengths.iter().flat_map(parts).collect()
+    }
+
+    /// Test helper: returns the row of the notes' table for decoding sequences of these lengths in
+    /// tokens: for each way to divide their attention among the blocks of an H200, the tiles of an
+    /// average block as a share of the busiest block's work. Heads are those of Qwen3-8B.
+    fn balance(name: &str, lengths: &[usize]) -> String {
+        const BLOCKS: usize = 264;
+        const SHAPE: AttentionShape =
+            AttentionShape { heads: 32, kv_heads: 8, head_dim: 128, scale: 1.0 };
+        let rows: Vec<_> = lengths.iter().map(|length| (length - 1, 1)).collect();
+        let plan = AttentionPlan::new(&sequences(&rows), PAGE_TOKENS, &SHAPE, None, BLOCKS);
+        let heads: Vec<usize> =
+            lengths.iter().flat_map(|length| [length.div_ceil(TILE); SHAPE.kv_heads]).collect();
+        let tiles: usize = heads.iter().sum();
+        // Before: the longest first, and each block takes every 264th.
+        let mut items = plan.items.clone();
+        items.sort_by_key(|item| Reverse(item.tiles()));
+        let strided = (0..BLOCKS).map(|block| items.iter().skip(block).step_by(BLOCKS));
+        let strided = strided.map(|items| items.map(Item::work).sum()).max().unwrap_or(0);
+        let fixed = [4, 16].map(|most| {
+            let (items, starts) = assign(cut(&heads, most), BLOCKS);
+            busiest(&AttentionPlan { items, starts, ..AttentionPlan::default() }, Item::work)
+        });
+        // Equal numbers of tiles: each block has a run of them, with all items that it meets.
+        let ends: Vec<usize> =
+            heads.iter().scan(0, |end, tiles| Some(std::mem::replace(end, *end + tiles))).collect();
+        let equal = |block| {
+            let [from, to] = [block, block + 1].map(|block| tiles * block / BLOCKS);
+            let met = ends.iter().zip(&heads).filter(|(at, n)| **at < to && *at + *n > from);
+            to - from + met.count()
+        };
+        let equal = (0..BLOCKS).map(equal).max().unwrap();
+        let share = |work: usize| format!("{:.0} %", 100.0 * tiles as f64 / (BLOCKS * work) as f64);
+        let all = [strided, busiest(&plan, Item::work), fixed[0], fixed[1], equal].map(share);
+        format!("| {name} | {} |", all.join(" | "))
+    }
+
+    /// The notes have the balance of realistic batches, and this test computes it.
+    #[test]
+    fn blocks_are_balanced_as_the_notes_say() {
+        let mut state = 1u32;
+        let mut uniform = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            f64::from(state) / f64::from(u32::MAX)
+        };
+        let mut rows = vec![balance("1 of 8,192", &[8192])];
+        for count in [16, 40, 64, 256] {
+            rows.push(balance(&format!("{count} of 1,024"), &vec![1024; count]));
+        }
+        for count in [16, 64, 256] {
+            let lengths: Vec<usize> =
+                (0..count).map(|_| 1024 + (1024.0 * uniform()) as usize).collect();
+            rows.push(balance(&format!("{count} of 1,024 to 2,048"), &lengths));
+        }
+        for count in [16, 64, 256] {
+            let one = |x: f64| (-800.0 * (1.0 - x).max(1e-3).ln()) as usize + 32;
+            let lengths: Vec<usize> = (0..count).map(|_| one(uniform())).collect();
+            rows.push(balance(&format!("{count} of 32 to 5,558, most of them short"), &lengths));
+        }
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/notes/cuda.md");
+        let notes = std::fs::read_to_string(path).unwrap();
+        assert!(notes.contains(&rows.join("\n")), "the table is now\n{}", rows.join("\n"));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! A file `NAME_sm90.cu` has entries of `NAME.cu` for GPUs of compute capability 9.0, with the same
 //! launch shape unless [`Processors::has_warpgroups`] decides.
 
+use super::carveout::Residency;
 use super::{LANES, Launch, Processors};
 
 /// Largest number of activation rows that the GEMM kernel for few rows takes.
@@ -196,12 +197,9 @@ impl Launch {
     /// A multiprocessor has too little shared memory.
     pub fn grouped_matmul(processors: Processors, matrix_type: MatrixType) -> Self {
         let is_own = processors.has_warpgroups && matrix_type == MatrixType::Mxfp4;
-        let (shared_bytes, most, warps) = if is_own {
-            (MXFP4_STAGES * MXFP4_STAGE_BYTES, 1, MXFP4_WARPS)
-        } else {
-            (matrix_type.tile_shared_bytes(), matrix_type.blocks_per_processor(), TILE_WARPS)
-        };
-        let blocks = processors.resident_blocks(shared_bytes, most);
+        let warps = if is_own { MXFP4_WARPS } else { TILE_WARPS };
+        let Residency { shared_bytes, blocks_max } = grouped_residency(processors, matrix_type);
+        let blocks = processors.resident_blocks(shared_bytes, blocks_max);
         Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], warps * LANES) }
     }
 
@@ -217,6 +215,31 @@ impl Launch {
         let is_own = processors.has_warpgroups && matrix_type == MatrixType::Mxfp4;
         rows > if is_own { experts } else { ROWS_MAX * experts }
     }
+}
+
+/// Returns the shared memory of a block of the tiled GEMM kernels for experts, and how many blocks
+/// they are compiled for.
+fn grouped_residency(processors: Processors, matrix_type: MatrixType) -> Residency {
+    if processors.has_warpgroups && matrix_type == MatrixType::Mxfp4 {
+        return Residency { shared_bytes: MXFP4_STAGES * MXFP4_STAGE_BYTES, blocks_max: 1 };
+    }
+    let shared_bytes = matrix_type.tile_shared_bytes();
+    Residency { shared_bytes, blocks_max: matrix_type.blocks_per_processor() }
+}
+
+/// Returns the shared memory of a block of a GEMM kernel, and how many blocks it is compiled for;
+/// `None` if `name` is none of them.
+pub(super) fn residency(name: &str, processors: Processors) -> Option<Residency> {
+    let few = Residency { shared_bytes: shared_bytes(), blocks_max: BLOCKS_PER_PROCESSOR };
+    [MatrixType::Bf16, MatrixType::E4m3, MatrixType::Mxfp4].into_iter().find_map(|one| {
+        if one.matmul() == Some(name) || one.expert_matmul() == name {
+            Some(few)
+        } else if one.tile_matmul() == Some(name) || one.grouped_matmul() == name {
+            Some(grouped_residency(processors, one))
+        } else {
+            None
+        }
+    })
 }
 
 /// Returns the launch shape of a GEMM kernel for few rows with this grid.

@@ -2,10 +2,12 @@
 //! Knows no driver, so that it can be tested without a GPU.
 
 pub mod attention;
+mod carveout;
 pub mod delta_net;
 pub mod matmul;
 
 use bytemuck::NoUninit;
+pub use carveout::carveout;
 
 /// Number of bf16 elements that a thread loads or stores at a time, 16 bytes.
 const VECTOR: usize = 8;
@@ -17,6 +19,13 @@ const BLOCK: usize = 256;
 const WARPS_OF_ONE: usize = 4;
 /// Number of threads of a block of the sampling kernel.
 const SAMPLE_BLOCK: usize = 512;
+/// Number of threads of a block of the kernels `count_pairs` and `sort_pairs`, and so the largest
+/// number of experts whose pairs they sort.
+pub const SORT_BLOCK: usize = 512;
+/// Number of (row, expert) pairs up to which one block sorts all, so that decoding needs one launch.
+const SORT_PAIRS_MIN: usize = 4096;
+/// Largest number of blocks of `sort_pairs`: each reads the counts of all.
+const SORT_BLOCKS_MAX: usize = 64;
 /// Number of threads of a block of the kernel `stream_read`; a multiprocessor runs two such blocks.
 const READ_BLOCK: usize = 512;
 /// Number of threads of a block of the reference kernels.
@@ -130,10 +139,12 @@ impl Launch {
         Self::new([rows.div_ceil(WARPS_OF_ONE), 1, 1], WARPS_OF_ONE * LANES)
     }
 
-    /// Returns the launch shape of `sort_pairs`, which sorts rows by expert: a block for each
-    /// expert.
-    pub fn sort_pairs(experts: usize) -> Self {
-        Self::new([experts, 1, 1], BLOCK)
+    /// Returns the launch shape of `sort_pairs`, which sorts (row, expert) pairs by expert: a block
+    /// for each chunk of pairs. With several blocks, `count_pairs` is launched first, in the same
+    /// shape.
+    pub fn sort_pairs(pairs: usize) -> Self {
+        let blocks = pairs.div_ceil(SORT_PAIRS_MIN).clamp(1, SORT_BLOCKS_MAX);
+        Self::new([blocks, 1, 1], SORT_BLOCK)
     }
 
     /// Returns the launch shape of `argmax_part`: each thread reads up to sixteen logits. The
@@ -287,6 +298,8 @@ mod tests {
         assert_eq!(Launch::rope_and_cache(7, 48).grid, [7, 12, 1]);
         assert_eq!(Launch::route(9).grid, [3, 1, 1]);
         assert_eq!(Launch::argmax_part(3, 151_936).grid, [3, 38, 1]);
+        let sorts = [0, 1, 4096, 4097, 65_536 * 8].map(|pairs| Launch::sort_pairs(pairs).grid[0]);
+        assert_eq!(sorts, [1, 1, 1, 2, 64]);
     }
 
     #[test]

@@ -61,33 +61,75 @@ fn sorted(ids: &[u32], own: std::ops::Range<u32>) -> (Vec<u32>, Vec<u32>, Vec<u3
     (offsets, sources, slots)
 }
 
+/// Runs the sort with `blocks` blocks and compares it with the definition.
+fn check_sort(program: &Program, ids: &[u32], own: std::ops::Range<u32>, blocks: usize) {
+    let what = format!("{} pairs, experts {own:?}, {blocks} blocks", ids.len());
+    let launch = Launch { grid: [blocks as u32, 1, 1], ..Launch::sort_pairs(0) };
+    let sizes = [ids.len() as u32, own.start, own.len() as u32];
+    let with = |call: Call| sizes.into_iter().fold(call.buffer(ids), Call::value);
+    let counts = (blocks > 1).then(|| {
+        let call = Call::new("count_pairs", launch).buffer(&vec![77u32; blocks * own.len()]);
+        elements::<u32>(&program.run(&[with(call)])[0][0])
+    });
+    let [offsets, pairs, slots] = [own.len() + 1, ids.len(), ids.len()].map(|size| vec![77; size]);
+    let call = Call::new("sort_pairs", launch).buffer::<u32>(&offsets).buffer::<u32>(&pairs);
+    let call = call.buffer::<u32>(&slots).optional(counts.as_deref());
+    let got = &program.run(&[with(call)])[0];
+    let (offsets, sources, slots) = sorted(ids, own);
+    assert_eq!(elements::<u32>(&got[0]), offsets, "{what}");
+    let (written, rest) = got[1].split_at(4 * sources.len());
+    assert_eq!(elements::<u32>(written), sources, "{what}");
+    assert!(elements::<u32>(rest).iter().all(|x| *x == 77), "{what}: nothing else is written");
+    assert_eq!(elements::<u32>(&got[2]), slots, "{what}");
+}
+
 #[test]
 fn pairs_are_sorted_by_expert_and_keep_their_order() {
     let Some(program) = Program::compile("sort_pairs") else { return };
-    let all = ROWS.iter().map(|pairs| (*pairs, 8, 0..8));
-    for (pairs, experts, own) in all.chain([
+    for (pairs, experts, own) in [
+        (1, 8, 0..8),
+        (33, 8, 0..8),
         (255, 8, 2..5),
         (256, 8, 0..1),
         (257, 128, 64..128),
         (1000, 3, 1..2),
         (700, 40, 0..40),
-    ]) {
+        (511, 512, 0..512),
+        (513, 512, 500..512),
+        (1537, 33, 0..33),
+        (5000, 128, 0..128),
+    ] {
         let ids: Vec<u32> =
             numbers(pairs, 11).iter().map(|x| (x.abs() * experts as f32) as u32).collect();
-        let call = Call::new("sort_pairs", Launch::sort_pairs(own.len()))
-            .buffer(&vec![77u32; own.len() + 1])
-            .buffer(&vec![77u32; pairs])
-            .buffer(&vec![77u32; pairs])
-            .buffer(&ids)
-            .value(pairs as u32)
-            .value(own.start);
-        let got = &program.run(&[call])[0];
-        let (offsets, sources, slots) = sorted(&ids, own.clone());
-        let what = format!("{pairs} pairs, experts {own:?}");
-        assert_eq!(elements::<u32>(&got[0]), offsets, "{what}");
-        assert_eq!(elements::<u32>(&got[1])[..sources.len()], sources, "{what}");
-        assert_eq!(elements::<u32>(&got[2]), slots, "{what}");
+        // The result is the same for every division of the pairs into chunks, also where the last
+        // blocks have none.
+        for blocks in [1, 7] {
+            check_sort(&program, &ids, own.clone(), blocks);
+        }
     }
+}
+
+#[test]
+fn experts_with_all_pairs_or_none_are_sorted() {
+    let Some(program) = Program::compile("sort_pairs") else { return };
+    for (pairs, blocks) in [(1, 1), (1, 2), (600, 1), (2100, 3)] {
+        for (expert, own) in
+            [(0, 0..128), (5, 5..6), (31, 0..33), (32, 0..33), (32, 40..48), (127, 0..128)]
+        {
+            check_sort(&program, &vec![expert; pairs], own, blocks);
+        }
+        let odd: Vec<u32> = (0..pairs as u32).map(|pair| pair * 2 % 16 + 1).collect();
+        check_sort(&program, &odd, 0..16, blocks);
+    }
+}
+
+#[test]
+fn the_largest_prefill_is_sorted() {
+    let Some(program) = Program::compile("sort_pairs") else { return };
+    let pairs = 65_536 * 8;
+    let ids: Vec<u32> =
+        (0..pairs as u32).map(|pair| pair.wrapping_mul(0x9e37_79b9) >> 26).collect();
+    check_sort(&program, &ids, 0..64, Launch::sort_pairs(pairs).grid[0] as usize);
 }
 
 #[test]

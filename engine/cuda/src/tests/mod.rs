@@ -8,6 +8,8 @@ mod attention;
 mod delta_net;
 mod elementwise;
 mod experts;
+mod graphs;
+mod inline_asm;
 mod layouts;
 mod limits;
 mod matmul;

@@ -151,7 +151,8 @@ impl Program {
         Self::compile_source(&home().join("src/tests").join(name).with_extension("cu"))
     }
 
-    fn compile_source(source: &Path) -> Option<Self> {
+    /// Compiles a file of kernels, whose `//@ ` lines name the entries.
+    pub(super) fn compile_source(source: &Path) -> Option<Self> {
         let text = fs::read_to_string(source).unwrap();
         let heads = text.lines().filter_map(|line| line.strip_prefix("//@ ")?.split_once(": "));
         let entries: Vec<String> =
@@ -193,7 +194,7 @@ impl Program {
 
     /// Runs the launches with the shim and returns the output of the program, whether it succeeds
     /// or fails. Of two launches, one has early copies with each order of threads.
-    fn attempt(&self, calls: &[Call]) -> Output {
+    pub(super) fn attempt(&self, calls: &[Call]) -> Output {
         let Self::Shim { path, dir, launches } = self else { panic!("a GPU has no such output") };
         let file = |name: &str| dir.path().join(name);
         let mut bytes = (calls.len() as u32).to_le_bytes().to_vec();
