@@ -121,6 +121,7 @@ NOT_WATCHED inline void multiply(Fragments* lanes, Four* out) {
     }
 }
 
+/// The part of an f32 that TF32 has.
 NOT_WATCHED inline float number(u32 bits) {
     float x;
     bits &= 0xffffe000u;
