@@ -55,7 +55,7 @@ struct Fragments {
     u32 a[4], b[2];
 };
 
-inline float half(u32 word, u32 which) {
+NOT_WATCHED inline float half(u32 word, u32 which) {
     u32 bits = which ? word & 0xffff0000u : word << 16;
     float x;
     std::memcpy(&x, &bits, 4);
@@ -94,7 +94,7 @@ template <bool Transposed> inline void load_matrices(u32 (&to)[4], const void* r
 
 /// Tensor-core operation of a warp in bf16: collects both matrices from the lanes' fragments, and
 /// returns the sums.
-inline void multiply(Fragments* lanes, Four* out) {
+NOT_WATCHED inline void multiply(Fragments* lanes, Four* out) {
     float a[16][16], b[16][8];
     for (u32 l = 0; l < LANES; ++l) {
         u32 g = l / 4, q = l % 4 * 2;
@@ -121,14 +121,16 @@ inline void multiply(Fragments* lanes, Four* out) {
     }
 }
 
+/// The part of an f32 that TF32 has.
+NOT_WATCHED inline float number(u32 bits) {
+    float x;
+    bits &= 0xffffe000u;
+    std::memcpy(&x, &bits, 4);
+    return x;
+}
+
 /// Tensor-core operation of a warp in TF32, which ignores the lower 13 bits of an f32.
-inline void multiply_short(Fragments* lanes, Four* out) {
-    auto number = [](u32 bits) {
-        float x;
-        bits &= 0xffffe000u;
-        std::memcpy(&x, &bits, 4);
-        return x;
-    };
+NOT_WATCHED inline void multiply_short(Fragments* lanes, Four* out) {
     float a[16][8], b[8][8];
     for (u32 l = 0; l < LANES; ++l) {
         u32 g = l / 4, q = l % 4;

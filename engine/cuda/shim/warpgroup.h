@@ -43,7 +43,9 @@ struct Tile {
 
 /// Reads eight numbers at an offset in shared memory. For `proxies.h` no thread accesses it here.
 NOT_WATCHED inline void read_eight(float* to, u64 at) {
-    if (at + 16 > block().shared.size()) fail("a multiplication of a tile behind the shared memory");
+    if (at + 16 > block().shared.size()) {
+        fail("a multiplication of a tile behind the shared memory");
+    }
     u16 bits[8];
     __builtin_memcpy(bits, block().shared.data() + at, sizeof bits);
     for (u32 i = 0; i < 8; ++i) to[i] = half(bits[i], 0);
