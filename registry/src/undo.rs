@@ -83,10 +83,13 @@ fn undo(tree: &WorkTree, left: &Left) -> Result<()> {
 }
 
 /// Gives the file `target` the content of the blob `committed`, or removes it if there is none. A
-/// file that is not the one that the killed writer has put in place is left alone.
+/// file that is not the one that the killed writer has put in place, or begun to write, is left
+/// alone.
 fn restore(tree: &WorkTree, target: &Path, blob: Oid, committed: Option<Oid>) -> Result<()> {
     let Ok(bytes) = fs::read(target) else { return Ok(()) };
-    if Oid::hash_object(ObjectType::Blob, &bytes)? != blob {
+    // A checkout of libgit2 writes into the file itself.
+    let is_begun = || tree.repo.find_blob(blob).is_ok_and(|put| put.content().starts_with(&bytes));
+    if Oid::hash_object(ObjectType::Blob, &bytes)? != blob && !is_begun() {
         return Ok(());
     }
     match committed {

@@ -136,7 +136,7 @@ impl Synced {
         assert_eq!(killed, Killed::Killed, "change {end} of {}", self.changes);
         let theirs = self.remote.git(&["rev-parse", "HEAD"]);
         if clone.git(&["rev-parse", "HEAD"]) != self.head {
-            clone.git(&["merge-base", "--is-ancestor", &theirs, "HEAD"]);
+            clone.git(&["merge-base", "--is-ancestor", theirs.trim(), "HEAD"]);
         }
         let check = clone.results(&["check"]);
         assert_eq!(check.code, 0, "change {end}: {check:?}");
