@@ -26,7 +26,7 @@ use store::storage::{self, examine};
 /// Limit on the number of attempts at a push; an attempt fails when another clone pushed first.
 const TRIES: u32 = 20;
 /// Reference under which the remote's branch is stored while a sync runs.
-const FETCHED: &str = "refs/redline/fetched";
+pub(crate) const FETCHED: &str = "refs/redline/fetched";
 /// Message of the commit that updates the pages.
 const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
 
