@@ -26,7 +26,7 @@ use store::storage::{self, examine};
 /// Limit on the number of attempts at a push; an attempt fails when another clone pushed first.
 const TRIES: u32 = 20;
 /// Reference under which the remote's branch is stored while a sync runs.
-const FETCHED: &str = "refs/redline/fetched";
+pub(crate) const FETCHED: &str = "refs/redline/fetched";
 /// Message of the commit that updates the pages.
 const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
 
@@ -84,7 +84,7 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
         let (branch, ours) = tree.tip()?;
         if let Some(theirs) = theirs.filter(|theirs| Some(*theirs) != ours) {
             let joined = join(&tree, ours, theirs, means, &mut synced)?;
-            move_to(&tree, &branch, ours, joined)?;
+            move_to((&tree, &mut turn), &branch, ours, joined)?;
         }
         // Every attempt renders, because commits are moved without their rendered files.
         synced.pages_rendered += render_pages((&tree, &mut turn), means)?;
@@ -103,7 +103,12 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
 
 /// Moves the branch, git's index and the working tree from commit `ours` to commit `tip`; an error
 /// where tracked files have changes that are not committed, or another program moves the branch.
-fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result<()> {
+fn move_to(
+    (tree, turn): (&WorkTree, &mut Turn),
+    branch: &str,
+    ours: Option<Oid>,
+    tip: Oid,
+) -> Result<()> {
     if ours == Some(tip) {
         return Ok(());
     }
@@ -119,6 +124,15 @@ fn move_to(tree: &WorkTree, branch: &str, ours: Option<Oid>, tip: Oid) -> Result
         let target = tree.repo.find_commit(to)?;
         tree.repo.checkout_tree(target.as_object(), Some(CheckoutBuilder::new().safe()))
     };
+    // The next writer undoes a checkout during which this one is killed.
+    let (before, after) = (tree.tree_of(ours)?, tree.tree_of(Some(tip))?);
+    for delta in tree.repo.diff_tree_to_tree(Some(&before), Some(&after), None)?.deltas() {
+        let file = delta.new_file();
+        let path = file.path().and_then(|path| path.strip_prefix(RESULTS).ok()?.to_str());
+        if let Some(path) = path.filter(|_| delta.status() != Delta::Deleted) {
+            turn.note(file.id(), path)?;
+        }
+    }
     // Files change before the branch does: a checkout that fails leaves the branch where it was.
     checkout(tip)?;
     let log = "sync: records of the remote, then those of this clone";

@@ -13,6 +13,7 @@ use git2::{ErrorCode, IndexEntry, IndexTime, ObjectType, Oid};
 
 use crate::commit::write_aside;
 use crate::repository::{LOCK_PAUSE, RESULTS, WorkTree, locked};
+use crate::sync::FETCHED;
 use crate::turn::{Left, Turn};
 use store::layout::leftover_name;
 
@@ -50,7 +51,10 @@ fn begin(tree: &WorkTree, mut turn: Turn) -> Result<Turn> {
 
 fn undo(tree: &WorkTree, left: &Left) -> Result<()> {
     let (branch, head) = tree.tip()?;
-    let locks = tree.locks(&branch).into_iter().chain([tree.index_lock()]);
+    // A sync deletes the reference of what it has fetched, for which packed references are locked.
+    let of_sync = [&format!("{FETCHED}.lock"), "packed-refs.lock"];
+    let of_sync = of_sync.map(|name| tree.repo.commondir().join(name));
+    let locks = tree.locks(&branch).into_iter().chain([tree.index_lock()]).chain(of_sync);
     for lock in locks {
         release(tree, &lock, left)?;
     }
@@ -83,10 +87,13 @@ fn undo(tree: &WorkTree, left: &Left) -> Result<()> {
 }
 
 /// Gives the file `target` the content of the blob `committed`, or removes it if there is none. A
-/// file that is not the one that the killed writer has put in place is left alone.
+/// file that is not the one that the killed writer has put in place, or begun to write, is left
+/// alone.
 fn restore(tree: &WorkTree, target: &Path, blob: Oid, committed: Option<Oid>) -> Result<()> {
     let Ok(bytes) = fs::read(target) else { return Ok(()) };
-    if Oid::hash_object(ObjectType::Blob, &bytes)? != blob {
+    // A checkout of libgit2 writes into the file itself.
+    let is_begun = || tree.repo.find_blob(blob).is_ok_and(|put| put.content().starts_with(&bytes));
+    if Oid::hash_object(ObjectType::Blob, &bytes)? != blob && !is_begun() {
         return Ok(());
     }
     match committed {
