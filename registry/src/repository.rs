@@ -22,6 +22,8 @@ use store::layout::FileKind;
 
 /// Name of the registry's folder in the root of its repository.
 pub const RESULTS: &str = "results";
+/// Reference under which the remote's branch is stored while a sync runs.
+pub(crate) const FETCHED: &str = "refs/redline/fetched";
 
 /// Largest number of waits for git's index lock, which git commands hold briefly; two seconds in
 /// all.

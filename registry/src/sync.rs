@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::commit::{Addition, commit, contention};
 use crate::history::short;
 use crate::record::{held_records, render};
-use crate::repository::{Environment, RESULTS, Unsound, WorkTree};
+use crate::repository::{Environment, FETCHED, RESULTS, Unsound, WorkTree};
 use crate::turn::Turn;
 use crate::undo::take_turn;
 use judge::finding::{Finding, HISTORY, ID};
@@ -25,8 +25,6 @@ use store::storage::{self, examine};
 
 /// Limit on the number of attempts at a push; an attempt fails when another clone pushed first.
 const TRIES: u32 = 20;
-/// Reference under which the remote's branch is stored while a sync runs.
-pub(crate) const FETCHED: &str = "refs/redline/fetched";
 /// Message of the commit that updates the pages.
 const RENDERED: &str = "Render the pages again\n\nThey show the records of both sides.";
 

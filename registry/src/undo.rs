@@ -12,8 +12,7 @@ use anyhow::{Context, Result};
 use git2::{ErrorCode, IndexEntry, IndexTime, ObjectType, Oid};
 
 use crate::commit::write_aside;
-use crate::repository::{LOCK_PAUSE, RESULTS, WorkTree, locked};
-use crate::sync::FETCHED;
+use crate::repository::{FETCHED, LOCK_PAUSE, RESULTS, WorkTree, locked};
 use crate::turn::{Left, Turn};
 use store::layout::leftover_name;
 

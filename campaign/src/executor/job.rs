@@ -103,6 +103,12 @@ impl Job {
         self.cells.get(&run.cell).ok_or_else(missing)
     }
 
+    /// Returns true if the run after `run` uses the same server.
+    pub fn shares_server_with_next(&self, run: &PlannedRun) -> bool {
+        let mut after = self.runs.iter().skip_while(|other| other.run != run.run).skip(1);
+        run.server.is_some() && after.next().is_some_and(|next| next.server == run.server)
+    }
+
     /// Returns the block number, which counts through the campaign, of each of the job's blocks, in
     /// the order in which the blocks run.
     pub fn blocks(&self) -> Vec<u32> {

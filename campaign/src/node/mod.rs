@@ -1,7 +1,7 @@
-//! A job on its node: checks the node (inputs, disk space, tools, hardware and idle GPUs), which takes
-//! a second and saves hours of unusable measurements, and runs each remaining block of the job (start
-//! a server, measure it, record the result), with a machine calibration around it. It needs the job's
-//! folder and the files named there, but no clone, registry or git.
+//! A job on its node: checks the node (inputs, disk space, tools, hardware and idle GPUs), which saves
+//! hours of unusable measurements, and runs each remaining block of the job (start a server, measure
+//! it, record the result), with a machine calibration around it. It needs the job's folder and the
+//! files named there, but no clone, registry or git.
 
 pub mod alternation;
 mod calibration;
@@ -195,13 +195,6 @@ struct Node<'a> {
     shared: SharedServer,
 }
 
-/// Returns the server of the run that follows `run` among `runs`; `None` for the last one, and if
-/// the next one starts its own.
-fn next_server(runs: &[PlannedRun], run: &PlannedRun) -> Option<u32> {
-    let at = runs.iter().position(|other| other.run == run.run)?;
-    runs.get(at + 1)?.server
-}
-
 impl Node<'_> {
     fn carry_out(&mut self) -> Result<NodeEnd, Stop> {
         let (world, job) = (self.world, self.job);
@@ -243,10 +236,8 @@ impl Node<'_> {
     ) -> Result<(), Stop> {
         let (world, job, places) = (self.world, self.job, self.places);
         let [baseline, candidate] = job.runs.as_slice() else {
-            return Err(wrong_use!(
-                "an alternating comparison has two runs, not {}",
-                job.runs.len()
-            ));
+            let count = job.runs.len();
+            return Err(wrong_use!("an alternating comparison has two runs, not {count}"));
         };
         let block = baseline.block;
         if self.progress.blocks_done.contains(&block) {
@@ -350,8 +341,7 @@ impl Node<'_> {
         let bench = bench(world, job, self.places, hardware);
         let (started, started_ms) = (world.clock.elapsed(), world.clock.unix_ms());
         let cell = &job.cell(run)?.ready;
-        // The last run on a server stops it.
-        self.shared.is_kept = run.server.is_some() && next_server(&job.runs, run) == run.server;
+        self.shared.is_kept = job.shares_server_with_next(run);
         let mut record = self.instruments.run(&bench, run, variant, cell, &mut self.shared)?;
         let took = world.clock.elapsed().saturating_sub(started);
         if let Some(step_ms) = clock_step_ms(started_ms, world.clock.unix_ms(), took) {

@@ -22,8 +22,7 @@ use super::http::{HttpError, ResponseDecoder};
 use super::tls::Tls;
 use crate::clock::monotonic_ns;
 
-/// Time after which a control request fails. The slowest request is the reset of a large prefix
-/// cache.
+/// Time after which a control request fails; the slowest one resets a large prefix cache.
 pub const LIMIT: Duration = Duration::from_secs(30);
 /// Largest body of a response of which any field may be asked for, in bytes: real ones have a few
 /// hundred kB, and the values of a JSON document take up to 36 times its length in memory.
@@ -471,8 +470,7 @@ impl<'a> Caller<'a> {
         let bound = (Instant::now() + bounds.time, bounds.bytes);
         let asked = match self.wire.take() {
             Some(kept) => self.exchange(kept, question, bound).or_else(|error| match error {
-                // A server may close a kept connection at any time. A timeout is not retried,
-                // because the time is used up.
+                // A server may close a kept connection at any time; after a timeout no time is left.
                 CallError::Io(error) if !is_timeout(&error) => self.ask_afresh(question, bound),
                 other => Err(other),
             }),

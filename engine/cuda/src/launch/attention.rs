@@ -12,8 +12,7 @@ use std::collections::BinaryHeap;
 
 use bytemuck::{NoUninit, Zeroable};
 
-use super::carveout::Residency;
-use super::{Launch, Processors};
+use super::{Launch, Processors, Residency};
 use engine_core::{AttentionShape, ScheduledSequence};
 
 /// Number of key positions of a tile of attention, and largest number of query lines (a row's query

@@ -2,15 +2,7 @@
 //! its L1 cache. Kernels that are compiled for several blocks per multiprocessor ask for what these
 //! blocks need: the driver chooses for one launch at a time, and may leave room for one block only.
 
-use super::{Processors, SYSTEM_BYTES, attention, matmul};
-
-/// Dynamic shared memory of a block of a kernel, in bytes, and the largest number of blocks that a
-/// multiprocessor runs at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Residency {
-    pub(super) shared_bytes: usize,
-    pub(super) blocks_max: usize,
-}
+use super::{Processors, Residency, SYSTEM_BYTES, attention, matmul};
 
 /// Returns the shared memory that the kernel `entry` asks for in percent of what a multiprocessor
 /// has, if two or more of its blocks fit. `static_bytes` is the static shared memory of a block.

@@ -6,8 +6,7 @@
 //! A file `NAME_sm90.cu` has entries of `NAME.cu` for GPUs of compute capability 9.0, with the same
 //! launch shape unless [`Processors::has_warpgroups`] decides.
 
-use super::carveout::Residency;
-use super::{LANES, Launch, Processors};
+use super::{LANES, Launch, Processors, Residency};
 
 /// Largest number of activation rows that the GEMM kernel for few rows takes.
 pub const ROWS_MAX: usize = 16;

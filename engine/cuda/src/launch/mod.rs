@@ -52,6 +52,14 @@ const SUM_BLOCK: usize = 512;
 /// other has not been measured.
 const READ_BYTES_MAX: usize = 1 << 20;
 
+/// Dynamic shared memory of a block of a kernel, in bytes, and the largest number of blocks that a
+/// multiprocessor runs at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Residency {
+    shared_bytes: usize,
+    blocks_max: usize,
+}
+
 /// Number and properties of a GPU's multiprocessors, from which grid sizes are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Processors {
