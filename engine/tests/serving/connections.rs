@@ -271,7 +271,6 @@ async fn a_connection_with_an_answer_that_waits_for_its_client_gives_way_to_nobo
     });
     let request = post(COMPLETIONS, "", &body);
     let mut first = connect(server.address);
-    setsockopt(&first, sockopt::RcvBuf, &4096).unwrap();
     first.write_all(request.as_bytes()).unwrap();
     server.wait_for("redline_requests_total{outcome=\"length\"}", 60.0).await;
     let address = server.address;

@@ -67,10 +67,9 @@ void copies(u32* out, const u32* in) {
     copy_async(words + 1024 + at, in + 5120 + at, threadIdx.x % 2);
     close_copies();
     await_copies<1>();
-    for (u32 i = 0; i < 4; ++i) out[12 * threadIdx.x + i] = words[at + i];
-    out[12 * threadIdx.x + 4] = words[1024 + at];
+    for (u32 i = 0; i < 4; ++i) out[8 * threadIdx.x + i] = words[at + i];
     await_copies<0>();
-    for (u32 i = 0; i < 4; ++i) out[12 * threadIdx.x + 5 + i] = words[1024 + at + i];
+    for (u32 i = 0; i < 4; ++i) out[8 * threadIdx.x + 4 + i] = words[1024 + at + i];
 }
 
 //# bulk_copies
@@ -112,6 +111,7 @@ void group_products(u32* out, const u32* in) {
     for (u32 i = threadIdx.x; i < 8192; i += blockDim.x) {
         reinterpret_cast<u32*>(shared)[i] = narrow(small(in[i]), small(in[i] >> 8));
     }
+    publish_to_wgmma();
     __syncthreads();
     float c16[2][4], c32[4][4], c64[3][8][4], c128[3][16][4];
     float* starts[] = {c16[0], c32[0], c64[0][0], c128[0][0]};
@@ -123,7 +123,6 @@ void group_products(u32* out, const u32* in) {
     for (u32 i = 0; i < 4; ++i) a[i] = narrow(small(in[8 * threadIdx.x + i]), small(in[i] >> 4));
     u64 left = describe(shared) + 2, right = describe(shared + 8192) + 4;
     u64 across = describe_transposed(shared + 8192, 8192) + 128;
-    publish_to_wgmma();
     begin_wgmma();
     multiply_add_64x16(c16, a, right);
     multiply_add_64x32(c32, a, right);

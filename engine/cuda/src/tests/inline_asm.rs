@@ -21,7 +21,7 @@ const KERNELS: [(&str, usize); 6] = [
     ("conversions", 6),
     ("matrices", 8),
     ("products", 8),
-    ("copies", 12),
+    ("copies", 8),
     ("bulk_copies", 4),
     ("group_products", 312),
 ];
