@@ -102,7 +102,7 @@ pub fn read_text(path: &Path, what: &'static str, max: u64) -> Result<String, Re
     String::from_utf8(bytes).map_err(|_| ReadError::new(what, path, "it is not text in UTF-8"))
 }
 
-/// Error of [`print`].
+/// Error of [`print()`].
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write to standard output")]
 pub struct PrintError(#[source] io::Error);
@@ -151,10 +151,10 @@ pub fn temporary(path: &Path) -> io::Result<NamedTempFile> {
     }
 }
 
-/// Moves a complete `file` to `path`, as [`write`] writes there.
+/// Moves a complete `file` to `path`, as [`write()`] writes there.
 ///
 /// # Errors
-/// Those of [`write`].
+/// Those of [`write()`].
 pub fn put(file: NamedTempFile, path: &Path) -> io::Result<()> {
     let target = match place(path)? {
         Place::File(target) => target,
@@ -193,8 +193,9 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// True where `path` names something that [`write`] writes to as it is: a device, pipe or terminal,
-/// or this program's own standard output or error. What was written there cannot be replaced.
+/// True where `path` names something that [`write()`] writes to as it is: a device, pipe or
+/// terminal, or this program's own standard output or error. What was written there cannot be
+/// replaced.
 ///
 /// # Errors
 /// `path` is a folder, or the system does not tell what it is.

@@ -5,9 +5,10 @@
 //! figures of different campaigns. A changed configuration and a new failure are reported from any record.
 //!
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
-//! to verdicts, pure), [`campaigns`] (which pairs are judged together), [`in_turns`] (alternating
-//! comparisons), [`outputs`] (tokens, not speed), [`decision`] (ship, hold or inconclusive), [`waivers`] (accepted regressions), [`broad`]
-//! (all cells at once), [`drift`] (a baseline against itself), [`improvement`] (effects on one axis).
+//! to verdicts, pure), [`campaigns`] (which pairs are judged together), `in_turns` (alternating
+//! comparisons), [`outputs`] (tokens, not speed), [`decision`] (ship, hold or inconclusive),
+//! [`waivers`] (accepted regressions), [`broad`] (all cells at once), [`drift`] (a baseline against
+//! itself), [`improvement`] (effects on one axis).
 
 pub mod broad;
 pub mod campaigns;
