@@ -23,8 +23,8 @@ pub enum Access {
 }
 
 /// Names by which clients may address a server without API key. Names without a dot, as container
-/// networks and proxies give them, and names with one of the ends `LOCAL_ENDS` belong to no web page, so that
-/// everybody may use them.
+/// networks and proxies give them, and names with one of the ends `LOCAL_ENDS` belong to no web
+/// page, so that everybody may use them.
 #[derive(Debug, Clone)]
 pub struct Names {
     /// Value of `--host`: a name or an address.

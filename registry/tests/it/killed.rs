@@ -97,8 +97,8 @@ fn extra_a_writer_may_be_killed_at_every_change() {
     (1..=base.changes - 2).for_each(|end| base.kill_at(end));
 }
 
-/// Two clones of a registry, of which one has pushed: the sync of the other moves its commit, renders
-/// and pushes.
+/// Two clones of a registry. One has pushed its record; the sync of the other moves its own commit
+/// onto that, renders and pushes.
 struct Synced {
     remote: Scratch,
     clone: Scratch,

@@ -95,7 +95,7 @@ fn operands_are_read_from_where_ptx_places_them() {
     }
 }
 
-/// Pages and tiles consist of panels of 64 columns, each of which is a K-major operand.
+/// Pages and tiles consist of panels of 64 columns; a panel is a K-major operand.
 #[test]
 fn kernels_place_pieces_as_ptx_does() {
     let Some(program) = Program::compile_test("layouts") else { return };
