@@ -2,6 +2,7 @@
 //! GPU.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -9,7 +10,8 @@ use fixtures::{CONVERSATIONS, cached, files_under};
 use schema::gpu_validation::{Outcome, StageReport, ValidationBundle};
 use schema::run::RunRecord;
 use serde::de::DeserializeOwned;
-use tests::clone::Clone;
+use serde_json::json;
+use tests::clone::{Clone, path_with, target};
 use tests::program::{command, run, wait};
 
 /// The bundle is packed from a clone, run in a folder outside any clone, and its results collected.
@@ -18,16 +20,17 @@ fn extra_a_validation_is_rehearsed_without_a_gpu() {
     if cached(CONVERSATIONS).is_none() {
         return;
     }
-    let clone = Clone::of_this_repository(&[]);
+    let clone = Clone::as_built();
     let before = clone.state();
+    let folder = tempfile::tempdir().expect("a temporary folder");
     // The limits of a machine that is lent for minutes: one archive of 64 MiB goes there.
     let words = ["gpu-validation", "pack", "--worktree", "--validation", "rehearsal"];
     let words = [&words[..], &["--size-max", "64"]].concat();
     let mut pack = clone.program("redline-peers", &words);
+    pack.env("PATH", path_with(folder.path(), &[("cargo", &built_tests())]));
     pack.stdout(Stdio::piped()).stderr(Stdio::piped());
-    wait(pack.spawn().expect("it starts"), Duration::from_secs(900)).expect_code(0);
+    wait(pack.spawn().expect("it starts"), Duration::from_secs(240)).expect_code(0);
 
-    let folder = tempfile::tempdir().expect("a temporary folder");
     let packed = clone.root().join("target/validations/rehearsal/bundle.tar.xz");
     let words = ["-xf", packed.to_str().expect("text")];
     run(&mut command("tar".as_ref(), folder.path(), &words)).expect_code(0);
@@ -72,7 +75,31 @@ fn extra_a_validation_is_rehearsed_without_a_gpu() {
     assert_eq!(before, clone.state());
 }
 
-fn read<T: DeserializeOwned>(path: &std::path::Path) -> T {
+/// Shell script in place of `cargo`: the engine is the one that was built with the tests, and the
+/// engine's test programs are reported as cargo reports them. A real build in the clone would
+/// compile the engine twice, for minutes, into the target folder of the tests that run beside it.
+fn built_tests() -> String {
+    let message = |package: &str| {
+        let path = newest_test_program(package);
+        json!({"target": {"name": package}, "profile": {"test": true}, "executable": path})
+    };
+    let messages = ["engine_model", "engine_cuda"].map(|package| message(package).to_string());
+    format!("[ \"$1\" = build ] || cat <<'MESSAGES'\n{}\nMESSAGES", messages.join("\n"))
+}
+
+/// Path of the test program of a package's library that was linked last.
+fn newest_test_program(package: &str) -> PathBuf {
+    let linked = |path: &PathBuf| path.metadata().and_then(|found| found.modified()).ok();
+    let is_program = |path: &PathBuf| {
+        let stem = path.file_name().and_then(|name| name.to_str()?.strip_prefix(package));
+        path.extension().is_none() && stem.is_some_and(|rest| rest.starts_with('-'))
+    };
+    let entries = std::fs::read_dir(target().join("release/deps")).expect("readable");
+    let programs = entries.map(|entry| entry.expect("readable").path()).filter(is_program);
+    programs.max_by_key(linked).expect("the workspace's tests are built together")
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> T {
     let text = std::fs::read_to_string(path).expect("readable");
     serde_json::from_str(&text).expect("of its schema")
 }
