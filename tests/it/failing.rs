@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tests::clone::{Clone, already_built_path};
 use tests::program::{Ended, wait, while_running};
 use tests::scripted::Scripted;
+use tests::server::client;
 
 /// Scenario of ten sequential requests after two for warm-up.
 const ONE_BY_ONE: &str = "ladder-lite-c1";
@@ -141,7 +142,7 @@ fn a_server_of_someone_else_that_dies_in_mid_run_is_a_crash() {
 
 /// Process of the engine that `campaign` started, once it runs more than four requests.
 fn busy_engine(clone: &Clone, campaign: &mut Child) -> Pid {
-    let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
+    let client = client();
     let (id, port) = while_running(campaign, "the engine", || {
         let (id, line) =
             clone.processes().into_iter().find(|(_, line)| line.contains(" serve "))?;

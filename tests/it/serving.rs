@@ -6,7 +6,7 @@ use std::path::Path;
 use fixtures::{MODEL, cached, fixture};
 use nix::sys::signal::Signal;
 use tests::program::{built, command, run};
-use tests::server::Server;
+use tests::server::{Server, client};
 
 fn serve(model: &Path, more: &[&str]) -> std::process::Command {
     let model = model.to_str().expect("UTF-8");
@@ -21,7 +21,7 @@ fn greedy_tokens_over_http_are_the_references() {
         .expect("the reference outputs are readable");
     let golden: serde_json::Value = serde_json::from_str(&golden).expect("JSON");
     let server = Server::start(&mut serve(&model, &["--port", "0", "--model-name", "m"]));
-    let client = reqwest::blocking::Client::new();
+    let client = client();
     for case in golden["cases"].as_array().expect("cases") {
         let greedy = case["greedy"].as_array().expect("ids");
         let margins = case["margin"].as_array().expect("margins");
@@ -37,7 +37,7 @@ fn greedy_tokens_over_http_are_the_references() {
             .post(format!("{}/v1/completions", server.url))
             .json(&body)
             .send()
-            .and_then(reqwest::blocking::Response::json)
+            .and_then(|response| response.json())
             .expect("an answer");
         let ids = answer["choices"][0]["token_ids"].as_array().expect("token ids");
         assert_eq!(ids.len(), greedy.len());
@@ -91,7 +91,7 @@ fn sigterm_drains_and_ends_well() {
         "model": "m", "prompt": [504, 3575, 282, 4649, 314], "max_tokens": 64, "ignore_eos": true,
         "stream": true,
     });
-    let running = reqwest::blocking::Client::new().post(url).json(&body).send().expect("a stream");
+    let running = client().post(url).json(&body).send().expect("a stream");
     server.signal(Signal::SIGTERM);
     let text = running.text().expect("the stream goes on to its end");
     assert!(text.contains("\"finish_reason\":\"length\""), "{text}");

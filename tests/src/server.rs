@@ -11,6 +11,14 @@ use nix::unistd::Pid;
 /// Longest time that a server may take to print `ready`, or to end.
 const READY_MAX: Duration = Duration::from_secs(60);
 
+/// HTTP client that speaks to this machine alone, whatever proxy the environment names.
+///
+/// # Panics
+/// The client cannot be made.
+pub fn client() -> reqwest::blocking::Client {
+    reqwest::blocking::Client::builder().no_proxy().build().expect("a client")
+}
+
 /// Running server process; killed when dropped.
 #[derive(Debug)]
 pub struct Server {
