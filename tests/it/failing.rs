@@ -165,7 +165,8 @@ fn busy_engine(clone: &Clone, campaign: &mut Child) -> Pid {
 fn signalled(clone: &Clone, signal: Signal) -> RunRecord {
     let before = clone.state();
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let more = ["--worktree", "--timeout-s", "3"];
+    // Long enough for the first prefill, which two tests at once slow down.
+    let more = ["--worktree", "--timeout-s", "10"];
     let mut child = start(clone, "balanced-lite", &more, Some(folder.path()));
     kill(busy_engine(clone, &mut child), signal).expect("it runs");
     failed_run(clone, wait(child, Duration::from_secs(90)), &before)
@@ -193,7 +194,7 @@ fn an_engine_that_stops_in_mid_run_is_a_hang() {
     let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
     let clone = Clone::as_built();
     let run = signalled(&clone, Signal::SIGSTOP);
-    assert_failure(&run, FailureClass::Hang, "no progress on any connection for 3 s");
+    assert_failure(&run, FailureClass::Hang, "no progress on any connection for 10 s");
     assert_failure(&run, FailureClass::Hang, "no longer answers");
 }
 
