@@ -6,23 +6,9 @@ import { samples } from "./map.mjs";
 
 const axe = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const WIDTHS = [1280, 390];
-const THEMES = ["light", "dark"];
-const CONTRAST = "color-contrast";
-/**
- * Rules of axe, by width and theme. A theme changes colors alone and a width changes no color, so
- * each rule is tried once for each page that can break it.
- */
-const RULES = {
-  "1280 light": {},
-  "1280 dark": { runOnly: [CONTRAST] },
-  "390 light": { rules: { [CONTRAST]: { enabled: false } } },
-  "390 dark": null,
-};
-
-async function violations(page, rules) {
-  const options = { resultTypes: ["violations"], ...rules };
-  return (await page.evaluate((options) => axe.run(document, options), options)).violations;
-}
+// Themes, and the rules of axe for each: a theme changes colors alone, while a width also shows other
+// parts of a page.
+const THEMES = { light: {}, dark: { runOnly: ["color-contrast", "link-in-text-block"] } };
 
 export async function everyPage({ open, site, address, folder }) {
   const page = await open();
@@ -34,10 +20,11 @@ export async function everyPage({ open, site, address, folder }) {
       await page.setViewportSize({ width, height: 900 });
       const over = await page.evaluate(() => document.scrollingElement.scrollWidth - innerWidth);
       if (over > 0) wrong.push(`${path} at ${width} is ${over} pixels too wide`);
-      for (const colorScheme of THEMES) {
+      for (const [colorScheme, rules] of Object.entries(THEMES)) {
         await page.emulateMedia({ colorScheme });
-        const rules = RULES[`${width} ${colorScheme}`];
-        for (const { id, nodes } of rules ? await violations(page, rules) : []) {
+        const options = { resultTypes: ["violations"], ...rules };
+        const found = await page.evaluate((options) => axe.run(document, options), options);
+        for (const { id, nodes } of found.violations) {
           const where = nodes.slice(0, 3).map((node) => node.html.slice(0, 160));
           wrong.push(`${path} at ${width}, ${colorScheme}: ${id}: ${where.join(" | ")}`);
         }

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 /// Longest time that a server may take to print `ready`, or to end.
 const READY_MAX: Duration = Duration::from_secs(60);
 
-/// HTTP client that speaks to this machine alone, whatever proxy the environment names.
+/// HTTP client that uses no proxy, whatever the environment names: servers of tests run here.
 ///
 /// # Panics
 /// The client cannot be made.
