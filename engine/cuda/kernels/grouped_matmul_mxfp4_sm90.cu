@@ -2,36 +2,47 @@
 //!
 //! Arguments are those of `grouped_matmul.cu`. The weights are the left operand of warpgroup
 //! multiplication (WGMMA), so that few rows of an expert waste little of the right one, and are
-//! converted to bf16 in the registers of the lanes that multiply them. A block has 192 output
-//! columns, 64 of each of three warpgroups, and up to 128 rows. Copies of the activations and of the
-//! weights, as they are stored, run four steps of 128 columns ahead.
-//! Grid: as many blocks as run at once. Block: 12 warps.
+//! converted to bf16 in the registers of the lanes that multiply them: the weights of 32 columns of
+//! K while those of the 32 before are multiplied. A block has 256 output columns, 64 of each of four
+//! warpgroups, and up to 128 rows. Copies of the activations and of the weights, as they are stored,
+//! run ahead of the multiplications, into the next tile too.
+//! Grid: as many blocks as run at once. Block: 16 warps.
 //@ for sm_90a
-//@ grouped_matmul_mxfp4: registers 168, shared 0, has HGMMA.64x16x16.F32.BF16 HGMMA.64x128x16.F32.BF16 LDGSTS.E.BYPASS.128 WARPGROUP.DEPBAR, lacks HMMA
+//@ grouped_matmul_mxfp4: registers 128, shared 0, has HGMMA.64x16x16.F32.BF16 HGMMA.64x128x16.F32.BF16 LDGSTS.E.BYPASS.128 WARPGROUP.DEPBAR, lacks HMMA
 #include "expert_tiles.cuh"
 #include "warpgroup.cuh"
 #include "weights.cuh"
 
 using Mxfp4 = Format<e2m1x2>;
 
-#define WARPS 12
+#define WARPS 16
 #define THREADS (WARPS * LANES)
+/// Threads that copy, those of the first warpgroup: with more, the instructions around the copies
+/// would take more of the multiprocessor's time.
+#define COPYING (GROUP_WARPS * LANES)
 /// Largest number of rows of a tile, and its number of output columns.
 #define ROWS_MAX 128
-#define COLUMNS 192
+#define COLUMNS 256
 /// Columns of K in a step, and 16-byte pieces of stored weights in as many columns.
 #define STEP 128
 #define PIECES 4
+/// Columns of K that are converted and multiplied at a time, and multiplications by 16 of them.
+#define PART 32
+#define DEPTHS (PART / 16)
 /// Columns of K in a panel of activations, whose rows have 128 bytes.
 #define PANEL 64
-#define STAGES 5
-/// Bytes of a step: activations in two panels, stored weights, their scales, and padding.
+#define PANEL_BYTES (ROWS_MAX * PANEL * 2)
+/// Steps in shared memory, and those of them that copies are ahead.
+#define STAGES 4
+#define AHEAD (STAGES - 1)
+/// Bytes of a step: activations in two panels, stored weights, their scales.
 #define ACTIVATION_BYTES (ROWS_MAX * STEP * 2)
 #define CODE_BYTES (COLUMNS * PIECES * 16)
-#define STAGE_BYTES (ACTIVATION_BYTES + CODE_BYTES + 1024)
-/// Elements from one row of results to the next in shared memory, padded so that rows begin in
-/// different banks.
-#define RESULT_STRIDE (COLUMNS + 8)
+#define STAGE_BYTES (ACTIVATION_BYTES + CODE_BYTES + COLUMNS * PIECES)
+/// Results of a warp that are transposed at a time: rows, and elements from one row to the next, so
+/// that rows begin in different banks.
+#define RESULT_ROWS 16
+#define RESULT_STRIDE 24
 
 DEVICE void multiply_rows(float (&c)[2][4], const u32 (&a)[4], u64 b) { multiply_add_64x16(c, a, b); }
 DEVICE void multiply_rows(float (&c)[4][4], const u32 (&a)[4], u64 b) { multiply_add_64x32(c, a, b); }
@@ -45,195 +56,204 @@ DEVICE void multiply_rows(float (&c)[16][4], const u32 (&a)[4], u64 b) {
 /// First of a lane's two output columns in the tile; the other one is eight behind it.
 DEVICE u32 own_column() { return warp() * 16 + lane() / 4; }
 
-/// Bytes from one panel of ROWS rows to the next.
-template <u32 ROWS> constexpr u32 PANEL_BYTES = ROWS * PANEL * 2;
+/// Offset of a 16-byte piece in a tile of rows of N pieces, swizzled.
+template <u32 N> DEVICE u32 piece_offset(u32 row, u32 column) {
+    u8* none = nullptr;
+    return static_cast<u32>(piece<N>(none, row, column) - none);
+}
 
-/// Operands of a tile as one thread copies and loads them: its pieces have the same column in each
+/// Copies of a block's tiles, one step after another. A thread's pieces have the same column in each
 /// step, and rows a fixed number apart, so that a step takes few instructions.
-template <u32 ROWS> struct Operands {
-    static constexpr u32 ROW_PIECES = STEP / 8, ROWS_APART = THREADS / ROW_PIECES;
-    static constexpr u32 PARTS = (ROWS + ROWS_APART - 1) / ROWS_APART;
-    static constexpr u32 CODES_APART = THREADS / PIECES, CODE_PARTS = COLUMNS / CODES_APART;
+struct Copies {
+    static constexpr u32 ROW_PIECES = STEP / 8, ROWS_APART = COPYING / ROW_PIECES;
+    static constexpr u32 ROW_PARTS = ROWS_MAX / ROWS_APART;
+    static constexpr u32 CODES_APART = COPYING / PIECES, CODE_PARTS = COLUMNS / CODES_APART;
     static_assert(ROWS_APART % 8 == 0 && CODES_APART % 8 == 0, "swizzled alike");
+    const bf16* all;
+    Matrix<e2m1x2> all_weights;
+    Groups groups;
+    /// Tile, and step of it, that are copied next; a tile without rows is behind the last one.
+    u32 index, step, rows;
     /// What the next step's copies read.
     const bf16* x;
     const u8 *codes, *scales;
-    /// Elements between the activations, and bytes between the stored weights, that a thread copies.
-    u64 x_apart, codes_apart;
-    /// Where they go in a stage, and where the lane's weights and scales are in it.
-    u32 x_to, codes_to, codes_from, scales_from;
-    /// Number of columns of K that the thread's own pieces are before the end.
-    int x_left, codes_left;
-    /// Rows, or output columns, from the thread's first to the last of the tile.
-    u32 rows_left, code_columns_left;
-    /// True if the thread copies the scales of four output columns.
-    bool has_scales;
-    /// Bytes from the scales of one step to those of the next.
-    u32 scales_apart;
+    /// Output columns from the thread's first to the last of the matrix.
+    u32 columns_left;
 
-    /// Operands of `tile`: its rows of x [rows, K], and the weights of its expert.
-    DEVICE_MEMBER Operands(const bf16* all, const Matrix<e2m1x2>& w, const Tile& tile) {
-        constexpr u32 PANEL_PIECES = PANEL / 8;
-        u32 k = w.k, columns = w.n - tile.column;
-        u64 row_bytes = k / 2;
-        u32 row = threadIdx.x / ROW_PIECES, part = threadIdx.x % ROW_PIECES;
-        x = all + static_cast<u64>(tile.row + row) * k + part * 8;
-        x_apart = static_cast<u64>(ROWS_APART) * k;
-        x_left = static_cast<int>(k - part * 8);
-        u8* none = nullptr;
-        x_to = static_cast<u32>(piece<PANEL_PIECES>(none, row, part % PANEL_PIECES) - none) +
-               part / PANEL_PIECES * PANEL_BYTES<ROWS>;
-        rows_left = tile.rows > row ? tile.rows - row : 0;
-        u32 column = threadIdx.x / PIECES, own = threadIdx.x % PIECES;
-        const u8* first = reinterpret_cast<const u8*>(w.rows);
-        codes = first + (tile.column + column) * row_bytes + own * 16;
-        codes_apart = CODES_APART * row_bytes;
-        codes_left = static_cast<int>(k - own * Mxfp4::PIECE);
-        codes_to = static_cast<u32>(piece<PIECES>(none, column, own) - none) + ACTIVATION_BYTES;
-        code_columns_left = columns > column ? columns - column : 0;
-        scales = w.scales + (tile.column + threadIdx.x * 4) * 4;
-        has_scales = threadIdx.x * 4 < min(columns, static_cast<u32>(COLUMNS));
-        scales_apart = w.n * PIECES;
-        codes_from = static_cast<u32>(piece<PIECES>(none, own_column(), 0) - none) + lane() % 4 * 4 +
-                     ACTIVATION_BYTES;
-        scales_from = ACTIVATION_BYTES + CODE_BYTES + own_column() * PIECES;
+    /// Begins with the block's first tile.
+    DEVICE_MEMBER Copies(const bf16* activations, const Matrix<e2m1x2>& weights, const Groups& g)
+        : all(activations), all_weights(weights), groups(g), index(blockIdx.x) {
+        find();
     }
 
-    /// Starts to copy the next step's operands; zeros where there are none. After the last step, an
+    /// Finds the tile of `index` and goes to its first step.
+    DEVICE_MEMBER void find() {
+        Tile tile = find_tile<ROWS_MAX, COLUMNS>(groups, all_weights.n, index);
+        Matrix<e2m1x2> w = all_weights.of_expert(tile.expert);
+        u32 row = threadIdx.x / ROW_PIECES, part = threadIdx.x % ROW_PIECES;
+        u32 column = threadIdx.x / PIECES, own = threadIdx.x % PIECES;
+        step = 0;
+        rows = tile.rows;
+        x = all + static_cast<u64>(tile.row + row) * w.k + part * 8;
+        const u8* first = reinterpret_cast<const u8*>(w.rows);
+        codes = first + static_cast<u64>(tile.column + column) * (w.k / 2) + own * 16;
+        columns_left = w.n - tile.column;
+        scales = w.scales + (tile.column + threadIdx.x * 4) * PIECES;
+    }
+
+    /// Starts to copy the next step's operands; zeros where there are none. After the last tile, an
     /// empty group keeps the group count.
-    DEVICE_MEMBER void begin(u8* stage, bool is_step) {
-        if (is_step) {
-            const bf16* from = x;
-#pragma unroll
-            for (u32 i = 0; i < PARTS; ++i) {
-                if (i * ROWS_APART + ROWS_APART > ROWS && threadIdx.x / ROW_PIECES + i * ROWS_APART >= ROWS) break;
-                copy_async(stage + x_to + i * (ROWS_APART * PANEL * 2), from,
-                           x_left > 0 && i * ROWS_APART < rows_left);
-                from += x_apart;
+    DEVICE_MEMBER void begin(u8* stage) {
+        if (warpgroup() > 0) return;
+        if (rows > 0) {
+            copy_step(stage);
+            if (++step * STEP >= all_weights.k) {
+                index += gridDim.x;
+                find();
             }
-            const u8* code = codes;
-#pragma unroll
-            for (u32 i = 0; i < CODE_PARTS; ++i) {
-                copy_async(stage + codes_to + i * (CODES_APART * PIECES * 16), code,
-                           codes_left > 0 && i * CODES_APART < code_columns_left);
-                code += codes_apart;
-            }
-            // Those of other columns and pieces are never read, or multiply zeros.
-            if (has_scales) copy_async(stage + ACTIVATION_BYTES + CODE_BYTES + threadIdx.x * 16, scales, true);
-            scales += scales_apart;
-            x += STEP;
-            x_left -= STEP;
-            codes += PIECES * 16;
-            codes_left -= STEP;
         }
         close_copies();
     }
+
+    DEVICE_MEMBER void copy_step(u8* stage) {
+        u32 row = threadIdx.x / ROW_PIECES, part = threadIdx.x % ROW_PIECES;
+        u8* to = stage + piece_offset<PANEL / 8>(row, part % (PANEL / 8)) + part / (PANEL / 8) * PANEL_BYTES;
+        u64 x_apart = static_cast<u64>(ROWS_APART) * all_weights.k;
+        const bf16* from = x;
+        bool is_there = step * STEP + part * 8 < all_weights.k;
+#pragma unroll
+        for (u32 i = 0; i < ROW_PARTS; ++i) {
+            // Results of other rows are not written, whatever was multiplied.
+            if (i * ROWS_APART >= rows) break;
+            copy_async(to, from, is_there && row + i * ROWS_APART < rows);
+            to += ROWS_APART * PANEL * 2;
+            from += x_apart;
+        }
+        u32 column = threadIdx.x / PIECES, own = threadIdx.x % PIECES;
+        to = stage + ACTIVATION_BYTES + piece_offset<PIECES>(column, own);
+        is_there = step * STEP + own * Mxfp4::PIECE < all_weights.k;
+        u64 codes_apart = static_cast<u64>(CODES_APART) * (all_weights.k / 2);
+        const u8* code = codes;
+#pragma unroll
+        for (u32 i = 0; i < CODE_PARTS; ++i) {
+            copy_async(to, code, is_there && column + i * CODES_APART < columns_left);
+            to += CODES_APART * PIECES * 16;
+            code += codes_apart;
+        }
+        // Those of other columns and pieces are never read, or multiply zeros.
+        if (threadIdx.x * 4 < min(columns_left, static_cast<u32>(COLUMNS))) {
+            copy_async(stage + ACTIVATION_BYTES + CODE_BYTES + threadIdx.x * 16, scales, true);
+        }
+        x += STEP;
+        codes += PIECES * 16;
+        scales += all_weights.n * PIECES;
+    }
 };
 
-/// Converts the lane's weights of one panel, from `codes` with `scales` of the lane's two output
-/// columns: operands of four multiplications by 16 columns.
-DEVICE void widen_panel(u32 (&weights)[4][4], const u8* stage, u32 codes, u32 panel,
-                        const u32 (&scales)[2]) {
+/// Left operands of the multiplications by one part of K.
+struct Weights {
+    u32 words[DEPTHS][4];
+};
+
+/// Converts the lane's weights of one part of a step, from the stored weights of its two output
+/// columns, with `scales`.
+DEVICE void widen_part(Weights& to, const u8* codes, u32 part, const u32 (&scales)[2]) {
 #pragma unroll
-    for (u32 p = 0; p < 2; ++p) {
-        u32 column = 2 * panel + p;
+    for (u32 half = 0; half < 2; ++half) {
+        // Pieces of a column differ in these bits alone, and columns eight apart are swizzled alike.
+        u32 at = (piece_offset<PIECES>(own_column(), 0) ^ part * 16) + half * (8 * PIECES * 16);
+        u32 code[4] = {*reinterpret_cast<const u32*>(codes + at + lane() % 4 * 4), 0, 0, 0};
+        u32 factor = Mxfp4::factor(static_cast<u8>(scales[half] >> 8 * part));
 #pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            // Output columns eight apart are swizzled alike.
-            u32 at = (codes ^ column * 16) + half * (8 * PIECES * 16);
-            u32 code[4] = {*reinterpret_cast<const u32*>(stage + at), 0, 0, 0};
-            u32 factor = Mxfp4::factor(static_cast<u8>(scales[half] >> 8 * column));
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) {
-                weights[2 * p + i / 2][i % 2 * 2 + half] = Mxfp4::weights(code, i, factor);
-            }
+        for (u32 i = 0; i < 4; ++i) {
+            to.words[i / 2][i % 2 * 2 + half] = Mxfp4::weights(code, i, factor);
         }
     }
 }
 
-/// Starts to multiply the weights of one panel with all rows of its activations.
-template <u32 ROWS>
-DEVICE void multiply_panel(float (&sums)[ROWS / 8][4], const u32 (&weights)[4][4], const u8* panel) {
-    u64 x = describe(panel);
-    begin_wgmma();
-#pragma unroll
-    for (u32 k = 0; k < PANEL / 16; ++k) multiply_rows(sums, weights[k], x + 2 * k);
-    close_wgmma();
-}
-
-/// Writes a tile's sums, plus biases if given, through shared memory, so that threads write whole
-/// rows. `bias` begins at the expert's first output column.
+/// Writes a tile's sums, plus biases if given, through the warp's part of shared memory, so that
+/// lanes write 16 bytes. `bias` begins at the expert's first output column.
 template <u32 ROWS>
 DEVICE void write(bf16* out, const float* bias, const Tile& tile, const float (&sums)[ROWS / 8][4],
                   u8* shared, u32 n) {
-    u16* all = reinterpret_cast<u16*>(shared);
-#pragma unroll
+    u16* own = reinterpret_cast<u16*>(shared) + warp() * (RESULT_ROWS * RESULT_STRIDE);
+    u32 row = lane() / 2, vector = lane() % 2 * 8;
+    u32 first = tile.column + warp() * 16, column = lane() / 4;
+    float biases[2];
     for (u32 half = 0; half < 2; ++half) {
-        u32 column = own_column() + 8 * half;
-        float own = bias && tile.column + column < n ? bias[tile.column + column] : 0.0f;
+        u32 at = first + column + half * 8;
+        biases[half] = bias && at < n ? bias[at] : 0.0f;
+    }
 #pragma unroll
-        for (u32 i = 0; i < ROWS / 8; ++i) {
-            u32 row = i * 8 + lane() % 4 * 2;
-            u32 both = narrow(sums[i][2 * half] * Mxfp4::FACTOR + own,
-                              sums[i][2 * half + 1] * Mxfp4::FACTOR + own);
-            all[row * RESULT_STRIDE + column] = static_cast<u16>(both);
-            all[(row + 1) * RESULT_STRIDE + column] = static_cast<u16>(both >> 16);
+    for (u32 part = 0; part < ROWS / RESULT_ROWS; ++part) {
+        if (part * RESULT_ROWS >= tile.rows) break;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const float(&two)[4] = sums[part * 2 + i / 2];
+            u32 half = i % 2, to = i / 2 * 8 + lane() % 4 * 2;
+            u32 both = narrow(two[2 * half] * Mxfp4::FACTOR + biases[half],
+                              two[2 * half + 1] * Mxfp4::FACTOR + biases[half]);
+            own[to * RESULT_STRIDE + column + half * 8] = static_cast<u16>(both);
+            own[(to + 1) * RESULT_STRIDE + column + half * 8] = static_cast<u16>(both >> 16);
         }
+        __syncwarp();
+        u32 in_tile = part * RESULT_ROWS + row;
+        if (in_tile < tile.rows && first + vector < n) {
+            u64 at = static_cast<u64>(tile.row + in_tile) * n + first + vector;
+            *reinterpret_cast<uint4*>(out + at) =
+                *reinterpret_cast<const uint4*>(own + row * RESULT_STRIDE + vector);
+        }
+        __syncwarp();
     }
-    __syncthreads();
-    constexpr u32 VECTORS = COLUMNS / 8;
-    u32 in_row = threadIdx.x % VECTORS * 8, column = tile.column + in_row;
-    for (u32 row = threadIdx.x / VECTORS; row < tile.rows && column < n; row += THREADS / VECTORS) {
-        u64 to = static_cast<u64>(tile.row + row) * n + column;
-        *reinterpret_cast<uint4*>(out + to) =
-            *reinterpret_cast<const uint4*>(all + row * RESULT_STRIDE + in_row);
-    }
-    __syncthreads();
 }
 
-/// Computes a tile of at most ROWS rows.
+/// Computes a tile of at most ROWS rows, whose first step is in stage `stage`.
 template <u32 ROWS>
-DEVICE void multiply_tile(u8* shared, bf16* out, const float* bias, const Tile& tile,
-                          const bf16* x, const Matrix<e2m1x2>& w) {
-    Operands<ROWS> operands(x, w, tile);
+DEVICE void multiply_tile(u8* shared, bf16* out, const float* bias, const Tile& tile, Copies& copies,
+                          u32& stage) {
     float sums[ROWS / 8][4];
 #pragma unroll
     for (u32 i = 0; i < ROWS / 8; ++i) {
         for (u32 j = 0; j < 4; ++j) sums[i][j] = 0.0f;
     }
-    u32 steps = (w.k + STEP - 1) / STEP, stage = 0;
-#pragma unroll
-    for (u32 i = 0; i < STAGES - 1; ++i) operands.begin(shared + i * STAGE_BYTES, i < steps);
-    for (u32 step = 0; step < steps; ++step) {
-        await_copies<STAGES - 2>();
+    Weights weights[2];
+    // A last step that is shorter multiplies zeros.
+    for (u32 step = 0; step * STEP < copies.all_weights.k; ++step) {
+        await_copies<AHEAD - 1>();
         publish_to_wgmma();
         // All warpgroups have also finished the previous step, whose memory is filled again.
         __syncthreads();
-        u8* own = shared + stage * STAGE_BYTES;
+        const u8* own = shared + stage * STAGE_BYTES;
+        const u8* codes = own + ACTIVATION_BYTES;
+        copies.begin(shared + (stage + AHEAD) % STAGES * STAGE_BYTES);
         u32 scales[2];
 #pragma unroll
         for (u32 half = 0; half < 2; ++half) {
-            const u8* from = own + operands.scales_from + half * (8 * PIECES);
+            const u8* from = codes + CODE_BYTES + (own_column() + half * 8) * PIECES;
             scales[half] = *reinterpret_cast<const u32*>(from);
         }
-        u8* filled = shared + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE_BYTES;
-        operands.begin(filled, step + STAGES - 1 < steps);
 #pragma unroll
-        for (u32 panel = 0; panel < STEP / PANEL; ++panel) {
-            if (step * STEP + panel * PANEL >= w.k) break;
-            u32 weights[4][4];
-            widen_panel(weights, own, operands.codes_from, panel, scales);
-            multiply_panel<ROWS>(sums, weights, own + panel * PANEL_BYTES<ROWS>);
-            // The other warpgroups convert meanwhile. Converting the next panel here would take
-            // more registers than there are: ptxas then waits for every single multiplication.
-            await_wgmma();
-            take_sums(sums);
+        for (u32 part = 0; part < STEP / PART; ++part) {
+            widen_part(weights[part % 2], codes, part, scales);
+            u64 x = describe(own + part / 2 * PANEL_BYTES) + part % 2 * (2 * DEPTHS);
+            begin_wgmma();
+#pragma unroll
+            for (u32 i = 0; i < DEPTHS; ++i) {
+                multiply_rows(sums, weights[part % 2].words[i], x + 2 * i);
+            }
+            close_wgmma();
+            // ptxas takes no multiplication across the loop's end; before that, the registers of the
+            // other weights become free.
+            if (part == STEP / PART - 1) {
+                await_wgmma();
+            } else {
+                await_wgmma<1>();
+            }
         }
-        stage = stage == STAGES - 1 ? 0 : stage + 1;
+        stage = (stage + 1) % STAGES;
     }
-    await_copies<0>();
-    __syncthreads();
-    write<ROWS>(out, bias, tile, sums, shared, w.n);
+    take_sums(sums);
+    write<ROWS>(out, bias, tile, sums, shared + STAGES * STAGE_BYTES, copies.all_weights.n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -242,20 +262,22 @@ grouped_matmul_mxfp4(bf16* out, const bf16* __restrict__ x, const e2m1x2* __rest
                      const u32* __restrict__ offsets, u32 experts, u32 n, u32 k) {
     DYNAMIC_TILES(shared);
     Groups groups = {offsets, experts, 0};
-    Matrix<e2m1x2> w = {weights, scales, n, k};
+    Copies copies(x, {weights, scales, n, k}, groups);
+    for (u32 i = 0; i < AHEAD; ++i) copies.begin(shared + i * STAGE_BYTES);
+    u32 stage = 0;
     for (u32 index = blockIdx.x;; index += gridDim.x) {
         Tile tile = find_tile<ROWS_MAX, COLUMNS>(groups, n, index);
-        if (tile.rows == 0) return;
-        Matrix<e2m1x2> own = w.of_expert(tile.expert);
+        if (tile.rows == 0) break;
         const float* bias = biases ? biases + static_cast<u64>(tile.expert) * n : nullptr;
         if (tile.rows <= 16) {
-            multiply_tile<16>(shared, out, bias, tile, x, own);
+            multiply_tile<16>(shared, out, bias, tile, copies, stage);
         } else if (tile.rows <= 32) {
-            multiply_tile<32>(shared, out, bias, tile, x, own);
+            multiply_tile<32>(shared, out, bias, tile, copies, stage);
         } else if (tile.rows <= 64) {
-            multiply_tile<64>(shared, out, bias, tile, x, own);
+            multiply_tile<64>(shared, out, bias, tile, copies, stage);
         } else {
-            multiply_tile<128>(shared, out, bias, tile, x, own);
+            multiply_tile<128>(shared, out, bias, tile, copies, stage);
         }
     }
+    await_copies<0>();
 }

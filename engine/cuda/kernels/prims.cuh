@@ -202,12 +202,6 @@ DEVICE u32 widen_e4m3(u32 codes) {
     return multiply_bf16x2(shifted, 0x7b807b80u);
 }
 
-/// Converts the e2m1 in the upper four bits of each half of `codes` to two bf16, times 2^-126
-/// `factor`: shifted into place they differ from bf16 only in the exponent's bias.
-DEVICE u32 widen_e2m1(u32 codes, u32 factor) {
-    return multiply_bf16x2((codes & 0x80008000u) | (codes >> 6 & 0x01c001c0u), factor);
-}
-
 /// Lower halves of two words, the first in the lower half.
 DEVICE u32 low_halves(u32 first, u32 second) { return (first & 0xffffu) | second << 16; }
 

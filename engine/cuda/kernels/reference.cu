@@ -123,10 +123,16 @@ DEVICE double weight_at(const e4m3* w, const float* scales, const ReferenceMatmu
 
 DEVICE double weight_at(const e2m1x2* w, const u8* scales, const ReferenceMatmul& s, u32 expert,
                         u32 row, u32 column) {
-    // Four bits of column c of 32 are those of number 4 (c % 2) + 3 - c / 8 of word c % 8 / 2.
+    // Column c of 32 is in half c % 2 of word c % 8 / 2, where the bits of the numbers of columns 0 to
+    // 7, 8 to 15, 16 to 23 and 24 to 31 are, each with its sign first:
+    const u8 places[4][4] = {{15, 8, 7, 6}, {12, 5, 4, 3}, {9, 2, 1, 0}, {14, 13, 11, 10}};
     u64 block = (static_cast<u64>(expert) * s.n + row) * (s.k / 32) + column / 32;
-    u32 number = 8 * (column % 8 / 2) + 4 * (column % 2) + 3 - column % 32 / 8;
-    u32 code = w[block * 16 + number / 2].bits >> 4 * (number % 2) & 15;
+    const u8* half = &w[block * 16 + column % 8 / 2 * 4 + column % 2 * 2].bits;
+    u32 code = 0;
+    for (u32 i = 0; i < 4; ++i) {
+        u32 place = places[column % 32 / 8][i];
+        code = code << 1 | (half[place / 8] >> place % 8 & 1);
+    }
     // Half units: 0, 1, 2, 3, 4, 6, 8, 12.
     u32 exponent = code >> 1 & 3, mantissa = code & 1;
     u32 halves = exponent > 0 ? (2 + mantissa) << (exponent - 1) : mantissa;

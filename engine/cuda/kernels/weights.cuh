@@ -52,8 +52,14 @@ template <> struct Format<e4m3> {
 /// corrects the exponent and applies the scale; FACTOR undoes it.
 ///
 /// Word q of a piece holds the columns that lane q of four multiplies in two tensor-core steps of 16
-/// columns: with its four-bit numbers counted from the lowest, number j is column 8 (3 - j % 4) + 2 q
-/// + j / 4. So four conversions give the four words of the left operand.
+/// columns. They are the left operand's four words as pairs: pair p has column 8 p + 2 q in the lower
+/// half of the word and the next one in the upper half. A half has the bits of its four numbers where
+/// few instructions find them, a number's sign first:
+///
+/// pair 0: bits 15, 8, 7, 6, as in a bf16
+/// pair 1: bits 12, 5, 4, 3, which are those of pair 0 after a shift by 3
+/// pair 2: bits 9, 2, 1, 0, after a shift by 6
+/// pair 3: bits 14, 13, 11, 10
 template <> struct Format<e2m1x2> {
     using Scale = u8;
     static constexpr u32 PIECE = 32;
@@ -68,7 +74,11 @@ template <> struct Format<e2m1x2> {
     /// The bf16 factor 2^(scale - 127 + 126 - 64), in both halves of a word.
     static DEVICE_MEMBER u32 factor(Scale scale) { return (scale + 62u) * 0x00800080u; }
     static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32 factor) {
-        return widen_e2m1(piece[i / 4] << 4 * (i % 4), factor);
+        u32 word = piece[i / 4], pair = i % 4;
+        u32 bits = pair < 3 ? word << 3 * pair & 0x81c081c0u
+                            : (word << 1 & 0x80008000u) | (word >> 5 & 0x01000100u) |
+                                  (word >> 4 & 0x00c000c0u);
+        return multiply_bf16x2(bits, factor);
     }
     static DEVICE_MEMBER u32 activations(const u32 (&eight)[4], u32 i) { return eight[i]; }
     /// Columns 2 i and 2 i + 1 are converted by number i / 4 of word i % 4.

@@ -323,11 +323,30 @@ fn send_bf16(staging: &mut Staging, rows: &Rows<'_, '_>, to: Address) -> Result<
     })
 }
 
-/// Returns the column, of the 32 of an MXFP4 block, whose weight is the `i`-th value of four bits in
-/// device memory; `engine/cuda/kernels/weights.cuh` says why.
-fn mxfp4_column(i: usize) -> usize {
-    let (word, number) = (i / 8, i % 8);
-    8 * (3 - number % 4) + 2 * word + number / 4
+/// Bits of each number of four bits in a half of a word of device memory, for the numbers of each
+/// pair of a word; `engine/cuda/kernels/weights.cuh` says why.
+const MXFP4_HALVES: [[u16; 16]; 4] = {
+    let mut halves = [[0; 16]; 4];
+    let mut code: u16 = 0;
+    while code < 16 {
+        let (sign, rest) = (code & 8, code & 7);
+        halves[0][code as usize] = sign << 12 | rest << 6;
+        halves[1][code as usize] = sign << 9 | rest << 3;
+        halves[2][code as usize] = sign << 6 | rest;
+        halves[3][code as usize] = (code & 12) << 11 | (code & 3) << 10;
+        code += 1;
+    }
+    halves
+};
+
+/// Returns word `q` of the four words of an MXFP4 block in device memory; `code` returns the number of
+/// four bits of a column of the block.
+fn mxfp4_word(q: usize, code: impl Fn(usize) -> u8) -> u32 {
+    let half = |odd: usize| {
+        let pairs = MXFP4_HALVES.iter().enumerate();
+        pairs.fold(0, |bits, (p, halves)| bits | halves[usize::from(code(8 * p + 2 * q + odd))])
+    };
+    u32::from(half(0)) | u32::from(half(1)) << 16
 }
 
 /// Uploads MXFP4 rows: scales separately from the quantized values, and values in the order in which
@@ -358,9 +377,8 @@ fn send_mxfp4(
         for (block, out) in blocks(row).zip(out.chunks_exact_mut(BLOCK / 2)) {
             // Byte i of a stored block holds weights i and i + 16.
             let code = |i: usize| block[1 + i % 16] >> (i / 16 * 4) & 15;
-            for (i, out) in out.iter_mut().enumerate() {
-                let [low, high] = [2 * i, 2 * i + 1].map(mxfp4_column).map(code);
-                *out = low | high << 4;
+            for (q, out) in out.chunks_exact_mut(4).enumerate() {
+                out.copy_from_slice(&mxfp4_word(q, code).to_le_bytes());
             }
         }
     })

@@ -37,12 +37,14 @@ const WIDENED: usize = 2;
 const TILE_WARPS: usize = 8;
 
 /// Number of warps, and of output columns, of a block of the grouped GEMM kernel for MXFP4 weights on
-/// sm_90, and bytes of shared memory of each of its stages: activations of 128 rows, stored weights and
-/// their scales, for a step of 128 columns of K.
-const MXFP4_WARPS: usize = 12;
-const MXFP4_COLUMNS: usize = 192;
-const MXFP4_STAGES: usize = 5;
-const MXFP4_STAGE_BYTES: usize = TILE * 128 * 2 + MXFP4_COLUMNS * 128 / 2 + 1024;
+/// sm_90, and bytes of shared memory of each of its stages: activations of 128 rows, stored weights
+/// and their scales, for a step of 128 columns of K.
+const MXFP4_WARPS: usize = 16;
+const MXFP4_COLUMNS: usize = 256;
+const MXFP4_STAGES: usize = 4;
+const MXFP4_STAGE_BYTES: usize = TILE * 128 * 2 + MXFP4_COLUMNS * 128 / 2 + MXFP4_COLUMNS * 4;
+/// Bytes of shared memory in which the warps of that kernel transpose results, 16 rows at a time.
+const MXFP4_RESULT_BYTES: usize = MXFP4_WARPS * 16 * 24 * 2;
 
 /// Storage format of weights in device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -220,7 +222,8 @@ impl Launch {
 /// they are compiled for.
 fn grouped_residency(processors: Processors, matrix_type: MatrixType) -> Residency {
     if processors.has_warpgroups && matrix_type == MatrixType::Mxfp4 {
-        return Residency { shared_bytes: MXFP4_STAGES * MXFP4_STAGE_BYTES, blocks_max: 1 };
+        let shared_bytes = MXFP4_STAGES * MXFP4_STAGE_BYTES + MXFP4_RESULT_BYTES;
+        return Residency { shared_bytes, blocks_max: 1 };
     }
     let shared_bytes = matrix_type.tile_shared_bytes();
     Residency { shared_bytes, blocks_max: matrix_type.blocks_per_processor() }
@@ -316,7 +319,7 @@ mod tests {
         };
         assert_eq!(shape(H200, MatrixType::Bf16), (264, 256, 96));
         assert_eq!(shape(H200, MatrixType::E4m3), (132, 256, 104));
-        assert_eq!(shape(H200, MatrixType::Mxfp4), (132, 384, 225));
+        assert_eq!(shape(H200, MatrixType::Mxfp4), (132, 512, 208));
         assert_eq!(shape(A100, MatrixType::Bf16), (108, 256, 96));
         assert_eq!(shape(A100, MatrixType::Mxfp4), (108, 256, 92));
     }

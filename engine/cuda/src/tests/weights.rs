@@ -18,14 +18,21 @@ pub(super) struct Weights {
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 /// Returns the 16 bytes in device memory of 32 values of four bits in the order of their columns:
-/// word q of the bytes has columns 2 q and 2 q + 1 of each eight, those of the last eight lowest, and
-/// the odd columns in its upper half.
+/// word q of the bytes has columns 2 q and 2 q + 1 of each eight, the odd columns in its upper half.
 fn mxfp4_piece(codes: &[u8]) -> Vec<u8> {
+    // Bits of the four eights' numbers in a half, from the sign down.
+    let places = [[15, 8, 7, 6], [12, 5, 4, 3], [9, 2, 1, 0], [14, 13, 11, 10]];
     let word = |q: usize| {
-        let one = |eight: usize, odd: usize| {
-            u32::from(codes[8 * eight + 2 * q + odd]) << (16 * odd + 4 * (3 - eight))
-        };
-        (0..4).flat_map(|eight| [one(eight, 0), one(eight, 1)]).fold(0, |all, one| all | one)
+        let mut word = 0u32;
+        for (eight, places) in places.iter().enumerate() {
+            for odd in 0..2 {
+                let code = u32::from(codes[8 * eight + 2 * q + odd]);
+                for (bit, place) in places.iter().enumerate() {
+                    word |= (code >> (3 - bit) & 1) << (16 * odd + place);
+                }
+            }
+        }
+        word
     };
     (0..4).flat_map(|q| word(q).to_le_bytes()).collect()
 }
