@@ -9,7 +9,7 @@ use super::{
     AttentionLayer, DeltaNetLayer, Feature, Gate, HostMatrix, KvShape, RandomRows, Rank, Rotation,
     Stack, StateShape, StepRows,
 };
-use crate::{DeviceError, StepBatch, StepLimits, StepOutput};
+use crate::{DeviceError, StepBatch, StepLimits, StepOutput, WeightType};
 
 /// A compute device: memory for weights, activations, KV cache and recurrent state, and the
 /// operations over them. Activation buffers are `[rows, cols]`. Operations on one device take
@@ -98,15 +98,17 @@ pub trait Device: Send + fmt::Debug {
     /// their output columns side by side.
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, DeviceError>;
 
-    /// Generates a weight matrix with random weights on the device: the rows of `parts`, stacked
-    /// along N, with `k` elements each. Returns none if the device cannot generate them: the caller
-    /// must then generate them on the host and load them by [`Device::matrix`].
+    /// Generates a weight matrix with random weights of type `weight_type` on the device: the rows
+    /// of `parts`, stacked along N, with `k` elements each. Returns none if the device cannot
+    /// generate them: the caller must then generate them on the host and load them by
+    /// [`Device::matrix`].
     fn random_matrix(
         &mut self,
+        weight_type: WeightType,
         parts: &[RandomRows],
         k: usize,
     ) -> Result<Option<Self::Matrix>, DeviceError> {
-        let _ = (parts, k);
+        let _ = (weight_type, parts, k);
         Ok(None)
     }
 

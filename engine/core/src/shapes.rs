@@ -32,10 +32,10 @@ impl HostMatrix<'_> {
     }
 }
 
-/// Rows of a bf16 weight matrix with random weights, for models that are run without weight files.
-/// A device that can generate them does so from the pseudo-random stream that
-/// `engine_weights::random_tensor` defines, without host memory; for others the host generates the
-/// whole matrix.
+/// Rows of a weight matrix with random weights, for models that are run without weight files. A
+/// device that can generate them does so from the pseudo-random stream that
+/// `engine_weights::random_tensor` defines for the matrix's type, without host memory; for others
+/// the host generates the whole matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RandomRows {
     /// Start of the random tensor's own pseudo-random stream: the counter before its first number.

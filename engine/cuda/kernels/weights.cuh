@@ -73,6 +73,11 @@ template <> struct Format<e2m1x2> {
     }
     /// The bf16 factor 2^(scale - 127 + 126 - 64), in both halves of a word.
     static DEVICE_MEMBER u32 factor(Scale scale) { return (scale + 62u) * 0x00800080u; }
+    /// Bits of pair p in a word, from two numbers in the lowest bits of the halves of `codes`.
+    static DEVICE_MEMBER u32 pair(u32 codes, u32 p) {
+        return p < 3 ? (codes & 0x00080008u) << (12 - 3 * p) | (codes & 0x00070007u) << (6 - 3 * p)
+                     : (codes & 0x000c000cu) << 11 | (codes & 0x00030003u) << 10;
+    }
     static DEVICE_MEMBER u32 weights(const u32 (&piece)[4], u32 i, u32 factor) {
         u32 word = piece[i / 4], pair = i % 4;
         u32 bits = pair < 3 ? word << 3 * pair & 0x81c081c0u

@@ -26,7 +26,7 @@ use crate::{Result, failed};
 use engine_core::{
     AttentionLayer, Collective, DeltaNetLayer, Device, Feature, Gate, HostMatrix, KvShape,
     RandomRows, Rank, Rotation, Stack, StateShape, StepBatch, StepLimits, StepOutput, StepRows,
-    check_state_slots,
+    WeightType, check_state_slots,
 };
 
 /// Number of steps in flight while the next is planned, so that the GPU does not wait for the host.
@@ -195,8 +195,13 @@ impl Device for Cuda {
         weights::matrix(&mut self.staging, &self.stream.driver, parts)
     }
 
-    fn random_matrix(&mut self, parts: &[RandomRows], k: usize) -> Result<Option<Matrix>> {
-        weights::random_matrix(&self.stream, parts, k)
+    fn random_matrix(
+        &mut self,
+        weight_type: WeightType,
+        parts: &[RandomRows],
+        k: usize,
+    ) -> Result<Option<Matrix>> {
+        weights::random_matrix(&self.stream, weight_type, parts, k)
     }
 
     fn vector(&mut self, values: &[f32]) -> Result<Vector> {

@@ -235,44 +235,85 @@ pub fn matrix(
     Ok(matrix)
 }
 
-/// Generates a matrix of random bf16 weights on the device, with the same bits as the host does.
-/// Returns `None` where the sizes are not multiples of what the kernel generates or writes at a
-/// time, so that the host must generate the matrix.
+/// Generates a matrix of random weights on the device, with the same bits as the host generates and
+/// [`matrix`] uploads. Returns `None` where there is no kernel for the type, or the sizes are not
+/// multiples of what its kernel generates or writes at a time, so that the host must generate the
+/// matrix.
 ///
 /// # Errors
 /// Memory cannot be allocated, or the device reports an error.
-pub fn random_matrix(stream: &Stream, parts: &[RandomRows], k: usize) -> Result<Option<Matrix>> {
-    // The kernel generates four numbers of a random stream at a time, and writes eight.
+pub fn random_matrix(
+    stream: &Stream,
+    weight_type: WeightType,
+    parts: &[RandomRows],
+    k: usize,
+) -> Result<Option<Matrix>> {
+    let stored: usize = parts.iter().map(|part| part.n).sum();
+    // `unit` is the number of weights that the kernel generates from whole words of the stream.
+    let (matrix_type, unit) = match weight_type {
+        WeightType::Bf16 => (MatrixType::Bf16, 4),
+        // MXFP4 matrices are not padded; see `matrix`.
+        WeightType::Mxfp4 if stored.is_multiple_of(ROWS) => (MatrixType::Mxfp4, BLOCK),
+        _ => return Ok(None),
+    };
     let is_made =
-        |part: &RandomRows| part.stride.is_multiple_of(4) && part.column.is_multiple_of(4);
-    if !k.is_multiple_of(MatrixType::Bf16.piece()) || !parts.iter().all(is_made) {
+        |part: &RandomRows| part.stride.is_multiple_of(unit) && part.column.is_multiple_of(unit);
+    if !k.is_multiple_of(matrix_type.piece()) || !parts.iter().all(is_made) {
         return Ok(None);
     }
-    let stored = parts.iter().map(|part| part.n).sum();
-    let matrix = Matrix::room(&stream.driver, MatrixType::Bf16, stored, k)?;
-    let mut to = matrix.weights.address();
+    let matrix = Matrix::room(&stream.driver, matrix_type, stored, k)?;
+    let (to, scales) = (matrix.weights.address(), matrix.scales.address());
+    let mut done = 0;
     for part in parts {
-        // One launch per run, since the kernel advances by a fixed stride from row to row.
-        for (row, rows) in runs(part) {
-            let first = row * part.stride + part.column;
-            let arguments = Arguments::of([to]).value(part.start).value(first as u64);
-            let arguments = arguments.value(part.stride as u64).value(rows as u64);
-            let arguments = arguments.value(k as u32).value(random::BF16_FACTOR);
-            stream.launch("random_bf16", Launch::elements(rows, k), &arguments)?;
-            to = to.plus(2 * rows * k);
+        for run in runs(part) {
+            let first = run.first * part.stride + part.column;
+            let stride = run.step * part.stride;
+            let to = to.plus(done * bytes(matrix_type, 1, k).0);
+            match matrix_type {
+                MatrixType::Mxfp4 => {
+                    let arguments = Arguments::of([to, scales.plus(done * GROUP)]);
+                    let arguments = arguments.value(part.start).value(first as u64);
+                    let arguments = arguments.value(stride as u64).sizes([matrix.n, k]);
+                    let arguments = arguments.value(u32::from(random::MXFP4_SCALE));
+                    let launch = Launch::scalars(run.rows, k.div_ceil(SCALED) * GROUP);
+                    stream.launch("random_mxfp4", launch, &arguments)?;
+                }
+                _ => {
+                    let arguments = Arguments::of([to]).value(part.start).value(first as u64);
+                    let arguments = arguments.value(stride as u64).value(run.rows as u64);
+                    let arguments = arguments.value(k as u32).value(random::BF16_FACTOR);
+                    stream.launch("random_bf16", Launch::elements(run.rows, k), &arguments)?;
+                }
+            }
+            done += run.rows;
         }
     }
     Ok(Some(matrix))
 }
 
+/// Rows of a random tensor at equal distances, which one launch generates.
+struct Run {
+    /// Index of the run's first row in the tensor.
+    first: usize,
+    /// Distance from one row to the next, in rows of the tensor.
+    step: usize,
+    /// Number of rows of the run.
+    rows: usize,
+}
+
 /// Returns the rows of the random tensor that `part` loads, in the order of the matrix's output
-/// columns, as runs of consecutive rows: (first row, number of rows).
-fn runs(part: &RandomRows) -> Vec<(usize, usize)> {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
+/// columns, as few runs. Gates and ups that alternate are one run each: a launch for each of their
+/// rows would be 4.4 million launches for gpt-oss-20b.
+fn runs(part: &RandomRows) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
     for row in (0..part.n).map(|n| part.row + part.order.stored_row(n)) {
         match runs.last_mut() {
-            Some((first, rows)) if *first + *rows == row => *rows += 1,
-            _ => runs.push((row, 1)),
+            Some(run) if run.first + run.rows * run.step == row => run.rows += 1,
+            // The second row of a run decides its step.
+            Some(run) if run.rows == 1 && run.first < row => {
+                (run.step, run.rows) = (row - run.first, 2);
+            }
+            _ => runs.push(Run { first: row, step: 1, rows: 1 }),
         }
     }
     runs

@@ -261,7 +261,8 @@ impl<'a, D: Device> Tensors<'a, D> {
                 RandomRows { start, stride: k, row, column: 0, n, order }
             }));
         }
-        self.made_up_rows(&rows, k, weights)
+        let made = self.made_up_rows(WeightType::Bf16, &rows, k)?;
+        Ok(made.inspect(|_| self.parameters += weights))
     }
 
     /// Generates the columns `cols` of a random matrix with rows of `k` elements on the device.
@@ -280,22 +281,23 @@ impl<'a, D: Device> Tensors<'a, D> {
         };
         let (column, n, order) = (cols.start, part.n, part.order);
         let rows = RandomRows { start, stride: k, row: 0, column, n, order };
-        self.made_up_rows(&[rows], cols.len(), (part.n * k) as u64)
+        let made = self.made_up_rows(WeightType::Bf16, &[rows], cols.len())?;
+        Ok(made.inspect(|_| self.parameters += (part.n * k) as u64))
     }
 
-    /// Generates the random weights `rows`, with `k` elements each, as a matrix on the device, and
-    /// counts them as `weights` parameters. Returns none if the device cannot generate them.
+    /// Generates the random weights `rows` of type `weight_type`, with `k` elements each, as a
+    /// matrix on the device, without counting them as parameters. Returns none if the device cannot
+    /// generate them.
     fn made_up_rows(
         &mut self,
+        weight_type: WeightType,
         rows: &[RandomRows],
         k: usize,
-        weights: u64,
     ) -> Result<Option<D::Matrix>, LoadError> {
-        let made = self.device.random_matrix(rows, k)?;
+        let made = self.device.random_matrix(weight_type, rows, k)?;
         if made.is_some() {
-            self.parameters += weights;
             let n = rows.iter().map(|rows| rows.n).sum();
-            self.keep_largest(MatrixShape { n, k, weight_type: WeightType::Bf16 });
+            self.keep_largest(MatrixShape { n, k, weight_type });
         }
         Ok(made)
     }
@@ -354,6 +356,28 @@ impl<'a, D: Device> Tensors<'a, D> {
     pub fn mx_stack(&mut self, name: &str, shape: [usize; 3]) -> Result<MxStack<'a>, LoadError> {
         self.parameters += shape.iter().map(|size| *size as u64).product::<u64>();
         Ok(self.checkpoint.mx_stack(name, shape)?)
+    }
+
+    /// Loads the matrix of expert `index` of `stack`, of shape `[n, k]`, on the device, with its
+    /// rows in the order `order`. The device generates random weights itself if it can.
+    ///
+    /// # Errors
+    /// Fails if the device fails, has too little memory or does not support the matrix.
+    pub fn mx_matrix(
+        &mut self,
+        stack: &MxStack<'_>,
+        index: usize,
+        [n, k]: [usize; 2],
+        order: RowOrder,
+    ) -> Result<D::Matrix, LoadError> {
+        if let Some(start) = stack.stream(index) {
+            let rows = RandomRows { start, stride: k, row: 0, column: 0, n, order };
+            if let Some(matrix) = self.made_up_rows(WeightType::Mxfp4, &[rows], k)? {
+                return Ok(matrix);
+            }
+        }
+        let (weight_type, bytes) = stack.matrix(index);
+        self.own_matrix(&[Rows { weight_type, n, bytes: bytes.into(), order }], k)
     }
 
     /// Loads matrix rows that were already read to host memory, stacked along N, as one matrix on

@@ -38,6 +38,14 @@ enum Form<'a> {
 }
 
 impl MxStack<'_> {
+    /// Returns the start of the pseudo-random stream of the matrix of expert `index`, which is in
+    /// MXFP4, if its weights are random ([`random`]), so that a device can generate it; none for
+    /// weights of a file.
+    pub fn stream(&self, index: usize) -> Option<u64> {
+        let Form::Random { seed, name } = &self.form else { return None };
+        Some(random::stream_start(*seed, &random_name(name, index)))
+    }
+
     /// Returns the weight matrix of expert `index`, `[N, K]`: its element type and the bytes of its
     /// N rows.
     pub fn matrix(&self, index: usize) -> (WeightType, Vec<u8>) {
@@ -55,7 +63,7 @@ impl MxStack<'_> {
                 (tensor.weight_type, transpose(bytes, n, size))
             }
             Form::Random { seed, name } => {
-                let name = format!("{name}.{index}");
+                let name = random_name(name, index);
                 let tensor = random::tensor(*seed, &name, WeightType::Mxfp4, &[n, k]);
                 (tensor.weight_type, tensor.bytes.into_owned())
             }
@@ -106,6 +114,12 @@ impl Checkpoint {
         }
         Ok(stored.bytes(maps))
     }
+}
+
+/// Returns the name under which the random matrix of expert `index` of the stack `name` is
+/// generated.
+fn random_name(name: &str, index: usize) -> String {
+    format!("{name}.{index}")
 }
 
 /// Joins MXFP4 values and scales, which a checkpoint stores in two tensors, to blocks of

@@ -19,6 +19,10 @@ const SQRT_3: f32 = 1.732_050_8;
 /// Factor that turns uniform random numbers in [-1, 1) into the weights of a bf16 tensor.
 pub const BF16_FACTOR: f32 = DEVIATION * SQRT_3;
 
+/// Larger of the two scales of the blocks of an MXFP4 tensor: 2^-7, as an exponent with bias 127.
+/// The smaller one is half of it. They yield a standard deviation of 0.023.
+pub const MXFP4_SCALE: u8 = 120;
+
 /// Returns the start of the pseudo-random stream of tensor `name`, from which the host or a device
 /// generates its weights.
 pub fn stream_start(seed: u64, name: &str) -> u64 {
@@ -201,8 +205,7 @@ fn blocks(stream: &Stream, weight_type: WeightType, count: usize) -> Vec<u8> {
         WeightType::Q6K => {
             (Vec::new(), [vec![PART_SCALE; 16], halves(&[width / 63.0 / part])].concat())
         }
-        // 2^-7 yields a standard deviation of 0.023.
-        WeightType::Mxfp4 => (vec![120], Vec::new()),
+        WeightType::Mxfp4 => (vec![MXFP4_SCALE], Vec::new()),
         WeightType::F8E4M3 => (1f32.to_le_bytes().to_vec(), Vec::new()),
         _ => unreachable!("{} has no blocks", weight_type.name()),
     };

@@ -183,6 +183,7 @@ impl Launch {
     }
 
     /// Returns the launch shape of `side_by_side` and `leave_padding`: a thread for each element.
+    /// It is also that of `random_mxfp4`: a thread for each scale.
     pub fn scalars(rows: usize, cols: usize) -> Self {
         Self::new([rows, cols.div_ceil(BLOCK), 1], BLOCK)
     }

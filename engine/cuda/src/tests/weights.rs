@@ -19,7 +19,7 @@ const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
 /// Returns the 16 bytes in device memory of 32 values of four bits in the order of their columns:
 /// word q of the bytes has columns 2 q and 2 q + 1 of each eight, the odd columns in its upper half.
-fn mxfp4_piece(codes: &[u8]) -> Vec<u8> {
+pub(super) fn mxfp4_piece(codes: &[u8]) -> Vec<u8> {
     // Bits of the four eights' numbers in a half, from the sign down.
     let places = [[15, 8, 7, 6], [12, 5, 4, 3], [9, 2, 1, 0], [14, 13, 11, 10]];
     let word = |q: usize| {

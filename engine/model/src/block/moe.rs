@@ -185,9 +185,7 @@ impl<D: Device> ExpertReader<'_, '_, D> {
         let stack = self.tensors.mx_stack(&own, [experts, n, k])?;
         let mut matrices = Vec::with_capacity(self.own.len());
         for expert in self.own.clone() {
-            let (weight_type, bytes) = stack.matrix(expert);
-            let rows = Rows { weight_type, n, bytes: bytes.into(), order };
-            matrices.push(self.tensors.own_matrix(&[rows], k)?);
+            matrices.push(self.tensors.mx_matrix(&stack, expert, [n, k], order)?);
         }
         let mut biases = Vec::with_capacity(self.own.len());
         for stored in self.biases(&format!("{name}_bias"), n)?.chunks(n) {
