@@ -52,12 +52,10 @@ pub(super) struct Speeds {
     pub weight_bytes: Option<f64>,
 }
 
-/// Model to measure, and number of KV pages that each sequence gets. A model that runs ahead
-/// samples its own tokens, and a step is submitted before the previous one is complete, as in the
-/// server.
+/// Model to measure. A model that runs ahead samples its own tokens, and a step is submitted before
+/// the previous one is complete, as in the server.
 pub(super) struct Timed<'a> {
     model: &'a mut dyn Model,
-    pages_each: usize,
     clock: Clock,
 }
 
@@ -74,12 +72,12 @@ impl<'a> Timed<'a> {
         if wanted > max_seq_len {
             bail!("{wanted} tokens are requested, but a sequence has at most {max_seq_len}");
         }
-        let pages_each = wanted.div_ceil(PAGE_TOKENS);
         model.profile_run(prompt.max(context), widest)?;
-        // Pages for the largest batch serve all smaller ones.
-        model.allocate_kv(widest * pages_each, PAGE_TOKENS)?;
+        // Prompts are measured one at a time, and pages for the largest batch serve all smaller ones.
+        let decoding = widest * (context + flags.steps.get()).div_ceil(PAGE_TOKENS);
+        model.allocate_kv(decoding.max(prompt.div_ceil(PAGE_TOKENS)), PAGE_TOKENS)?;
         model.allocate_states(widest)?;
-        Ok(Self { model, pages_each, clock })
+        Ok(Self { model, clock })
     }
 
     /// Measures prefill and decoding at the lengths and batch sizes in `flags`, with shares of the
@@ -112,7 +110,7 @@ impl<'a> Timed<'a> {
 
     /// Measures the prefill of a prompt of `tokens` tokens in one step; returns tokens per second.
     fn prefill(&mut self, tokens: usize) -> Result<f64, DeviceError> {
-        let batch = self.batch(1, 0, tokens);
+        let batch = self.batch(1, 0, tokens, tokens);
         self.median_rate(tokens, &[batch])
     }
 
@@ -124,16 +122,17 @@ impl<'a> Timed<'a> {
         context: usize,
         steps: usize,
     ) -> Result<f64, DeviceError> {
+        let longest = context + steps;
         // One sequence per step, so that no step is larger than those that are measured.
         for sequence in 0..sequences {
-            let mut fill = self.batch(sequences, 0, context);
+            let mut fill = self.batch(sequences, 0, context, longest);
             let own = fill.sequences.swap_remove(sequence);
             fill.sequences = vec![ScheduledSequence { row: 0, ..own }];
             fill.tokens.truncate(context);
             run(self.model, &[fill])?;
         }
         let mut batches: Vec<_> =
-            (0..steps).map(|step| self.batch(sequences, context + step, 1)).collect();
+            (0..steps).map(|step| self.batch(sequences, context + step, 1, longest)).collect();
         if self.model.run_ahead() > 0 {
             // Each step continues with the tokens that the step before sampled on the device.
             for batch in batches.iter_mut().skip(1) {
@@ -144,8 +143,9 @@ impl<'a> Timed<'a> {
     }
 
     /// Builds a step of `rows` rows from `position` on of each sequence; each sequence has KV pages
-    /// of its own.
-    fn batch(&self, sequences: usize, position: usize, rows: usize) -> StepBatch {
+    /// of its own for `longest` tokens.
+    fn batch(&self, sequences: usize, position: usize, rows: usize, longest: usize) -> StepBatch {
+        let pages_each = longest.div_ceil(PAGE_TOKENS);
         let vocab_size = self.model.info().vocab_size;
         let logits = match self.model.run_ahead() {
             0 => LogitRows::Last,
@@ -156,8 +156,8 @@ impl<'a> Timed<'a> {
             // Any ids will do, as long as sequences differ.
             let id = |row: usize| (sequence * 31 + (position + row) * 7) % vocab_size;
             batch.tokens.extend((0..rows).map(|row| StepToken::Known(id(row) as u32)));
-            let first = sequence * self.pages_each;
-            let pages = (first..first + self.pages_each).map(|page| page as u32).collect();
+            let first = sequence * pages_each;
+            let pages = (first..first + pages_each).map(|page| page as u32).collect();
             let state = Some(StateSlots { slot: sequence as u32, load: None, save: None });
             batch.push(ScheduledSequence { row: 0, rows, position, pages, logits, state });
         }
