@@ -14,7 +14,7 @@ use engine_cuda::driver::Arguments;
 use engine_cuda::driver::{Source, kernels};
 use engine_cuda::launch::{BLOCK_MAX, GRID_MAX, Launch};
 
-const COMPILE: &str = "-std=c++17 -O2 -ftree-vectorize -DSHIM -shared -fPIC -fvisibility=hidden \
+const COMPILE: &str = "-std=c++17 -O2 -U_FORTIFY_SOURCE -ftree-vectorize -DSHIM -shared -fPIC -fvisibility=hidden \
                        -fno-strict-aliasing -ffp-contract=off";
 
 /// Largest size in bytes of a block's shared memory, static and dynamic, on GPUs of compute
