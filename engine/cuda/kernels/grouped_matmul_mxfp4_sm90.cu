@@ -2,10 +2,10 @@
 //!
 //! Arguments are those of `grouped_matmul.cu`. The weights are the left operand of warpgroup
 //! multiplication (WGMMA), so that few rows of an expert waste little of the right one, and are
-//! converted to bf16 in the registers of the lanes that multiply them: the weights of 32 columns of
-//! K while those of the 32 before are multiplied. A block has 256 output columns, 64 of each of four
+//! converted to bf16 in the registers of the lanes that multiply them: those of 32 columns of K while
+//! those of the 32 before are multiplied. A block has 256 output columns, 64 of each of four
 //! warpgroups, and up to 128 rows. Copies of the activations and of the weights, as they are stored,
-//! run ahead of the multiplications, into the next tile too.
+//! run ahead of the multiplications. Copies and conversions go on into the next tile.
 //! Grid: as many blocks as run at once. Block: 16 warps.
 //@ for sm_90a
 //@ grouped_matmul_mxfp4: registers 128, shared 0, has HGMMA.64x16x16.F32.BF16 HGMMA.64x128x16.F32.BF16 LDGSTS.E.BYPASS.128 WARPGROUP.DEPBAR, lacks HMMA
@@ -17,9 +17,6 @@ using Mxfp4 = Format<e2m1x2>;
 
 #define WARPS 16
 #define THREADS (WARPS * LANES)
-/// Threads that copy, those of the first warpgroup: with more, the instructions around the copies
-/// would take more of the multiprocessor's time.
-#define COPYING (GROUP_WARPS * LANES)
 /// Largest number of rows of a tile, and its number of output columns.
 #define ROWS_MAX 128
 #define COLUMNS 256
@@ -65,9 +62,9 @@ template <u32 N> DEVICE u32 piece_offset(u32 row, u32 column) {
 /// Copies of a block's tiles, one step after another. A thread's pieces have the same column in each
 /// step, and rows a fixed number apart, so that a step takes few instructions.
 struct Copies {
-    static constexpr u32 ROW_PIECES = STEP / 8, ROWS_APART = COPYING / ROW_PIECES;
+    static constexpr u32 ROW_PIECES = STEP / 8, ROWS_APART = THREADS / ROW_PIECES;
     static constexpr u32 ROW_PARTS = ROWS_MAX / ROWS_APART;
-    static constexpr u32 CODES_APART = COPYING / PIECES, CODE_PARTS = COLUMNS / CODES_APART;
+    static constexpr u32 CODES_APART = THREADS / PIECES, CODE_PARTS = COLUMNS / CODES_APART;
     static_assert(ROWS_APART % 8 == 0 && CODES_APART % 8 == 0, "swizzled alike");
     const bf16* all;
     Matrix<e2m1x2> all_weights;
@@ -104,7 +101,6 @@ struct Copies {
     /// Starts to copy the next step's operands; zeros where there are none. After the last tile, an
     /// empty group keeps the group count.
     DEVICE_MEMBER void begin(u8* stage) {
-        if (warpgroup() > 0) return;
         if (rows > 0) {
             copy_step(stage);
             if (++step * STEP >= all_weights.k) {
@@ -155,15 +151,16 @@ struct Weights {
     u32 words[DEPTHS][4];
 };
 
-/// Converts the lane's weights of one part of a step, from the stored weights of its two output
-/// columns, with `scales`.
-DEVICE void widen_part(Weights& to, const u8* codes, u32 part, const u32 (&scales)[2]) {
+/// Converts the lane's weights of one part of the step in `stage`.
+DEVICE void widen_part(Weights& to, const u8* stage, u32 part) {
+    const u8* codes = stage + ACTIVATION_BYTES + lane() % 4 * 4;
+    const u8* scales = stage + ACTIVATION_BYTES + CODE_BYTES + part;
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
         // Pieces of a column differ in these bits alone, and columns eight apart are swizzled alike.
         u32 at = (piece_offset<PIECES>(own_column(), 0) ^ part * 16) + half * (8 * PIECES * 16);
-        u32 code[4] = {*reinterpret_cast<const u32*>(codes + at + lane() % 4 * 4), 0, 0, 0};
-        u32 factor = Mxfp4::factor(static_cast<u8>(scales[half] >> 8 * part));
+        u32 code[4] = {*reinterpret_cast<const u32*>(codes + at), 0, 0, 0};
+        u32 factor = Mxfp4::factor(scales[(own_column() + half * 8) * PIECES]);
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
             to.words[i / 2][i % 2 * 2 + half] = Mxfp4::weights(code, i, factor);
@@ -207,34 +204,40 @@ DEVICE void write(bf16* out, const float* bias, const Tile& tile, const float (&
     }
 }
 
-/// Computes a tile of at most ROWS rows, whose first step is in stage `stage`.
-template <u32 ROWS>
-DEVICE void multiply_tile(u8* shared, bf16* out, const float* bias, const Tile& tile, Copies& copies,
-                          u32& stage) {
-    float sums[ROWS / 8][4];
-#pragma unroll
-    for (u32 i = 0; i < ROWS / 8; ++i) {
-        for (u32 j = 0; j < 4; ++j) sums[i][j] = 0.0f;
-    }
+/// State of a block that goes from step to step, and from tile to tile.
+struct Pipeline {
+    Copies copies;
+    u8* shared;
+    /// Stage of the current step.
+    u32 stage;
+    /// Weights of two parts; the first are those of the current step's first part.
     Weights weights[2];
-    // A last step that is shorter multiplies zeros.
-    for (u32 step = 0; step * STEP < copies.all_weights.k; ++step) {
-        await_copies<AHEAD - 1>();
+
+    /// Stage of the step that comes `steps` steps after the current one.
+    DEVICE_MEMBER u8* stage_at(u32 steps) const {
+        return shared + (stage + steps) % STAGES * STAGE_BYTES;
+    }
+
+    /// Waits until the current step and the next one are in shared memory.
+    DEVICE_MEMBER void await() const {
+        await_copies<AHEAD - 2>();
         publish_to_wgmma();
-        // All warpgroups have also finished the previous step, whose memory is filled again.
         __syncthreads();
-        const u8* own = shared + stage * STAGE_BYTES;
-        const u8* codes = own + ACTIVATION_BYTES;
-        copies.begin(shared + (stage + AHEAD) % STAGES * STAGE_BYTES);
-        u32 scales[2];
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            const u8* from = codes + CODE_BYTES + (own_column() + half * 8) * PIECES;
-            scales[half] = *reinterpret_cast<const u32*>(from);
-        }
+    }
+
+    /// Starts the first copies and converts the first weights.
+    DEVICE_MEMBER void begin() {
+        for (u32 i = 0; i < AHEAD; ++i) copies.begin(stage_at(i));
+        await();
+        widen_part(weights[0], stage_at(0), 0);
+    }
+
+    /// Multiplies the weights of the current step with its activations. While the tensor cores
+    /// multiply one part, the next one is converted.
+    template <u32 ROWS> DEVICE_MEMBER void multiply_step(float (&sums)[ROWS / 8][4]) {
+        const u8* own = stage_at(0);
 #pragma unroll
         for (u32 part = 0; part < STEP / PART; ++part) {
-            widen_part(weights[part % 2], codes, part, scales);
             u64 x = describe(own + part / 2 * PANEL_BYTES) + part % 2 * (2 * DEPTHS);
             begin_wgmma();
 #pragma unroll
@@ -242,18 +245,32 @@ DEVICE void multiply_tile(u8* shared, bf16* out, const float* bias, const Tile& 
                 multiply_rows(sums, weights[part % 2].words[i], x + 2 * i);
             }
             close_wgmma();
-            // ptxas takes no multiplication across the loop's end; before that, the registers of the
-            // other weights become free.
-            if (part == STEP / PART - 1) {
-                await_wgmma();
-            } else {
-                await_wgmma<1>();
-            }
+            // All warps have finished the previous step, whose memory is filled again.
+            if (part == 0) copies.begin(stage_at(AHEAD));
+            // The registers of the part before are free.
+            if (part > 0) await_wgmma<1>();
+            bool is_last = part == STEP / PART - 1;
+            widen_part(weights[(part + 1) % 2], is_last ? stage_at(1) : own, is_last ? 0 : part + 1);
         }
+        await_wgmma();
+        await();
         stage = (stage + 1) % STAGES;
     }
+};
+
+/// Computes a tile of at most ROWS rows, whose first step is the pipeline's current one.
+template <u32 ROWS>
+DEVICE void multiply_tile(bf16* out, const float* bias, const Tile& tile, Pipeline& pipeline) {
+    float sums[ROWS / 8][4];
+#pragma unroll
+    for (u32 i = 0; i < ROWS / 8; ++i) {
+        for (u32 j = 0; j < 4; ++j) sums[i][j] = 0.0f;
+    }
+    u32 n = pipeline.copies.all_weights.n, k = pipeline.copies.all_weights.k;
+    // A last step that is shorter multiplies zeros.
+    for (u32 step = 0; step * STEP < k; ++step) pipeline.multiply_step<ROWS>(sums);
     take_sums(sums);
-    write<ROWS>(out, bias, tile, sums, shared + STAGES * STAGE_BYTES, copies.all_weights.n);
+    write<ROWS>(out, bias, tile, sums, pipeline.shared + STAGES * STAGE_BYTES, n);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -262,21 +279,20 @@ grouped_matmul_mxfp4(bf16* out, const bf16* __restrict__ x, const e2m1x2* __rest
                      const u32* __restrict__ offsets, u32 experts, u32 n, u32 k) {
     DYNAMIC_TILES(shared);
     Groups groups = {offsets, experts, 0};
-    Copies copies(x, {weights, scales, n, k}, groups);
-    for (u32 i = 0; i < AHEAD; ++i) copies.begin(shared + i * STAGE_BYTES);
-    u32 stage = 0;
+    Pipeline pipeline = {Copies(x, {weights, scales, n, k}, groups), shared, 0, {}};
+    pipeline.begin();
     for (u32 index = blockIdx.x;; index += gridDim.x) {
         Tile tile = find_tile<ROWS_MAX, COLUMNS>(groups, n, index);
         if (tile.rows == 0) break;
         const float* bias = biases ? biases + static_cast<u64>(tile.expert) * n : nullptr;
         if (tile.rows <= 16) {
-            multiply_tile<16>(shared, out, bias, tile, copies, stage);
+            multiply_tile<16>(out, bias, tile, pipeline);
         } else if (tile.rows <= 32) {
-            multiply_tile<32>(shared, out, bias, tile, copies, stage);
+            multiply_tile<32>(out, bias, tile, pipeline);
         } else if (tile.rows <= 64) {
-            multiply_tile<64>(shared, out, bias, tile, copies, stage);
+            multiply_tile<64>(out, bias, tile, pipeline);
         } else {
-            multiply_tile<128>(shared, out, bias, tile, copies, stage);
+            multiply_tile<128>(out, bias, tile, pipeline);
         }
     }
     await_copies<0>();
