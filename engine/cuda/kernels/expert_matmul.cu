@@ -11,7 +11,7 @@
 //! Grid: N over 64, E. Block: 4 warps.
 //@ expert_matmul_bf16: registers 224, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 //@ expert_matmul_e4m3: registers 176, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
-//@ expert_matmul_mxfp4: registers 208, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
+//@ expert_matmul_mxfp4: registers 216, shared 0, has HMMA.16816.F32.BF16 LDGSTS.E.BYPASS.128 LDS.128
 #include "matmul.cuh"
 
 /// Multiplies the rows of the block's expert; `all` is the matrix of the first expert.
