@@ -247,8 +247,8 @@ impl<'a> Drive<'a> {
     }
 
     /// Settles a job that has ended: collects its finished blocks, and retries the others, records
-    /// them as failed, or stops the campaign. The retry is planned before the collection is noted,
-    /// so that a crash in between repeats this function and loses nothing.
+    /// them as failed, or stops the campaign. A crash before the journal's line repeats this function
+    /// and loses nothing.
     fn settle(
         &mut self,
         job: &Entry,
@@ -274,17 +274,18 @@ impl<'a> Drive<'a> {
         log.follow(key, &read_steps(places)?);
         let left = |run: &&PlannedRun| !progress.blocks_done.contains(&run.block);
         let left: Vec<PlannedRun> = job.planned.runs.iter().filter(left).cloned().collect();
-        let mut stopped = None;
+        let (mut again, mut stopped) = (None, None);
         if !left.is_empty() {
             let report = done.as_ref().map(|done| &done.end);
             match after_end(end, report, job.planned.lost, self.executor.is_here()) {
                 Next::Again { said } => {
                     self.world.console.note(&format!("{said}; the rest of the job is retried"));
-                    self.plan_again(job, left, Some(node.or_else(|| job.node.clone())))?;
+                    let lost_on = node.or_else(|| job.node.clone());
+                    again = Some(self.next_attempt(&job.planned, left, Some(lost_on)));
                 }
                 // A comparison has no records of runs that could say so; its starts are kept.
                 Next::Failed { said, .. } if job.stage == Some(Stage::Alternate) => {
-                    self.plan_again(job, left, None)?;
+                    again = Some(self.next_attempt(&job.planned, left, None));
                     stopped =
                         Some(environment!("the comparison in turns was not finished: {said}"));
                 }
@@ -296,38 +297,32 @@ impl<'a> Drive<'a> {
                     self.world.console.note(&format!("{said}; recorded as failed"));
                 }
                 Next::Stop(stop) => {
-                    self.plan_again(job, left, None)?;
+                    again = Some(self.next_attempt(&job.planned, left, None));
                     stopped = Some(stop);
                 }
             }
         }
-        let wall_us = progress.wall_us;
-        self.journal.note(Line::Collected { job: key.clone(), runs, wall_us })?;
+        let (wall_us, again) = (progress.wall_us, again.map(Box::new));
+        self.journal.note(Line::Collected { job: key.clone(), runs, wall_us, again })?;
         let Some(stop) = stopped else { return Ok(()) };
         self.console_log(places);
         Err(stop)
     }
 
-    /// Plans the next attempt at a job for the runs in `left`. `lost_on` is present when the node
+    /// Returns the next attempt at a job, for its runs in `left`. `lost_on` is present when the node
     /// is to blame; it holds the node's name, if known, which the next attempt excludes.
-    fn plan_again(
-        &mut self,
-        job: &Entry,
+    fn next_attempt(
+        &self,
+        job: &PlannedJob,
         left: Vec<PlannedRun>,
         lost_on: Option<Option<String>>,
-    ) -> Result<(), Stop> {
-        let PlannedJob { cell, attempt, lost, .. } = job.planned;
-        let attempt = attempt + 1;
+    ) -> PlannedJob {
+        let (cell, attempt) = (job.cell, job.attempt + 1);
         let key = job::key(&self.ready.plan.campaign, &left, attempt);
-        // A crash after this line was noted repeats the function: the attempt is planned already.
-        if self.journal.state.jobs.iter().any(|other| other.planned.key == key) {
-            return Ok(());
-        }
-        let mut excluded_nodes = job.planned.excluded_nodes.clone();
-        let lost = lost + u32::from(lost_on.is_some());
+        let mut excluded_nodes = job.excluded_nodes.clone();
+        let lost = job.lost + u32::from(lost_on.is_some());
         excluded_nodes.extend(lost_on.flatten().filter(|_| !self.executor.is_here()));
-        let again = PlannedJob { key, cell, runs: left, attempt, lost, excluded_nodes };
-        self.journal.note(Line::Planned { stage: job.stage, jobs: vec![again] })
+        PlannedJob { key, cell, runs: left, attempt, lost, excluded_nodes }
     }
 
     /// Prints the last lines of a job's log, which its node wrote, after a failure.

@@ -240,8 +240,7 @@ pub enum Line {
     },
     /// The budget of the campaign's lab was reduced to `runs_max` runs.
     Allowed { runs_max: u32 },
-    /// Jobs were planned: those of a stage or of a lab's round, the next attempt at a job, or a job
-    /// that `ingest` has found.
+    /// Jobs were planned: those of a stage or of a lab's round, or a job that `ingest` has found.
     Planned { stage: Option<Stage>, jobs: Vec<PlannedJob> },
     /// The job with the key `job` was submitted; the executor knows it by `handle`.
     Submitted { job: String, handle: Handle },
@@ -251,7 +250,15 @@ pub enum Line {
     Withdrawn { job: String },
     /// The job with the key `job` has ended: the records of `runs`, from its finished blocks or of
     /// failures, are in the staged results; its ended runs took `wall_us` microseconds in total.
-    Collected { job: String, runs: Vec<String>, wall_us: u64 },
+    /// `again` is the next attempt at the runs that it left. It is part of this line because a
+    /// failure between two lines would repeat the job and carry out its next attempt as well.
+    Collected {
+        job: String,
+        runs: Vec<String>,
+        wall_us: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        again: Option<Box<PlannedJob>>,
+    },
     /// The collected records of the job with the key `job` passed their checks.
     Checked { job: String },
     /// All records of the campaign are committed to the registry.
@@ -285,6 +292,13 @@ pub struct Entry {
     pub wall_us: u64,
 }
 
+impl Entry {
+    fn new(stage: Option<Stage>, planned: PlannedJob) -> Self {
+        let (reached, runs) = (Reached::Planned, Vec::new());
+        Self { stage, planned, reached, handle: None, node: None, runs, wall_us: 0 }
+    }
+}
+
 /// State of a campaign, computed from all lines of its journal.
 #[derive(Debug, Default)]
 pub struct State {
@@ -316,15 +330,7 @@ impl State {
                 if !self.stages.contains(&stage) {
                     self.stages.push(stage);
                 }
-                self.jobs.extend(jobs.into_iter().map(|planned| Entry {
-                    stage,
-                    planned,
-                    reached: Reached::Planned,
-                    handle: None,
-                    node: None,
-                    runs: Vec::new(),
-                    wall_us: 0,
-                }));
+                self.jobs.extend(jobs.into_iter().map(|planned| Entry::new(stage, planned)));
             }
             Line::Submitted { job, handle } => self.set(&job, |entry| {
                 entry.reached = Reached::Submitted;
@@ -335,10 +341,9 @@ impl State {
                 entry.node = Some(node);
             }),
             Line::Withdrawn { job } => self.set(&job, |entry| entry.reached = Reached::Planned),
-            Line::Collected { job, runs, wall_us } => self.set(&job, |entry| {
-                entry.reached = Reached::Collected;
-                (entry.runs, entry.wall_us) = (runs, wall_us);
-            }),
+            Line::Collected { job, runs, wall_us, again } => {
+                self.collect(&job, runs, wall_us, again)
+            }
             Line::Checked { job } => self.set(&job, |entry| entry.reached = Reached::Checked),
             Line::Committed { commit } => self.committed = Some(commit),
             Line::Finished => self.finished = true,
@@ -351,6 +356,22 @@ impl State {
         let jobs = self.jobs.iter().filter(|job| job.stage != Some(Stage::Alternate));
         // A retried run occurs in several jobs and is listed once.
         jobs.flat_map(|job| &job.planned.runs).map(|run| (run.run.as_str(), run)).collect()
+    }
+
+    fn collect(
+        &mut self,
+        job: &str,
+        runs: Vec<String>,
+        wall_us: u64,
+        again: Option<Box<PlannedJob>>,
+    ) {
+        let mut stage = None;
+        self.set(job, |entry| {
+            entry.reached = Reached::Collected;
+            (entry.runs, entry.wall_us) = (runs, wall_us);
+            stage = entry.stage;
+        });
+        self.jobs.extend(again.map(|planned| Entry::new(stage, *planned)));
     }
 
     fn set(&mut self, job: &str, change: impl FnOnce(&mut Entry)) {

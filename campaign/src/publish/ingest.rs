@@ -210,7 +210,8 @@ fn take(journal: &mut Journal, dir: &Path, job: &Job) -> Result<(), Stop> {
     check(&staged, &runs)?;
     keep(dir, &journal.places.jobs().join(&job.key))?;
     let key = &job.key;
-    journal.note(Line::Collected { job: key.clone(), runs, wall_us: progress.wall_us })?;
+    let wall_us = progress.wall_us;
+    journal.note(Line::Collected { job: key.clone(), runs, wall_us, again: None })?;
     journal.note(Line::Checked { job: key.clone() })
 }
 

@@ -28,6 +28,8 @@ pub struct Outcome {
     /// Figures, status and verdict of each run, by its place in the campaign; in the registry where
     /// the campaign commits, else in its folder.
     pub records: BTreeMap<Place, String>,
+    /// Ids of planned runs without a record.
+    missing: BTreeSet<String>,
     /// Starts of the alternating comparisons.
     pub starts: Vec<Vec<Start>>,
     /// Verdicts on release-blocking metrics, by the metric.
@@ -78,11 +80,12 @@ impl Outcome {
             let text = fs::read_to_string(gate_out(clone).join("campaign.json")).unwrap();
             (job::records(&places.staged()).unwrap(), serde_json::from_str(&text).unwrap())
         };
-        let planned: BTreeSet<&str> = state.runs_planned().into_keys().collect();
-        let found: BTreeSet<&str> = runs.iter().map(|run| run.id.as_str()).collect();
-        assert_eq!(found, planned, "each planned run has its record");
-        assert_eq!(runs.len(), planned.len(), "and only one");
-        Self::read(&runs, &campaign, exit)
+        let mut missing: BTreeSet<String> =
+            state.runs_planned().into_keys().map(str::to_owned).collect();
+        for run in &runs {
+            assert!(missing.remove(&run.id), "{}: not planned, or recorded twice", run.id);
+        }
+        Self { missing, ..Self::read(&runs, &campaign, exit) }
     }
 
     fn read(runs: &[RunRecord], campaign: &CampaignRecord, exit: Option<Exit>) -> Self {
@@ -99,12 +102,25 @@ impl Outcome {
         Self {
             exit,
             records: runs.iter().map(|run| (place(run), figures(run))).collect(),
+            missing: BTreeSet::new(),
             starts: campaign.alternations.iter().map(|one| one.starts.clone()).collect(),
             verdicts: campaign.verdicts.iter().map(verdict).collect(),
             failed,
             steps: 0,
             measured: 0,
         }
+    }
+
+    /// Asserts that each planned run has its record.
+    pub fn expect_all(&self) {
+        assert!(self.missing.is_empty(), "planned runs without a record: {:?}", self.missing);
+    }
+
+    /// Returns the records that nodes wrote; the controller writes those of runs whose nodes were
+    /// lost too often.
+    pub fn of_nodes(&self) -> BTreeMap<Place, String> {
+        let records = self.records.clone().into_iter();
+        records.filter(|(_, figures)| !figures.starts_with("Failed")).collect()
     }
 
     /// Asserts that the outcome is the one that nothing disturbed, except for runs that failed

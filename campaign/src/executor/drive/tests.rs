@@ -359,6 +359,7 @@ fn jobs_that_run_at_once_share_the_hours_that_are_left() {
     let submitted = Line::Submitted { job: first.key.clone(), handle: Handle("0".to_owned()) };
     journal.note(submitted).unwrap();
     assert_eq!(share(&journal, &jobs[1]), Some(15.0), "5 are another job's");
-    journal.note(Line::Collected { job: first.key, runs: Vec::new(), wall_us: HOUR_US }).unwrap();
+    let (job, runs) = (first.key, Vec::new());
+    journal.note(Line::Collected { job, runs, wall_us: HOUR_US, again: None }).unwrap();
     assert_eq!(share(&journal, &jobs[1]), Some(19.0), "and it has used one of them");
 }
