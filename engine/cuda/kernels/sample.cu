@@ -9,15 +9,24 @@
 //! order of the vocabulary if neither top-k nor top-p applies, else in the order of falling weight,
 //! the lower id first among equals. The CPU's sampler does the same.
 //!
-//! Nothing is sorted: the token at which a cumulative sum is reached is found by a search over the
-//! bits of the weights. Sums are of integers, so they do not depend on the order of addition.
-//! Grid: R. Block: 512. Random numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-//@ sample: registers 64, shared 1024, has SHFL.BFLY SHFL.UP
+//! Nothing is sorted: the token at which a cumulative sum is reached is found by the bits of its
+//! weight, from histograms of their first 11, next 11 and last 8 bits (radix select), and among equal
+//! weights by its id. Sums are of integers, so they do not depend on the order of addition.
+//! Grid: R. Block: 1024. Random numbers: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+//@ sample: registers 64, shared 33792, has ATOMS.ADD SHFL.UP
 #include "prims.cuh"
 
-#define WARPS 16
-/// Integer units that a weight of 1 has: 2^40.
-#define UNITS 1099511627776.0f
+#define WARPS 32
+#define THREADS (WARPS * LANES)
+/// Bins of a histogram, and those of a thread.
+#define BINS 2048
+#define OWN_BINS (BINS / THREADS)
+/// Tokens of a thread at a time in a walk through the vocabulary.
+#define OWN_TOKENS 8
+/// Exponent of weights whose last mantissa bit is one unit. A weight of 1 has 2^40 units.
+#define UNIT_EXPONENT 110
+/// Bits of a token's units in the lower of a bin's two sums.
+#define LOW_BITS 12
 
 /// Sampling parameters of one row.
 struct Sampling {
@@ -50,95 +59,160 @@ struct Row {
     }
 };
 
-/// Unit of a cumulative sum: each token counts as one (top-k), or by its weight (top-p).
+/// What a token counts in a cumulative sum: one (top-k).
 struct Ones {
-    static DEVICE_MEMBER u64 of(u32 bits) { return bits > 0; }
+    static DEVICE_MEMBER u32 units(u32) { return 1; }
+    static DEVICE_MEMBER u32 shift(u32) { return 0; }
 };
+/// What a token counts in a cumulative sum: its weight in units, rounded down (top-p). It is `units`,
+/// below 2^24, times 2^`shift`, which is the same for weights with the same exponent.
 struct Weights {
-    static DEVICE_MEMBER u64 of(u32 bits) { return static_cast<u64>(__uint_as_float(bits) * UNITS); }
+    static DEVICE_MEMBER u32 units(u32 bits) {
+        u32 exponent = bits >> 23, mantissa = (bits & 0x7fffffu) | 0x800000u;
+        u32 down = exponent < UNIT_EXPONENT ? UNIT_EXPONENT - exponent : 0;
+        return down < 24 ? mantissa >> down : 0;
+    }
+    static DEVICE_MEMBER u32 shift(u32 bits) { return max(bits >> 23, UNIT_EXPONENT + 0u) - UNIT_EXPONENT; }
+};
+
+/// Sums over the tokens of each bin, as low and high bits of the tokens' units: neither sum
+/// overflows with up to 2^20 tokens.
+struct Histogram {
+    u32 low[BINS], high[BINS];
 };
 
 struct Shared {
-    u64 parts[3][WARPS];
+    /// Histograms of the first bits of the weights, and of later ones.
+    Histogram first, later;
+    u64 parts[WARPS];
+    u64 before;
     u32 found;
 };
 
-/// Sums over the block, returned to every thread.
-DEVICE void block_sums(u64 (&x)[3], Shared& shared) {
+/// Token at which a cumulative sum is reached: the bits of its weight, its id, and the sum up to and
+/// including the token.
+struct Found {
+    Cut cut;
+    u64 sum;
+};
+
+/// Sum of `mine` over the threads before this one; `all` is increased by that over all threads.
+DEVICE u64 sum_before(u64 mine, u64& all, Shared& shared) {
+    u64 upto = mine;
 #pragma unroll
-    for (int i = 0; i < 3; ++i) {
-#pragma unroll
-        for (int step = LANES / 2; step > 0; step /= 2) x[i] += __shfl_xor_sync(ALL_LANES, x[i], step);
-        if (lane() == 0) shared.parts[i][warp()] = x[i];
+    for (u32 step = 1; step < LANES; step *= 2) {
+        u64 below = __shfl_up_sync(ALL_LANES, upto, step);
+        if (lane() >= step) upto += below;
+    }
+    if (lane() == LANES - 1) shared.parts[warp()] = upto;
+    __syncthreads();
+    u64 before = upto - mine;
+    for (u32 w = 0; w < WARPS; ++w) {
+        if (w < warp()) before += shared.parts[w];
+        all += shared.parts[w];
     }
     __syncthreads();
-#pragma unroll
-    for (int i = 0; i < 3; ++i) {
-        x[i] = 0;
-        for (int w = 0; w < WARPS; ++w) x[i] += shared.parts[i][w];
+    return before;
+}
+
+/// Fills a histogram of the bits from `shift` on, of the tokens whose bits from `upper` on are those
+/// of `bits`.
+template <class Unit>
+DEVICE void fill(Histogram& to, const Row& row, u32 bits, u32 upper, u32 shift) {
+    for (u32 i = threadIdx.x; i < BINS; i += THREADS) to.low[i] = to.high[i] = 0;
+    __syncthreads();
+    for (u32 id = threadIdx.x; id < row.vocab; id += THREADS) {
+        u32 weight = row.weight(id);
+        if (weight == 0 || weight >> upper != bits >> upper) continue;
+        u32 units = Unit::units(weight), bin = weight >> shift & (BINS - 1);
+        u32 low = units & ((1u << LOW_BITS) - 1), high = units >> LOW_BITS;
+        if (low > 0) atomicAdd(&to.low[bin], low);
+        if (high > 0) atomicAdd(&to.high[bin], high);
     }
     __syncthreads();
 }
 
-/// Sum over all tokens of a row.
-template <class Unit> DEVICE u64 total(const Row& row, Shared& shared) {
-    u64 sums[3] = {};
-    for (u32 id = threadIdx.x; id < row.vocab; id += blockDim.x) sums[0] += Unit::of(row.weight(id));
-    block_sums(sums, shared);
-    return sums[0];
+/// Returns the units of a bin, whose tokens have the bits of `bits` from the exponent on.
+template <class Unit> DEVICE u64 units_of(const Histogram& from, u32 bin, u32 bits) {
+    u64 units = (static_cast<u64>(from.high[bin]) << LOW_BITS) + from.low[bin];
+    return units << Unit::shift(bits);
+}
+
+/// Returns the units of all tokens in the histogram of first bits.
+template <class Unit> DEVICE u64 total(Shared& shared) {
+    u64 mine = 0, all = 0;
+    for (u32 i = 0; i < OWN_BINS; ++i) {
+        u32 bin = threadIdx.x * OWN_BINS + i;
+        mine += units_of<Unit>(shared.first, bin, bin << 19);
+    }
+    sum_before(mine, all, shared);
+    return all;
+}
+
+/// Returns the largest bin at which the sum of units, from the largest bin down, exceeds `wanted`.
+/// `beyond` is the sum before the histogram, and then before the bin. Bins are the bits from `shift`
+/// on; the others are those of `bits`.
+template <class Unit>
+DEVICE u32 search(const Histogram& in, u32 bits, u32 shift, u64 wanted, u64& beyond, Shared& shared) {
+    auto of = [&](u32 i) {
+        u32 bin = BINS - 1 - (threadIdx.x * OWN_BINS + i);
+        return units_of<Unit>(in, bin, bits | bin << shift);
+    };
+    u64 mine = 0, all = 0;
+    for (u32 i = 0; i < OWN_BINS; ++i) mine += of(i);
+    u64 upto = beyond + sum_before(mine, all, shared);
+    for (u32 i = 0; i < OWN_BINS; ++i) {
+        u64 before = upto;
+        upto += of(i);
+        if (before <= wanted && wanted < upto) {
+            shared.found = BINS - 1 - (threadIdx.x * OWN_BINS + i);
+            shared.before = before;
+        }
+    }
+    __syncthreads();
+    u32 bin = shared.found;
+    beyond = shared.before;
+    __syncthreads();
+    return bin;
 }
 
 /// Returns the first token, in the order of the vocabulary, at which the sum of `unit(id)` exceeds
 /// `wanted`.
 template <class Unit> DEVICE u32 walk(u32 vocab, u64 wanted, Shared& shared, const Unit& unit) {
-    u64 before = 0;
-    for (u32 base = 0; base < vocab && before <= wanted; base += blockDim.x) {
-        u64 mine = unit(base + threadIdx.x), upto = mine;
-#pragma unroll
-        for (u32 step = 1; step < LANES; step *= 2) {
-            u64 below = __shfl_up_sync(ALL_LANES, upto, step);
-            if (lane() >= step) upto += below;
+    u64 all = 0;
+    for (u32 base = 0; base < vocab && all <= wanted; base += THREADS * OWN_TOKENS) {
+        u32 first = base + threadIdx.x * OWN_TOKENS;
+        u64 mine = 0, upto = all;
+        for (u32 i = 0; i < OWN_TOKENS; ++i) mine += unit(first + i);
+        upto += sum_before(mine, all, shared);
+        if (upto > wanted || upto + mine <= wanted) continue;
+        for (u32 i = 0; i < OWN_TOKENS; ++i) {
+            u64 before = upto;
+            upto += unit(first + i);
+            if (before <= wanted && wanted < upto) shared.found = first + i;
         }
-        if (lane() == LANES - 1) shared.parts[0][warp()] = upto;
-        __syncthreads();
-        u64 all = before;
-        upto += before;
-        for (u32 w = 0; w < WARPS; ++w) {
-            if (w < warp()) upto += shared.parts[0][w];
-            all += shared.parts[0][w];
-        }
-        if (upto > wanted && upto - mine <= wanted) shared.found = base + threadIdx.x;
-        before = all;
-        __syncthreads();
     }
-    return shared.found;
+    __syncthreads();
+    u32 id = shared.found;
+    __syncthreads();
+    return id;
 }
 
 /// Returns the first token, in the order of falling weight, at which the sum of units exceeds
-/// `wanted`; the sum of all must exceed it.
-template <class Unit> DEVICE Cut find(const Row& row, u64 wanted, Shared& shared) {
-    // Finds, two bits at a time, the largest bits such that tokens of at least these bits sum to
-    // more than `wanted`. Weights are at most 1, so the upper bits are 0.
-    u32 bits = 0;
+/// `wanted`; the sum of all must exceed it. The histogram of first bits must be filled.
+template <class Unit> DEVICE Found find(const Row& row, u64 wanted, Shared& shared) {
     u64 beyond = 0;
-    for (int shift = 28; shift >= 0; shift -= 2) {
-        u64 sums[3] = {};
-        for (u32 id = threadIdx.x; id < row.vocab; id += blockDim.x) {
-            u32 weight = row.weight(id);
-            u64 unit = Unit::of(weight);
-#pragma unroll
-            for (u32 i = 0; i < 3; ++i) sums[i] += weight >= bits + ((i + 1) << shift) ? unit : 0;
-        }
-        block_sums(sums, shared);
-        u32 digit = (sums[0] > wanted) + (sums[1] > wanted) + (sums[2] > wanted);
-        beyond = digit == 0 ? sums[0] : digit == 1 ? sums[1] : digit == 2 ? sums[2] : beyond;
-        bits += digit << shift;
-    }
+    u32 bits = search<Unit>(shared.first, 0, 19, wanted, beyond, shared) << 19;
+    fill<Unit>(shared.later, row, bits, 19, 8);
+    bits |= search<Unit>(shared.later, bits, 8, wanted, beyond, shared) << 8;
+    fill<Unit>(shared.later, row, bits, 8, 0);
+    bits |= search<Unit>(shared.later, bits, 0, wanted, beyond, shared) & 0xff;
     // Tokens of exactly these bits have equal units, so a division gives the token's index among
     // them.
-    u64 rank = (wanted - beyond) / Unit::of(bits);
+    u64 unit = static_cast<u64>(Unit::units(bits)) << Unit::shift(bits);
+    u64 rank = (wanted - beyond) / unit;
     u32 id = walk(row.vocab, rank, shared, [&](u32 id) -> u64 { return row.weight(id) == bits; });
-    return {bits, id};
+    return {{bits, id}, beyond + (rank + 1) * unit};
 }
 
 DEVICE u64 mix(u64 z) {
@@ -154,7 +228,7 @@ DEVICE u64 random_bits(u64 seed, u64 index) {
     return mix(start + (index + 1) * GOLDEN_GAMMA) >> 11 << 11;
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS* LANES)
+extern "C" __global__ void __launch_bounds__(THREADS)
 sample(u32* ids, const float* __restrict__ logits, const Sampling* __restrict__ all, u32 vocab) {
     __shared__ Shared shared;
     Sampling s = all[blockIdx.x];
@@ -162,19 +236,24 @@ sample(u32* ids, const float* __restrict__ logits, const Sampling* __restrict__ 
     if (s.temperature == 0.0f || likeliest == NONE) return;
     const float* own = logits + static_cast<u64>(blockIdx.x) * vocab;
     Row row = {own, vocab, own[likeliest], s.temperature, s.min_p, {0, 0}};
-    if (s.top_k > 0 && total<Ones>(row, shared) > s.top_k) {
-        row.cut = find<Ones>(row, s.top_k - 1, shared);
+    if (s.top_k > 0) {
+        fill<Ones>(shared.first, row, 0, 30, 19);
+        if (total<Ones>(shared) > s.top_k) row.cut = find<Ones>(row, s.top_k - 1, shared).cut;
     }
+    fill<Weights>(shared.first, row, 0, 30, 19);
+    u64 kept = total<Weights>(shared);
     if (s.top_p < 1.0f) {
-        double share = static_cast<double>(s.top_p) * static_cast<double>(total<Weights>(row, shared));
-        u64 reached = static_cast<u64>(ceil(share));
+        u64 reached = static_cast<u64>(ceil(static_cast<double>(s.top_p) * static_cast<double>(kept)));
         // `find` looks for the first sum beyond a limit, so one unit less than the share is passed.
-        row.cut = find<Weights>(row, reached > 0 ? reached - 1 : 0, shared);
+        kept = find<Weights>(row, reached > 0 ? reached - 1 : 0, shared).sum;
     }
-    // Scales the random fraction to the sum of the weights.
-    u64 drawn = __umul64hi(random_bits(s.seed, s.index), total<Weights>(row, shared));
+    // Scales the random fraction to the sum of the weights. What top-p drops is behind that sum.
+    u64 drawn = __umul64hi(random_bits(s.seed, s.index), kept);
     bool is_ranked = s.top_k > 0 || s.top_p < 1.0f;
-    auto weight = [&](u32 id) { return Weights::of(row.weight(id)); };
-    u32 token = is_ranked ? find<Weights>(row, drawn, shared).id : walk(vocab, drawn, shared, weight);
+    auto unit = [&](u32 id) {
+        u32 bits = row.weight(id);
+        return bits == 0 ? 0 : static_cast<u64>(Weights::units(bits)) << Weights::shift(bits);
+    };
+    u32 token = is_ranked ? find<Weights>(row, drawn, shared).cut.id : walk(vocab, drawn, shared, unit);
     if (threadIdx.x == 0) ids[blockIdx.x] = token;
 }

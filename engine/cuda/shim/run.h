@@ -1,10 +1,11 @@
 //! Test program around a kernel that runs on a host processor: reads launches with their arguments
 //! from one file, runs each, and writes the final content of its buffers to another.
 //!
-//! A launch in the file: the entry's name, grid, threads, bytes of dynamic shared memory, 1 if
-//! copies are early in the first run, arguments. Names and arguments are preceded by their length. Every launch runs twice, with its
-//! threads in either order, and with asynchronous copies and multiplications at either time. Both
-//! runs must give the same bytes; this detects many data races.
+//! A launch in the file: the entry's name, grid, threads, bytes of dynamic shared memory, mode of its
+//! run, arguments. Names and arguments are preceded by their length. The mode says in which order the
+//! launch's threads run, and when asynchronous copies and multiplications are performed. A launch may
+//! run a second time, with the other order and the other time. Both runs must give the same bytes;
+//! this detects many data races.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,10 @@ struct Argument {
 struct Launch {
     dim3 grid;
     u32 threads, shared_bytes;
-    /// Time of copies and multiplications in the first run; the second has the other.
-    bool are_copies_early;
+    /// Order of threads, and time of copies and multiplications, in the first run.
+    bool is_reversed, are_copies_early;
+    /// True to run the launch a second time, with the other order and the other time.
+    bool is_repeated;
     std::vector<Argument> arguments;
 };
 
@@ -82,7 +85,10 @@ struct Reader {
         l.grid = {word(), word(), word()};
         l.threads = word();
         l.shared_bytes = word();
-        l.are_copies_early = word() != 0;
+        u32 mode = word();
+        l.is_reversed = mode & 1;
+        l.are_copies_early = mode & 2;
+        l.is_repeated = mode & 4;
         l.arguments.resize(word());
         for (Argument& argument : l.arguments) {
             argument.kind = static_cast<Kind>(word());
@@ -117,9 +123,11 @@ inline int run(int argc, char** argv, const std::map<std::string, Entry>& entrie
         auto found = entries.find(std::string(name.begin(), name.end()));
         if (found == entries.end()) fail("no such entry");
         Launch l = reader.launch(), again = l;
-        run_once(found->second, l, false, l.are_copies_early);
-        run_once(found->second, again, true, !l.are_copies_early);
-        compare(l, again, found->first);
+        run_once(found->second, l, l.is_reversed, l.are_copies_early);
+        if (l.is_repeated) {
+            run_once(found->second, again, !l.is_reversed, !l.are_copies_early);
+            compare(l, again, found->first);
+        }
         for (const Argument& argument : l.arguments) {
             if (argument.kind != Kind::Buffer) continue;
             out.write(reinterpret_cast<const char*>(argument.bytes.data()),

@@ -18,7 +18,7 @@ const BLOCK: usize = 256;
 /// Number of warps of a block in kernels whose warps work independently.
 const WARPS_OF_ONE: usize = 4;
 /// Number of threads of a block of the sampling kernel.
-const SAMPLE_BLOCK: usize = 512;
+const SAMPLE_BLOCK: usize = 1024;
 /// Number of threads of a block of the kernels `count_pairs` and `sort_pairs`, and so the largest
 /// number of experts whose pairs they sort.
 pub const SORT_BLOCK: usize = 512;
