@@ -57,11 +57,9 @@ pub async fn serve(
 /// `body_patience` to arrive.
 fn router(app: App, body_patience: Duration) -> Router {
     Router::new()
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/chat/completions", post(chat::chat_completions))
-        .route("/v1/models", get(models))
-        // A wildcard, because hub ids contain a slash.
-        .route("/v1/models/{*id}", get(model))
+        .merge(openai("/v1"))
+        // Some clients are given the server's address without `/v1`.
+        .merge(openai(""))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/health", get(health))
@@ -76,6 +74,16 @@ fn router(app: App, body_patience: Duration) -> Router {
         .with_state(app)
 }
 
+/// Builds the router with the routes that OpenAI has, below `prefix`.
+fn openai(prefix: &str) -> Router<App> {
+    Router::new()
+        .route(&format!("{prefix}/completions"), post(completions::completions))
+        .route(&format!("{prefix}/chat/completions"), post(chat::chat_completions))
+        .route(&format!("{prefix}/models"), get(models))
+        // A wildcard, because hub ids contain a slash.
+        .route(&format!("{prefix}/models/{{*id}}"), get(model))
+}
+
 /// Middleware that checks whether a request may reach its route, reads its body, and counts refused
 /// requests for completions and chats.
 async fn guard(
@@ -84,7 +92,8 @@ async fn guard(
     next: Next,
 ) -> Response {
     let path = request.uri().path();
-    let generates = path == "/v1/completions" || path == "/v1/chat/completions";
+    let path = path.strip_prefix("/v1").unwrap_or(path);
+    let generates = path == "/completions" || path == "/chat/completions";
     let response = match admit(&app, request, body_patience).await {
         Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),

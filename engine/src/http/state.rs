@@ -158,8 +158,8 @@ impl Ready {
         let most = BYTES_PER_TOKEN_MAX.saturating_mul(longest).max(TEXT_BYTES_MIN);
         if text.len() > most {
             let message = format!(
-                "the prompt has {} bytes, but a sequence has at most {longest} tokens, for which \
-                 {most} bytes are read at most",
+                "this model's maximum context length is {longest} tokens, but the prompt has {} \
+                 bytes, and at most {most} are read for as many tokens",
                 text.len()
             );
             let error = ApiError::new(ErrorKind::ContextLengthExceeded, message);
@@ -172,7 +172,8 @@ impl Ready {
             let fewest = blocking("the tokenizer", fewest).await?;
             if fewest > longest {
                 let message = format!(
-                    "the prompt has at least {fewest} tokens, but a sequence has at most {longest}"
+                    "this model's maximum context length is {longest} tokens, but the prompt has at \
+                     least {fewest}"
                 );
                 let error = ApiError::new(ErrorKind::ContextLengthExceeded, message);
                 return Err(error.at("prompt"));
