@@ -10,6 +10,7 @@ mod connections;
 mod error;
 mod fields;
 mod json;
+mod origins;
 mod params;
 mod socket;
 mod state;
@@ -21,6 +22,7 @@ pub use chat::check_chat;
 pub use completions::check_completion;
 pub use connections::ConnectionLimits;
 pub use error::{ApiError, ErrorKind};
+pub use origins::Origins;
 pub use state::{App, KvFacts, ModelFacts, Phase, Ready, ServerInfo};
 
 use std::sync::Arc;
@@ -56,7 +58,8 @@ pub async fn serve(
 /// Builds the router with all HTTP routes of one engine. A request's body has the time
 /// `body_patience` to arrive.
 fn router(app: App, body_patience: Duration) -> Router {
-    Router::new()
+    let cors = app.origins.layer();
+    let router = Router::new()
         .merge(openai("/v1"))
         // Some clients are given the server's address without `/v1`.
         .merge(openai(""))
@@ -71,7 +74,12 @@ fn router(app: App, body_patience: Duration) -> Router {
         .layer(from_fn_with_state((app.clone(), body_patience), guard))
         // `guard` limits bodies.
         .layer(DefaultBodyLimit::disable())
-        .with_state(app)
+        .with_state(app);
+    match cors {
+        // Outermost, because a browser asks without the API key.
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
 }
 
 /// Builds the router with the routes that OpenAI has, below `prefix`.
@@ -134,7 +142,7 @@ fn check(app: &App, request: &Request, is_spare: bool) -> Result<()> {
         let message = "all connections of this server are in use; hint: try again later";
         return Err(ApiError::new(ErrorKind::TooManyConnections, message));
     }
-    app.access.check(request)?;
+    app.access.check(request, &app.origins)?;
     let has_body = !request.body().is_end_stream();
     if request.method() == Method::POST && has_body && !access::is_json(request.headers()) {
         let message = "the body must be declared as JSON; hint: `Content-Type: application/json`";

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::access::Access;
 use super::error::{ApiError, ErrorKind, Result};
+use super::origins::Origins;
 use super::work::{blocking, tokenizing};
 use crate::config::Setting;
 use crate::metrics::Metrics;
@@ -207,6 +208,7 @@ pub struct App {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
     pub(super) access: Arc<Access>,
+    pub(super) origins: Arc<Origins>,
     /// Number of unique ids that were issued so far, for answers and for seeds.
     answers: Arc<AtomicU64>,
 }
@@ -218,9 +220,11 @@ impl App {
         metrics: Arc<Metrics>,
         clock: Clock,
         access: Access,
+        origins: Origins,
     ) -> Self {
-        let (draining, access, answers) = (Arc::default(), Arc::new(access), Arc::default());
-        Self { phase, draining, metrics, clock, access, answers }
+        let (access, origins) = (Arc::new(access), Arc::new(origins));
+        let (draining, answers) = (Arc::default(), Arc::default());
+        Self { phase, draining, metrics, clock, access, origins, answers }
     }
 
     /// Refuses new requests from now on, because the server is shutting down.
