@@ -36,6 +36,8 @@ const NAME: &str = "chat";
 /// Compiled chat template, with the texts of the BOS and EOS tokens, which templates may print.
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
+    /// True if the template names the role `developer`, which newer clients give to system messages.
+    knows_developer: bool,
     bos_token: String,
     eos_token: String,
 }
@@ -89,6 +91,7 @@ impl ChatTemplate {
             let message = format!("it has more than {SOURCE_BYTES_MAX} bytes");
             return Err(Error::new(ErrorKind::BadSerialization, message));
         }
+        let knows_developer = source.contains("developer");
         // The parser descends once for each level of an expression, such as `a.b.c`.
         thread::scope(|scope| {
             let thread = thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
@@ -100,7 +103,7 @@ impl ChatTemplate {
             started.join().unwrap_or_else(|panic| resume_unwind(panic))
         })?;
         let (bos_token, eos_token) = (bos_token.unwrap_or_default(), eos_token.unwrap_or_default());
-        Ok(Self { environment, bos_token, eos_token })
+        Ok(Self { environment, knows_developer, bos_token, eos_token })
     }
 
     /// Renders the prompt for `chat`. It contains the special tokens already, so it must be
@@ -114,7 +117,11 @@ impl ChatTemplate {
             Some(serde_json::Value::Object(variables)) => variables.clone(),
             _ => serde_json::Map::new(),
         };
-        variables.insert("messages".into(), chat.messages.clone());
+        let mut messages = chat.messages.clone();
+        if !self.knows_developer {
+            developers_to_system(&mut messages);
+        }
+        variables.insert("messages".into(), messages);
         variables.insert("tools".into(), serde_json::Value::Null);
         variables.insert("add_generation_prompt".into(), chat.add_generation_prompt.into());
         variables.insert("bos_token".into(), self.bos_token.clone().into());
@@ -128,6 +135,15 @@ impl ChatTemplate {
         let mut out = Limited(Vec::new());
         template.render_captured_to(context, &mut out).map_err(refused)?;
         Ok(String::from_utf8_lossy(&out.0).into_owned())
+    }
+}
+
+/// Gives messages with the role `developer` the role `system`, which is the older name for it.
+fn developers_to_system(messages: &mut serde_json::Value) {
+    for message in messages.as_array_mut().into_iter().flatten() {
+        if message["role"] == "developer" {
+            message["role"] = "system".into();
+        }
     }
 }
 

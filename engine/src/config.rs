@@ -57,7 +57,8 @@ pub(crate) fn no_gpu() -> String {
 /// Names of flags of `redline serve` that do not change what a server computes, such as those for
 /// its address and name. They are left out of the configuration's hash, so that two starts with
 /// equal computation have equal hashes.
-const UNHASHED: [&str; 5] = ["api-key-file", "host", "model-name", "port", "profile"];
+const UNHASHED: [&str; 6] =
+    ["allow-origin", "api-key-file", "host", "model-name", "port", "profile"];
 
 /// Data types that one kind of device (CPU or GPU) supports for matrix multiplication and for the
 /// KV cache. Flags, defaults, the choice of a device and loading consult [`CPU`] and [`CUDA`].
@@ -160,6 +161,7 @@ pub struct Config {
     pub model_name: Option<String>,
     pub api_key_file: Option<PathBuf>,
     pub insecure_bind: bool,
+    pub allow_origin: Option<Vec<String>>,
     pub profile: Option<PathBuf>,
     /// Origin of the value of each flag of `redline serve`, by the flag's name.
     #[serde(skip)]
@@ -196,7 +198,7 @@ impl Config {
             "cache-max-entry-count": 0.8, "max-prefill-token-num": 512, "max-seq-len": null,
             "dtype": "auto", "kv-dtype": "auto", "load-format": "auto", "no-prefix-cache": false,
             "threads": machine.cores, "model-name": null, "api-key-file": null,
-            "insecure-bind": false, "profile": null,
+            "insecure-bind": false, "allow-origin": null, "profile": null,
         });
         let mut sources: BTreeMap<String, Source> = BTreeMap::new();
         for (source, flags) in [(Source::Profile, &profile), (Source::Flag, flags)] {

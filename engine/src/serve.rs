@@ -9,13 +9,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::capacity::{self, FreeMemory};
 use crate::config::{Config, DeviceChoice, DtypeChoice, Source, config_sha256, no_gpu};
-use crate::http::{Access, ConnectionLimits, KvFacts, ModelFacts, Names, Ready, ServerInfo};
+use crate::http::{
+    Access, ConnectionLimits, KvFacts, ModelFacts, Names, Origins, Ready, ServerInfo,
+};
 use crate::load::{self, LoadError, LoadOptions, log_libraries};
 use crate::server::{Loaded, Rules, Server, allow_files, listen};
 use crate::tokenize::{NoTokenizer, Text, Tokenizer};
@@ -66,6 +68,7 @@ pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
     let addresses = start.config.addresses()?;
     let rules = Rules {
         access: access(&start.config, &addresses)?,
+        origins: origins(&start.config)?,
         connections: ConnectionLimits::of_files(allow_files()?),
         grace: GRACE,
     };
@@ -103,6 +106,24 @@ fn access(config: &Config, addresses: &[SocketAddr]) -> Result<Access> {
     }
     let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
     Ok(Access::Keyless(Names { host: config.host.clone(), is_open }))
+}
+
+/// Returns the origins of web pages that may use the server, as `--allow-origin` names them.
+fn origins(config: &Config) -> Result<Origins> {
+    let values = config.allow_origin.as_deref().unwrap_or_default();
+    let origins = Origins::read(values).map_err(|value| {
+        anyhow!(
+            "`--allow-origin {value}` is invalid: it must be an origin such as \
+             `https://chat.example`, or `*`"
+        )
+    })?;
+    if origins.is_any() && config.api_key_file.is_none() {
+        bail!(
+            "with `--allow-origin *` every web page that is opened on this machine can use the \
+             server; hint: give `--api-key-file`, or name the origins"
+        );
+    }
+    Ok(origins)
 }
 
 fn check_gpus(found: usize, wanted: usize) -> Result<()> {

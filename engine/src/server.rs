@@ -14,7 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
-use crate::http::{self, Access, App, ConnectionLimits, Phase, Ready};
+use crate::http::{self, Access, App, ConnectionLimits, Origins, Phase, Ready};
 use crate::metrics::Metrics;
 use crate::worker::{Command, Handle, Output, Worker};
 use crate::{EnvironmentError, log};
@@ -52,6 +52,8 @@ pub struct EnginePanic(String);
 pub struct Rules {
     /// Rule by which requests are accepted or refused.
     pub access: Access,
+    /// Origins of web pages that may use the server from a browser.
+    pub origins: Origins,
     /// Limits on the number of connections and on the patience with each.
     pub connections: ConnectionLimits,
     /// Longest time for which the server waits, once it is told to stop, until no sequence is
@@ -85,7 +87,8 @@ impl Server {
         let (output_sender, outputs) = async_mpsc::unbounded_channel();
         let (handle, dispatch) = Handle::new(command_sender, outputs);
         tokio::spawn(dispatch);
-        let app = App::new(phase.clone(), Arc::clone(&metrics), clock, rules.access.clone());
+        let (access, origins) = (rules.access.clone(), rules.origins.clone());
+        let app = App::new(phase.clone(), Arc::clone(&metrics), clock, access, origins);
         let queues = Queues { commands, outputs: output_sender };
         let work = move || {
             let phase = phase_sender;

@@ -122,8 +122,8 @@ impl Limits {
 #[expect(missing_docs, reason = "each message says what happened, and to what")]
 pub enum Refusal {
     #[error(
-        "the prompt has {prompt_tokens} tokens and {output_tokens} more are requested, but a \
-         sequence has at most {max_seq_len} tokens"
+        "this model's maximum context length is {max_seq_len} tokens, but the prompt has \
+         {prompt_tokens} and {output_tokens} more are requested"
     )]
     TooLong { prompt_tokens: usize, output_tokens: usize, max_seq_len: usize },
     #[error("the sequence takes {wanted_pages} KV pages, but there are only {pages}")]

@@ -121,6 +121,10 @@ pub struct Flags {
     /// Allow listening without an API key on addresses that other machines can reach
     #[arg(long)]
     pub insecure_bind: bool,
+    /// Origin of web pages that may use the server from a browser (CORS), such as
+    /// https://chat.example, or * with an API key; may be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    pub allow_origin: Option<Vec<String>>,
     /// TOML file with values for these flags; the command line takes precedence
     #[arg(long, value_name = "FILE")]
     #[serde(skip_deserializing)] // A profile cannot name another profile.

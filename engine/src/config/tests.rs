@@ -37,6 +37,7 @@ fn defaults_are_those_of_the_contract() {
         .map(|(flag, setting)| format!("{flag} {} {:?}\n", setting.value, setting.source))
         .collect();
     expect![[r#"
+        allow-origin null Default
         api-key-file null Default
         cache-max-entry-count 0.8 Default
         device "auto" Default

@@ -67,7 +67,7 @@ impl Structure {
     /// Returns the grammar of the structure in the grammar engine's terms.
     fn grammar(&self) -> TopLevelGrammar {
         match self {
-            Self::Json(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Self::Json(schema) => TopLevelGrammar::from_json_schema(with_spacing(schema.clone())),
             Self::Regex(expression) => TopLevelGrammar::from_regex(expression),
             Self::Choice(texts) => {
                 let escaped: Vec<String> = texts.iter().map(|text| escape(text)).collect();
@@ -75,6 +75,23 @@ impl Structure {
             }
         }
     }
+}
+
+/// Bounds the white space of JSON that conforms to `schema`: at most one space, after a comma or a
+/// colon. Where any is allowed, some models write line breaks until their tokens are used up. The
+/// settings `x-guidance` of the schema may say otherwise.
+fn with_spacing(schema: Value) -> Value {
+    let mut schema = if schema == Value::Bool(true) { serde_json::json!({}) } else { schema };
+    let Value::Object(map) = &mut schema else { return schema };
+    let settings = map.entry("x-guidance").or_insert_with(|| serde_json::json!({}));
+    let Value::Object(settings) = settings else { return schema };
+    let is_flexible = settings.get("whitespace_flexible") == Some(&Value::Bool(true));
+    if !is_flexible && !settings.contains_key("whitespace_pattern") {
+        settings.entry("whitespace_flexible").or_insert(false.into());
+        settings.entry("item_separator").or_insert(", ?".into());
+        settings.entry("key_separator").or_insert(": ?".into());
+    }
+    schema
 }
 
 /// Returns a regular expression that matches `text` and nothing else.

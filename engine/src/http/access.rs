@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
 
 use super::error::{ApiError, ErrorKind, Result, shown};
+use super::origins::Origins;
 
 /// Rule by which requests are accepted or refused before a route sees them; `/health` is exempt.
 #[derive(Debug, Clone)]
@@ -44,12 +45,12 @@ impl Access {
         Self::Key(Sha256::digest(key).into())
     }
 
-    /// Checks whether a request may reach a route.
+    /// Checks whether a request may reach a route. Web pages of the origins `allowed` may.
     ///
     /// # Errors
     /// The API key is missing or wrong; or, without a key, the request names a foreign host or
     /// comes from a foreign web page.
-    pub(super) fn check(&self, request: &Request) -> Result<()> {
+    pub(super) fn check(&self, request: &Request, allowed: &Origins) -> Result<()> {
         let headers = request.headers();
         match self {
             Self::Key(key) => {
@@ -67,7 +68,7 @@ impl Access {
                     return Err(forbidden("the host name", &foreign));
                 }
                 let mut origins = headers.get_all(ORIGIN).iter().map(text);
-                match origins.find(|origin| !is_own(origin, headers)) {
+                match origins.find(|origin| !is_own(origin, headers) && !allowed.include(origin)) {
                     Some(foreign) => Err(forbidden("web pages of", &foreign)),
                     None => Ok(()),
                 }

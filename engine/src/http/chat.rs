@@ -96,7 +96,10 @@ pub(super) struct ChatPrompt {
 impl ChatPrompt {
     pub(super) fn take(fields: &mut Fields, reasoning: Reasoning) -> Result<Self> {
         let messages = match fields.take("messages") {
-            Some(Value::Array(messages)) if !messages.is_empty() => messages,
+            Some(Value::Array(messages)) if messages.is_empty() => {
+                return Err(ApiError::field("messages", "`messages` has no message"));
+            }
+            Some(Value::Array(messages)) => messages,
             Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
             None => {
                 let error = ApiError::new(ErrorKind::MissingField, "`messages` is missing");
@@ -113,10 +116,7 @@ impl ChatPrompt {
             variables => variables,
         };
         check_length(name, variables.iter())?;
-        // For other models the field stays unread, and is refused as unsupported.
-        if reasoning == Reasoning::Harmony
-            && let Some(effort) = fields.string("reasoning_effort")?
-        {
+        if let Some(effort) = take_effort(fields, reasoning)? {
             variables.get_or_insert_with(|| json!({}))["reasoning_effort"] = effort.into();
         }
         let add_generation_prompt = fields.bool_or("add_generation_prompt", true)?;
@@ -139,6 +139,21 @@ impl ChatPrompt {
         });
         rendered.map_err(|error| ApiError::from(error).at("messages"))
     }
+}
+
+/// Reads the request field `reasoning_effort`, and returns it if the chat template is to have it.
+/// Little effort is what a model that does not reason makes anyway.
+fn take_effort(fields: &mut Fields, reasoning: Reasoning) -> Result<Option<String>> {
+    let name = "reasoning_effort";
+    let Some(effort) = fields.string(name)? else { return Ok(None) };
+    let hint = match (reasoning, effort.as_str()) {
+        (Reasoning::Harmony, _) => return Ok(Some(effort)),
+        (Reasoning::None, "none" | "minimal" | "low") => return Ok(None),
+        (Reasoning::None, _) => "this model does not reason",
+        (Reasoning::Think, _) => "give what the chat template knows in `chat_template_kwargs`",
+    };
+    let message = format!("`{name}` is not supported for this model; hint: {hint}");
+    Err(ApiError::new(ErrorKind::UnsupportedField, message).at(name))
 }
 
 /// Limit on the length in bytes of all texts of a conversation. The chat template copies them

@@ -35,7 +35,7 @@ const UNSUPPORTED: &[(Neutral, &str)] = &[
         Neutral::Never,
         "audio audio_data chat_template custom_logit_processor ebnf enable_thinking \
          guided_grammar image_data input_embeds input_ids lora_path max_new_tokens min_new_tokens \
-         n_predict prediction prompt_embeds prompt_logprobs reasoning_effort repetition_detection \
+         n_predict prompt_embeds prompt_logprobs reasoning_effort repetition_detection \
          thinking thinking_token_budget top_n_sigma truncate_prompt_tokens video_data \
          web_search_options",
     ),

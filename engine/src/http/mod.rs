@@ -10,6 +10,7 @@ mod connections;
 mod error;
 mod fields;
 mod json;
+mod origins;
 mod params;
 mod socket;
 mod state;
@@ -21,6 +22,7 @@ pub use chat::check_chat;
 pub use completions::check_completion;
 pub use connections::ConnectionLimits;
 pub use error::{ApiError, ErrorKind};
+pub use origins::Origins;
 pub use state::{App, KvFacts, ModelFacts, Phase, Ready, ServerInfo};
 
 use std::sync::Arc;
@@ -56,12 +58,11 @@ pub async fn serve(
 /// Builds the router with all HTTP routes of one engine. A request's body has the time
 /// `body_patience` to arrive.
 fn router(app: App, body_patience: Duration) -> Router {
-    Router::new()
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/chat/completions", post(chat::chat_completions))
-        .route("/v1/models", get(models))
-        // A wildcard, because hub ids contain a slash.
-        .route("/v1/models/{*id}", get(model))
+    let cors = app.origins.layer();
+    let router = Router::new()
+        .merge(openai("/v1"))
+        // Some clients are given the server's address without `/v1`.
+        .merge(openai(""))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
         .route("/health", get(health))
@@ -73,7 +74,22 @@ fn router(app: App, body_patience: Duration) -> Router {
         .layer(from_fn_with_state((app.clone(), body_patience), guard))
         // `guard` limits bodies.
         .layer(DefaultBodyLimit::disable())
-        .with_state(app)
+        .with_state(app);
+    match cors {
+        // Outermost, because a browser asks without the API key.
+        Some(cors) => router.layer(cors),
+        None => router,
+    }
+}
+
+/// Builds the router with the routes that OpenAI has, below `prefix`.
+fn openai(prefix: &str) -> Router<App> {
+    Router::new()
+        .route(&format!("{prefix}/completions"), post(completions::completions))
+        .route(&format!("{prefix}/chat/completions"), post(chat::chat_completions))
+        .route(&format!("{prefix}/models"), get(models))
+        // A wildcard, because hub ids contain a slash.
+        .route(&format!("{prefix}/models/{{*id}}"), get(model))
 }
 
 /// Middleware that checks whether a request may reach its route, reads its body, and counts refused
@@ -84,7 +100,8 @@ async fn guard(
     next: Next,
 ) -> Response {
     let path = request.uri().path();
-    let generates = path == "/v1/completions" || path == "/v1/chat/completions";
+    let path = path.strip_prefix("/v1").unwrap_or(path);
+    let generates = path == "/completions" || path == "/chat/completions";
     let response = match admit(&app, request, body_patience).await {
         Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),
@@ -125,7 +142,7 @@ fn check(app: &App, request: &Request, is_spare: bool) -> Result<()> {
         let message = "all connections of this server are in use; hint: try again later";
         return Err(ApiError::new(ErrorKind::TooManyConnections, message));
     }
-    app.access.check(request)?;
+    app.access.check(request, &app.origins)?;
     let has_body = !request.body().is_end_stream();
     if request.method() == Method::POST && has_body && !access::is_json(request.headers()) {
         let message = "the body must be declared as JSON; hint: `Content-Type: application/json`";

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::access::Access;
 use super::error::{ApiError, ErrorKind, Result};
+use super::origins::Origins;
 use super::work::{blocking, tokenizing};
 use crate::config::Setting;
 use crate::metrics::Metrics;
@@ -158,8 +159,8 @@ impl Ready {
         let most = BYTES_PER_TOKEN_MAX.saturating_mul(longest).max(TEXT_BYTES_MIN);
         if text.len() > most {
             let message = format!(
-                "the prompt has {} bytes, but a sequence has at most {longest} tokens, for which \
-                 {most} bytes are read at most",
+                "this model's maximum context length is {longest} tokens, but the prompt has {} \
+                 bytes, and at most {most} are read for as many tokens",
                 text.len()
             );
             let error = ApiError::new(ErrorKind::ContextLengthExceeded, message);
@@ -172,7 +173,8 @@ impl Ready {
             let fewest = blocking("the tokenizer", fewest).await?;
             if fewest > longest {
                 let message = format!(
-                    "the prompt has at least {fewest} tokens, but a sequence has at most {longest}"
+                    "this model's maximum context length is {longest} tokens, but the prompt has at \
+                     least {fewest}"
                 );
                 let error = ApiError::new(ErrorKind::ContextLengthExceeded, message);
                 return Err(error.at("prompt"));
@@ -206,6 +208,7 @@ pub struct App {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
     pub(super) access: Arc<Access>,
+    pub(super) origins: Arc<Origins>,
     /// Number of unique ids that were issued so far, for answers and for seeds.
     answers: Arc<AtomicU64>,
 }
@@ -217,9 +220,11 @@ impl App {
         metrics: Arc<Metrics>,
         clock: Clock,
         access: Access,
+        origins: Origins,
     ) -> Self {
-        let (draining, access, answers) = (Arc::default(), Arc::new(access), Arc::default());
-        Self { phase, draining, metrics, clock, access, answers }
+        let (access, origins) = (Arc::new(access), Arc::new(origins));
+        let (draining, answers) = (Arc::default(), Arc::default());
+        Self { phase, draining, metrics, clock, access, origins, answers }
     }
 
     /// Refuses new requests from now on, because the server is shutting down.

@@ -175,6 +175,17 @@ fn templates_print_what_hugging_face_prints() {
 }
 
 #[test]
+fn developers_are_system_to_templates_that_do_not_know_them() {
+    let role = |template: &str| {
+        let more = [("tokenizer.chat_template", Meta::Text(template.to_owned()))];
+        let tokenizer = from_gguf(&metadata("gpt-2", &["a"], &[], &more)).unwrap().unwrap();
+        render(&tokenizer, json!([{"role": "developer", "content": "x"}])).unwrap()
+    };
+    assert_eq!(role("{{ messages[0].role }}"), "system");
+    assert_eq!(role("{% if messages[0].role == 'developer' %}yes{% endif %}"), "yes");
+}
+
+#[test]
 fn a_template_may_refuse_and_may_not_write_without_end() {
     let with = |template: &str| {
         let more = [("tokenizer.chat_template", Meta::Text(template.to_owned()))];

@@ -72,6 +72,7 @@ async fn server_info_keeps_its_fields_and_their_types() {
         flags.push_str(&format!("{} {}\n", value.trim(), setting["source"].as_str().unwrap()));
     }
     expect![[r#"
+        allow-origin null default
         api-key-file null default
         cache-max-entry-count number default
         device string flag
@@ -101,7 +102,9 @@ async fn the_hash_of_the_configuration_is_what_the_contract_says() {
     let info = server.get("/server_info").await;
     let mut values = Map::new();
     for (flag, setting) in info["config"].as_object().unwrap() {
-        if !["host", "port", "model-name", "api-key-file", "profile"].contains(&flag.as_str()) {
+        if !["allow-origin", "host", "port", "model-name", "api-key-file", "profile"]
+            .contains(&flag.as_str())
+        {
             values.insert(flag.clone(), setting["value"].clone());
         }
     }

@@ -114,3 +114,41 @@ async fn with_a_key_hosts_and_pages_are_not_restricted() {
         assert_eq!(status_of_get(&server, "/v1/models", &[header]).await, 401, "{header:?}");
     }
 }
+
+#[tokio::test]
+async fn pages_of_an_allowed_origin_may_use_the_server() {
+    let (chat, any) = ("https://chat.example", "https://any.example");
+    let open = |origin: &str, api_key| Setup {
+        api_key,
+        origins: vec![origin.to_owned()],
+        ..Setup::default()
+    };
+    for (setup, origin, named) in
+        [(open(chat, None), chat, chat), (open("*", Some("sesame")), any, "*")]
+    {
+        let server = start(setup).await;
+        let url = server.url(COMPLETIONS);
+        let header = |answer: &reqwest::Response, name: &str| {
+            let value = answer.headers().get(name);
+            value.map(|value| value.to_str().unwrap().to_owned()).unwrap_or_default()
+        };
+        // The browser asks first, without the key.
+        let asking = server.client.request(reqwest::Method::OPTIONS, &url).header("origin", origin);
+        let asking = asking.header("access-control-request-method", "POST");
+        let asking = asking.header("access-control-request-headers", "authorization,content-type");
+        let answer = asking.send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{origin}");
+        assert_eq!(header(&answer, "access-control-allow-origin"), named);
+        assert_eq!(header(&answer, "access-control-allow-methods"), "GET,POST");
+        assert_eq!(header(&answer, "access-control-allow-headers"), "authorization,content-type");
+        let request = server.client.post(&url).header("origin", origin).json(&body());
+        let answer = request.bearer_auth("sesame").send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{origin}");
+        assert_eq!(header(&answer, "access-control-allow-origin"), named);
+    }
+    let server = start(open(chat, None)).await;
+    let request = server.client.post(server.url(COMPLETIONS)).header("origin", any);
+    let answer = request.json(&body()).send().await.unwrap();
+    assert_eq!(answer.status(), 403);
+    assert_eq!(answer.headers().get("access-control-allow-origin"), None);
+}

@@ -7,7 +7,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::config::{Config, Flags, Machine};
-use engine::http::{Access, ConnectionLimits, KvFacts, ModelFacts, Names, Ready, ServerInfo};
+use engine::http::{
+    Access, ConnectionLimits, KvFacts, ModelFacts, Names, Origins, Ready, ServerInfo,
+};
 use engine::server::{Rules, Server};
 use engine::tokenize::Reasoning;
 use engine_core::clock::Clock;
@@ -28,6 +30,7 @@ pub struct Setup {
     pub behavior: Behavior,
     pub limits: Limits,
     pub api_key: Option<&'static str>,
+    pub origins: Vec<String>,
     pub connections: ConnectionLimits,
     pub grace: Duration,
     pub reasoning: Reasoning,
@@ -51,6 +54,7 @@ impl Default for Setup {
             behavior: Behavior::default(),
             limits,
             api_key: None,
+            origins: Vec::new(),
             connections: ConnectionLimits::of_files(1024),
             grace: Duration::from_secs(10),
             reasoning: Reasoning::None,
@@ -129,7 +133,8 @@ pub async fn start(setup: Setup) -> Running {
     };
     let names = Names { host: "127.0.0.1".into(), is_open: false };
     let access = setup.api_key.map_or(Access::Keyless(names), Access::key);
-    let rules = Rules { access, connections: setup.connections, grace: setup.grace };
+    let origins = Origins::read(&setup.origins).unwrap();
+    let rules = Rules { access, origins, connections: setup.connections, grace: setup.grace };
     let server = Server::start(loading, rules, Clock::start()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

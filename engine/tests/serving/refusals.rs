@@ -89,6 +89,28 @@ async fn fields_without_effect_are_taken() {
         "response_format": {"type": "text"}, "repetition_penalty": 1.0, "min_p": 0, "n": 1,
     });
     server.json("/v1/completions", &body).await;
+    let body = json!({
+        "messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "verbosity": "medium",
+        "reasoning_effort": "low", "prediction": {"type": "content", "content": "x"},
+    });
+    server.json("/v1/chat/completions", &body).await;
+}
+
+#[tokio::test]
+async fn routes_answer_without_their_prefix_too() {
+    let server = start(Setup::default()).await;
+    let chat = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1});
+    assert_eq!(server.json("/chat/completions", &chat).await["object"], "chat.completion");
+    let prompt = json!({"prompt": "x", "max_tokens": 1});
+    assert_eq!(server.json("/completions", &prompt).await["object"], "text_completion");
+    let models: Value = server.get("/models").await.json().await.unwrap();
+    let id = models["data"][0]["id"].as_str().unwrap();
+    let model: Value = server.get(&format!("/models/{id}")).await.json().await.unwrap();
+    assert_eq!(model["id"], id);
+    let none = server.post("/chat/completions", &json!({"messages": []})).await;
+    let error: Value = none.json().await.unwrap();
+    assert_eq!(error["error"]["message"], "`messages` has no message");
+    assert_eq!(server.metric("redline_requests_total{outcome=\"refused\"}").await, 1.0);
 }
 
 #[tokio::test]
@@ -118,7 +140,7 @@ async fn bad_chats_are_refused() {
         (json!({"messages": user, "guided_regex": "("}), "invalid_value", "guided_regex"),
         (json!({"messages": user, "echo": true}), "unsupported_field", "echo"),
         (
-            json!({"messages": user, "reasoning_effort": "low"}),
+            json!({"messages": user, "reasoning_effort": "high"}),
             "unsupported_field",
             "reasoning_effort",
         ),

@@ -285,7 +285,7 @@ fn what_can_never_run_is_refused_with_the_numbers() {
             .to_string()
     };
     expect![
-        "the prompt has 60 tokens and 5 more are requested, but a sequence has at most 64 tokens"
+        "this model's maximum context length is 64 tokens, but the prompt has 60 and 5 more are requested"
     ]
     .assert_eq(&refuse(60, 5));
     expect!["the sequence takes 9 KV pages, but there are only 8"].assert_eq(&refuse(30, 3));
