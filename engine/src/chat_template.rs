@@ -16,6 +16,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 
 use crate::guide::TextError;
+use crate::tools;
 
 /// Limit on the output of a chat template, in bytes; rendering fails beyond it.
 const OUTPUT_BYTES_MAX: usize = 16 << 20;
@@ -38,6 +39,8 @@ pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     /// True if the template names the role `developer`, which newer clients give to system messages.
     knows_developer: bool,
+    /// True if the template shows no tools to the model, so that the system message has to.
+    wants_instructions: bool,
     bos_token: String,
     eos_token: String,
 }
@@ -55,6 +58,8 @@ pub struct Chat<'a> {
     pub messages: &'a serde_json::Value,
     /// True to end the rendered prompt with the header of the model's next answer.
     pub add_generation_prompt: bool,
+    /// Tools that the model may call: a JSON array in OpenAI's format; `None` for no tools.
+    pub tools: Option<&'a serde_json::Value>,
     /// Further variables of the template as a JSON object, such as `enable_thinking`; `None` for no
     /// further ones.
     pub variables: Option<&'a serde_json::Value>,
@@ -92,6 +97,7 @@ impl ChatTemplate {
             return Err(Error::new(ErrorKind::BadSerialization, message));
         }
         let knows_developer = source.contains("developer");
+        let wants_instructions = tools::wants_instructions(&source);
         // The parser descends once for each level of an expression, such as `a.b.c`.
         thread::scope(|scope| {
             let thread = thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
@@ -103,7 +109,7 @@ impl ChatTemplate {
             started.join().unwrap_or_else(|panic| resume_unwind(panic))
         })?;
         let (bos_token, eos_token) = (bos_token.unwrap_or_default(), eos_token.unwrap_or_default());
-        Ok(Self { environment, knows_developer, bos_token, eos_token })
+        Ok(Self { environment, knows_developer, wants_instructions, bos_token, eos_token })
     }
 
     /// Renders the prompt for `chat`. It contains the special tokens already, so it must be
@@ -121,8 +127,12 @@ impl ChatTemplate {
         if !self.knows_developer {
             developers_to_system(&mut messages);
         }
+        let mut tools = chat.tools.cloned().unwrap_or_default();
+        if self.wants_instructions && !tools.is_null() {
+            messages = tools::instructed(&messages, &tools.take());
+        }
         variables.insert("messages".into(), messages);
-        variables.insert("tools".into(), serde_json::Value::Null);
+        variables.insert("tools".into(), tools);
         variables.insert("add_generation_prompt".into(), chat.add_generation_prompt.into());
         variables.insert("bos_token".into(), self.bos_token.clone().into());
         variables.insert("eos_token".into(), self.eos_token.clone().into());

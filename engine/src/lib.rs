@@ -28,6 +28,7 @@ pub mod server;
 #[path = "../weights/tests/tiny_gguf/mod.rs"]
 mod tiny_gguf;
 pub mod tokenize;
+pub mod tools;
 pub mod worker;
 
 use std::borrow::Cow;

@@ -1,13 +1,17 @@
 //! Structured output: the set of tokens that may come next, so that an output follows a JSON schema
-//! or a regular expression.
+//! or a regular expression, or that its tool calls do.
 //!
 //! The grammars are those of the library `llguidance`. It gets the bytes of every token once per
 //! model, and computes the set of allowed tokens before each sample. Structures come from strangers:
 //! `expression` and `schema` limit what is built, and it is built on a stack that suffices for everything
 //! within the limits. This module must not know requests or logits.
 
+mod calls;
 mod expression;
 mod schema;
+
+pub use calls::Calls;
+pub(crate) use calls::TOOLS_MAX;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, resume_unwind};
@@ -21,8 +25,11 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
+use calls::Watch;
 use expression::{Expressions, check_choice};
 use schema::SchemaCost;
+
+use crate::tools::Trigger;
 
 /// Limit on the number of lexer states of one grammar, each of one to two KB; a grammar that needs
 /// more is an error. All choices of a request share the states.
@@ -47,6 +54,8 @@ pub enum Structure {
     Regex(String),
     /// One of these texts; at least one.
     Choice(Vec<String>),
+    /// Text with tool calls.
+    Calls(Calls),
 }
 
 impl Structure {
@@ -61,12 +70,15 @@ impl Structure {
             Self::Json(schema) => SchemaCost::check(schema),
             Self::Regex(expression) => Expressions::default().add(expression),
             Self::Choice(texts) => check_choice(texts),
+            Self::Calls(calls) => calls.check(),
         }
     }
 
-    /// Returns the grammar of the structure in the grammar engine's terms.
-    fn grammar(&self) -> TopLevelGrammar {
+    /// Returns the grammar of the structure in the grammar engine's terms; for tool calls that of a
+    /// block from the beginning of the answer on.
+    fn grammar(&self, trie: &TokTrie) -> TopLevelGrammar {
         match self {
+            Self::Calls(calls) => calls.grammar(&calls.format.triggers[0], true, trie),
             Self::Json(schema) => TopLevelGrammar::from_json_schema(with_spacing(schema.clone())),
             Self::Regex(expression) => TopLevelGrammar::from_regex(expression),
             Self::Choice(texts) => {
@@ -144,6 +156,7 @@ pub struct TokenBytes {
 /// Grammar engine for one model's vocabulary: builds the guide of each output with a structure.
 pub struct Grammars {
     factory: ParserFactory,
+    tokens: TokEnv,
 }
 
 impl fmt::Debug for Grammars {
@@ -186,9 +199,10 @@ impl Grammars {
             limits.verbose_errors = false;
             limits.max_lexer_states = LEXER_STATES_MAX;
             limits.max_grammar_size = GRAMMAR_SYMBOLS_MAX;
-            Ok(factory)
+            Ok((factory, tokens))
         }));
-        Ok(Self { factory: made.map_err(|error| TextError::of(&error))? })
+        let (factory, tokens) = made.map_err(|error| TextError::of(&error))?;
+        Ok(Self { factory, tokens })
     }
 
     /// Builds the guide of one output that follows `structure` from the position that `opening`
@@ -202,7 +216,7 @@ impl Grammars {
             let thread = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
             let build = || {
                 structure.check()?;
-                self.matcher(structure)
+                self.begun(structure)
             };
             let started = thread.spawn_scoped(scope, build);
             let started = started.map_err(|error| {
@@ -211,12 +225,38 @@ impl Grammars {
             // A panic here is not the grammar engine's, whose panics are caught.
             started.join().unwrap_or_else(|panic| resume_unwind(panic))
         });
-        Ok(Guide { matcher: built?, opening, seen: Vec::new() })
+        let (matcher, watch) = built?;
+        Ok(Guide { matcher, watch, opening, seen: Vec::new() })
     }
 
-    /// Builds the grammar of `structure`, and a matcher at its beginning.
-    fn matcher(&self, structure: &Structure) -> Result<Matcher, TextError> {
-        let build = || self.factory.create_parser(structure.grammar());
+    /// Builds the grammar of `structure` and a matcher at its beginning; for tool calls also what
+    /// follows the text around them.
+    fn begun(&self, structure: &Structure) -> Result<(Matcher, Option<Watch>), TextError> {
+        let trie = self.tokens.tok_trie();
+        let Structure::Calls(calls) = structure else {
+            return Ok((self.matcher(structure.grammar(trie))?, None));
+        };
+        let mut triggers: Vec<(&Trigger, Matcher)> = Vec::new();
+        for trigger in calls.format.triggers {
+            let same = triggers.iter().find(|(other, _)| other.after_name == trigger.after_name);
+            let matcher = match same {
+                Some((_, matcher)) => matcher.clone(),
+                None => self.matcher(calls.grammar(trigger, false, trie))?,
+            };
+            triggers.push((trigger, matcher));
+        }
+        let matcher = match calls.is_required {
+            true => self.matcher(structure.grammar(trie))?,
+            false => triggers[0].1.clone(),
+        };
+        let mut watch = Watch::new(calls, &self.tokens, triggers);
+        watch.is_inside = calls.is_required;
+        Ok((matcher, Some(watch)))
+    }
+
+    /// Builds a matcher at the beginning of a grammar.
+    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, TextError> {
+        let build = || self.factory.create_parser(grammar);
         let parser =
             catch_unwind(AssertUnwindSafe(build)).map_err(|error| TextError::of(&error))?;
         let mut matcher = Matcher::new(Ok(parser));
@@ -256,6 +296,8 @@ pub enum Opening {
 /// allows next.
 pub struct Guide {
     matcher: Matcher,
+    /// Text around tool calls; `None` for other structures.
+    watch: Option<Watch>,
     /// Condition for the beginning of the structure, as far as the output has not met it yet;
     /// [`Opening::AtOnce`] once the structure has begun.
     opening: Opening,
@@ -276,7 +318,7 @@ impl Clone for Guide {
     /// Where the states become too many, all copies fail.
     fn clone(&self) -> Self {
         let (opening, seen) = (self.opening.clone(), self.seen.clone());
-        Self { matcher: self.matcher.clone(), opening, seen }
+        Self { matcher: self.matcher.clone(), watch: self.watch.clone(), opening, seen }
     }
 }
 
@@ -290,6 +332,9 @@ impl Guide {
         // Free text may stand before the structure.
         if matches!(self.opening, Opening::After(_)) {
             return Ok(None);
+        }
+        if let Some(watch) = self.watch.as_ref().filter(|watch| !watch.is_inside) {
+            return Ok(watch.allowed());
         }
         let set = self.matcher.compute_mask_or_eos().map_err(|_| too_large())?;
         let mut set = TokenSet::from_bits(set.into());
@@ -321,8 +366,15 @@ impl Guide {
             Opening::Unless { .. } => self.opening = Opening::AtOnce,
             Opening::AtOnce => {}
         }
+        if let Some(watch) = self.watch.as_mut().filter(|watch| !watch.is_inside) {
+            if let Some(matcher) = watch.push(token) {
+                self.matcher = matcher;
+            }
+            return Ok(false);
+        }
         self.matcher.consume_token(token).map_err(|_| too_large())?;
-        Ok(self.matcher.is_stopped())
+        let is_complete = self.matcher.is_stopped();
+        Ok(is_complete && self.watch.as_mut().is_none_or(Watch::end))
     }
 }
 

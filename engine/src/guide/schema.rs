@@ -129,14 +129,28 @@ impl<'a> SchemaCost<'a> {
     /// The schema has more parts, longer texts or more expensive regular expressions than a limit
     /// allows, or resolves to too many schemas; the message gives the limit.
     pub(super) fn check(root: &'a Value) -> Result<(), TextError> {
+        Self::check_all([root])
+    }
+
+    /// Refuses several schemas whose common grammar could take too much time or memory to build.
+    ///
+    /// # Errors
+    /// As those of [`SchemaCost::check`], for all schemas together.
+    pub(super) fn check_all(roots: impl IntoIterator<Item = &'a Value>) -> Result<(), TextError> {
         let (definitions, expressions) = (BTreeMap::new(), Expressions::default());
+        let root = &Value::Null;
         let mut cost = Self { root, definitions, expressions, parts: 0, text_bytes: 0, cost: 0 };
-        // Settings of the grammar engine, some of which are regular expressions.
-        let settings = root.get("x-guidance").and_then(Value::as_object);
-        for setting in settings.into_iter().flat_map(Map::values).filter_map(Value::as_str) {
-            cost.expressions.add(setting)?;
+        for root in roots {
+            cost.root = root;
+            cost.definitions.clear();
+            // Settings of the grammar engine, some of which are regular expressions.
+            let settings = root.get("x-guidance").and_then(Value::as_object);
+            for setting in settings.into_iter().flat_map(Map::values).filter_map(Value::as_str) {
+                cost.expressions.add(setting)?;
+            }
+            cost.schema(root)?;
         }
-        cost.schema(root).map(|_| ())
+        Ok(())
     }
 
     /// Counts one part of the schema, with a text of this length.

@@ -64,6 +64,8 @@ pub(super) struct Piece<'a> {
     /// first piece.
     pub(super) prompt: Option<&'a [TokenLogprobs]>,
     finish: Option<&'a Finish>,
+    /// True once the choice has called a tool.
+    has_calls: bool,
     /// True if this is the first piece of its choice that is written.
     pub(super) first: bool,
     /// Number of characters of the choice's text before the piece.
@@ -112,6 +114,9 @@ impl Writing {
     fn choice<S: Shape>(&self, shape: &S, piece: &Piece<'_>) -> Value {
         let (finish_reason, stop_reason) = match piece.finish {
             None => (None, Value::Null),
+            Some(Finish::EndToken | Finish::Complete) if piece.has_calls => {
+                (Some("tool_calls"), Value::Null)
+            }
             Some(Finish::EndToken | Finish::Complete) => (Some("stop"), Value::Null),
             Some(Finish::StopToken(token)) => (Some("stop"), (*token).into()),
             Some(Finish::StopString(stop)) => (Some("stop"), stop.as_str().into()),
@@ -231,9 +236,12 @@ async fn whole<S: Shape>(shape: &S, writing: &Writing, mut ticket: Ticket) -> Re
     }
     let written = choices.iter().enumerate().map(|(index, choice)| {
         let Choice { text, tokens, prompt, finish, .. } = choice;
-        let parts = split(&mut writing.splitter.clone(), text, true);
+        let mut splitter = writing.splitter.clone();
+        let parts = split(&mut splitter, text, true).whole();
+        let has_calls = splitter.is_some_and(|splitter| splitter.has_calls());
         let (prompt, finish) = (prompt.as_deref(), finish.as_ref());
-        let piece = Piece { index, parts, tokens, prompt, finish, first: true, text_offset: 0 };
+        let (first, text_offset) = (true, 0);
+        let piece = Piece { index, parts, tokens, prompt, finish, has_calls, first, text_offset };
         writing.choice(shape, &piece)
     });
     let mut document = writing.document(S::OBJECT, written.collect());
@@ -258,6 +266,7 @@ fn split(splitter: &mut Option<Splitter>, text: &str, ends: bool) -> SplitText {
         let rest = splitter.finish();
         parts.reasoning += &rest.reasoning;
         parts.content += &rest.content;
+        parts.calls.extend(rest.calls);
     }
     parts
 }
@@ -302,9 +311,10 @@ impl<S: Shape> Events<S> {
         progress.cached_tokens = output.cached_tokens;
         progress.finished = output.finish.is_some();
         let parts = split(&mut progress.splitter, &output.text, progress.finished);
+        let has_calls = progress.splitter.as_ref().is_some_and(Splitter::has_calls);
         let (prompt, finish) = (output.prompt.as_deref(), output.finish.as_ref());
         let tokens = output.token.as_slice();
-        let piece = Piece { index, parts, tokens, prompt, finish, first, text_offset };
+        let piece = Piece { index, parts, tokens, prompt, finish, has_calls, first, text_offset };
         let choice = self.writing.choice(&self.shape, &piece);
         let mut document = self.writing.document(S::CHUNK_OBJECT, vec![choice]);
         let options = self.writing.options;

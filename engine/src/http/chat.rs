@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
+use engine_core::random::mix;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Piece, Shape, Writing};
@@ -13,6 +14,7 @@ use super::fields::{Fields, wrong_type};
 use super::json::Budget;
 use super::params::{Params, SequenceOptions, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
+use super::tools::Tools;
 use super::work::blocking;
 use crate::logprobs::Candidate;
 use crate::tokenize::{self, Reasoning, SplitText, Splitter, Text};
@@ -25,10 +27,21 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
     drop(body);
     super::check_model(&mut fields, &ready)?;
     let reasoning = ready.text.reasoning();
-    let ChatRequest { prompt, mut params, logprobs } =
+    let ChatRequest { mut prompt, mut params, logprobs } =
         ChatRequest::take(fields, reasoning, ready.vocab_size)?;
+    let calls = prompt.tools.is_some().then(|| ready.text.calls()).flatten();
+    if let Some(tools) = &mut prompt.tools {
+        params.call(tools.structure(calls)?, calls)?;
+    }
     let text = prompt.render(&ready, app.clock.unix_s()).await?;
-    let splitter = (reasoning != Reasoning::None).then(|| Splitter::new(reasoning, &text));
+    let splits = reasoning != Reasoning::None || calls.is_some();
+    let splitter = splits.then(|| {
+        let splitter = Splitter::new(reasoning, &text);
+        match calls {
+            Some(calls) => splitter.with_calls(calls.format),
+            None => splitter,
+        }
+    });
     let guide = params.guide(&ready, Some(text.clone())).await?;
     // The chat template has written the special tokens already.
     let ids = ready.encode(text, false).await?;
@@ -44,7 +57,12 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
         n: params.n,
         splitter,
     };
-    answer::respond(Chat, writing, ticket).await
+    answer::respond(
+        Chat { calls: app.unique(), reasons: reasoning != Reasoning::None },
+        writing,
+        ticket,
+    )
+    .await
 }
 
 /// Parses a chat request as the route does and renders its prompt with the tokenizer `text`,
@@ -89,6 +107,8 @@ impl ChatRequest {
 #[derive(Debug)]
 pub(super) struct ChatPrompt {
     messages: Value,
+    /// Tools that the model may call.
+    tools: Option<Tools>,
     add_generation_prompt: bool,
     variables: Option<Value>,
 }
@@ -120,7 +140,9 @@ impl ChatPrompt {
             variables.get_or_insert_with(|| json!({}))["reasoning_effort"] = effort.into();
         }
         let add_generation_prompt = fields.bool_or("add_generation_prompt", true)?;
-        Ok(Self { messages: Value::Array(messages?), add_generation_prompt, variables })
+        let tools = Tools::take(fields)?;
+        let messages = Value::Array(messages?);
+        Ok(Self { messages, tools, add_generation_prompt, variables })
     }
 
     /// Renders the conversation to the prompt's text. The chat template is a program that came with
@@ -133,6 +155,7 @@ impl ChatPrompt {
     fn written(&self, text: &dyn Text, now_unix_s: u64) -> Result<String> {
         let rendered = text.render_chat(&tokenize::Chat {
             messages: &self.messages,
+            tools: self.tools.as_ref().map(|tools| &tools.listed),
             add_generation_prompt: self.add_generation_prompt,
             variables: self.variables.as_ref(),
             now_unix_s,
@@ -255,7 +278,39 @@ fn take_calls(map: &mut Map<String, Value>, name: &str, budget: &Budget) -> Resu
 
 /// Format in which `/v1/chat/completions` writes its choices as JSON.
 #[derive(Debug)]
-struct Chat;
+struct Chat {
+    /// Number from which the ids of the answer's tool calls are made.
+    calls: u64,
+    /// True if the model marks its reasoning.
+    reasons: bool,
+}
+
+impl Chat {
+    /// Returns the id of tool call number `index` of a choice: nine hexadecimal digits, because the
+    /// templates of Mistral's models take only ids of nine letters and digits.
+    fn call_id(&self, choice: usize, index: usize) -> String {
+        let of_choice = mix(self.calls.wrapping_add(choice as u64));
+        format!("{:09x}", mix(of_choice.wrapping_add(index as u64)) >> 28)
+    }
+
+    /// Builds the JSON of parts of tool calls, as a message or, with `streams`, as a delta has them.
+    fn calls(&self, piece: &Piece<'_>, streams: bool) -> Value {
+        let parts = piece.parts.calls.iter();
+        let written = parts.map(|part| {
+            let mut call = json!({"function": {"arguments": part.arguments}});
+            if streams {
+                call["index"] = part.index.into();
+            }
+            if let Some(name) = &part.name {
+                call["function"]["name"] = name.as_str().into();
+                call["type"] = "function".into();
+                call["id"] = self.call_id(piece.index, part.index).into();
+            }
+            call
+        });
+        written.collect()
+    }
+}
 
 impl Shape for Chat {
     const OBJECT: &'static str = "chat.completion";
@@ -267,13 +322,22 @@ impl Shape for Chat {
         let parts = &piece.parts;
         if !writing.options.stream {
             let mut message = json!({"role": "assistant", "content": parts.content});
-            if writing.splitter.is_some() {
+            if self.reasons {
                 add_reasoning(&mut message, parts);
+            }
+            if !parts.calls.is_empty() {
+                message["tool_calls"] = self.calls(piece, false);
+                if parts.content.is_empty() {
+                    message["content"] = Value::Null;
+                }
             }
             choice["message"] = message;
             return;
         }
         let mut delta = json!({});
+        if !parts.calls.is_empty() {
+            delta["tool_calls"] = self.calls(piece, true);
+        }
         if !parts.reasoning.is_empty() {
             add_reasoning(&mut delta, parts);
         }

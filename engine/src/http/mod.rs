@@ -15,6 +15,7 @@ mod params;
 mod socket;
 mod state;
 mod structure;
+mod tools;
 mod work;
 
 pub use access::{Access, Names};

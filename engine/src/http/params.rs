@@ -11,8 +11,10 @@ use super::fields::{self, Fields, wrong_type};
 use super::json::Json;
 use super::state::Ready;
 use super::structure::{Wanted, take_structure};
+use super::tools;
 use super::work::building;
-use crate::guide::Guide;
+use crate::guide::{Guide, Structure};
+use crate::tokenize::CallFormat;
 use crate::worker::Request;
 use engine_core::sample::Sampling;
 use engine_schedule::Limits;
@@ -98,6 +100,21 @@ impl Params {
             let reason = error.to_string();
             ApiError::field(field, format!("`{field}` cannot be used: {}", shown(&reason)))
         })
+    }
+
+    /// Wants an answer with tool calls.
+    ///
+    /// # Errors
+    /// The request wants another structure already.
+    pub(super) fn call(&mut self, calls: Structure, format: Option<CallFormat>) -> Result<()> {
+        if let Some((field, _)) = &self.structure {
+            let message = format!("`{field}` cannot be combined with `{}`", tools::FIELD);
+            return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field));
+        }
+        self.structure = Some((tools::FIELD, calls));
+        self.answer.structure = Some(tools::FIELD);
+        self.shows_special |= format.is_some_and(|format| format.has_special);
+        Ok(())
     }
 
     /// Reads the request fields that completions and chat share. `max_tokens_names` lists the

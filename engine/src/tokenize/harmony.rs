@@ -3,6 +3,8 @@
 //!
 //! gpt-oss's tokenizer files have no chat template. If a checkpoint has one, it is used instead.
 
+mod signatures;
+
 use std::fmt;
 
 use serde_json::Value;
@@ -41,6 +43,14 @@ pub(super) fn is_reasoning(header: &str) -> bool {
     channel.starts_with("analysis")
 }
 
+/// Returns the name of the function that a harmony message with this header calls; `None` if the
+/// message is to no function.
+pub(super) fn function(header: &str) -> Option<&str> {
+    let (_, rest) = header.split_once(" to=functions.")?;
+    let end = rest.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(rest.len());
+    (end > 0).then_some(&rest[..end])
+}
+
 /// Renders the prompt for a conversation in the harmony format.
 ///
 /// # Errors
@@ -50,6 +60,14 @@ pub(super) fn render(chat: &Chat<'_>) -> Result<String, TextError> {
     let messages = chat.messages.as_array().unwrap_or(&empty);
     let mut out = String::new();
     push_system(chat, &mut out)?;
+    let tools = chat.tools.map(signatures::listed);
+    // The tools stand after the instructions, in the first message of the developer.
+    let mut tools = tools.as_deref();
+    let is_instruction =
+        |message: &Value| matches!(message["role"].as_str(), Some("system" | "developer"));
+    if let Some(listed) = tools.take_if(|_| !messages.iter().any(is_instruction)) {
+        push(&mut out, "developer", listed);
+    }
     // The format drops reasoning that led to an answer, but keeps what led to a tool call.
     let last_answer =
         messages.iter().rposition(|m| m["role"] == "assistant" && calls(m).is_empty());
@@ -57,7 +75,10 @@ pub(super) fn render(chat: &Chat<'_>) -> Result<String, TextError> {
         let content = text(message, "content");
         match message["role"].as_str().unwrap_or_default() {
             "system" | "developer" => {
-                push(&mut out, "developer", &format!("# Instructions\n\n{content}"));
+                let instructions = format!("# Instructions\n\n{content}");
+                let parts = [Some(instructions.as_str()), tools.take()];
+                let parts: Vec<&str> = parts.into_iter().flatten().collect();
+                push(&mut out, "developer", &parts.join("\n\n"));
             }
             "user" => push(&mut out, "user", content),
             "assistant" => {
@@ -92,9 +113,13 @@ fn push_system(chat: &Chat<'_>, out: &mut String) -> Result<(), TextError> {
     }
     let identity = variable("model_identity").unwrap_or(IDENTITY);
     let date = strftime("%Y-%m-%d", chat.now_unix_s);
+    let calls = match chat.tools {
+        Some(_) => "\nCalls to these tools must go to the commentary channel: 'functions'.",
+        None => "",
+    };
     let system = format!(
         "{identity}\nKnowledge cutoff: 2024-06\nCurrent date: {date}\n\nReasoning: {effort}\n\n\
-         # Valid channels: analysis, commentary, final. Channel must be included for every message."
+         # Valid channels: analysis, commentary, final. Channel must be included for every message.{calls}"
     );
     push(out, "system", &system);
     Ok(())
@@ -170,6 +195,7 @@ mod tests {
         let input = Chat {
             messages,
             add_generation_prompt: true,
+            tools: (!variables["tools"].is_null()).then(|| &variables["tools"]),
             variables: Some(variables),
             now_unix_s: 1_751_068_800,
         };

@@ -26,6 +26,7 @@ pub use reasoning::{Reasoning, SplitText, Splitter, overlap};
 
 use crate::chat_template::ChatTemplate;
 use crate::guide::{Grammars, Guide, Opening, Structure, TextError};
+use crate::tools::{self, Format};
 use detokenizer::{Pieces, TableDetokenizer};
 use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
 use fewest::Cover;
@@ -87,6 +88,11 @@ pub trait Text: Send + Sync + fmt::Debug {
         Reasoning::None
     }
 
+    /// Returns how the model writes tool calls; `None` if its format is not known.
+    fn calls(&self) -> Option<CallFormat> {
+        None
+    }
+
     /// Builds the guide that keeps an output within `structure`. `chat` is the rendered
     /// conversation, if any: after it the model may reason before the structured answer begins.
     ///
@@ -96,6 +102,15 @@ pub trait Text: Send + Sync + fmt::Debug {
     fn guide(&self, _structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
         Err(no_tokenizer())
     }
+}
+
+/// How a model writes tool calls in the text of its answers.
+#[derive(Debug, Clone, Copy)]
+pub struct CallFormat {
+    /// Marks around names and arguments.
+    pub format: &'static Format,
+    /// True if some of its marks are special tokens, which the detokenizer must keep in the text.
+    pub has_special: bool,
 }
 
 fn no_tokenizer() -> TextError {
@@ -135,6 +150,7 @@ pub struct Tokenizer {
     pieces: Arc<Pieces>,
     template: Option<ChatTemplate>,
     reasoning: Reasoning,
+    calls: Option<CallFormat>,
     end_ids: Vec<u32>,
     /// Id of the BOS token that the checkpoint names; `None` if it names none. Whether texts begin
     /// with it is up to the tokenizer.
@@ -196,6 +212,7 @@ impl Tokenizer {
             end_ids.sort_unstable();
             end_ids.dedup();
         }
+        let calls = calls_of(&inner, reasoning, parts.template.as_deref());
         let template = parts
             .template
             .map(|source| ChatTemplate::new(source, parts.bos_token, parts.eos_token))
@@ -206,6 +223,7 @@ impl Tokenizer {
             inner,
             template,
             reasoning,
+            calls,
             end_ids,
             bos_id: parts.bos_id,
             sha256: hex(Sha256::digest(&parts.json).as_ref()),
@@ -279,10 +297,18 @@ impl Text for Tokenizer {
         self.reasoning
     }
 
+    fn calls(&self) -> Option<CallFormat> {
+        self.calls
+    }
+
     fn guide(&self, structure: &Structure, chat: Option<&str>) -> Result<Guide, TextError> {
         let grammars =
             self.grammars.get_or_init(|| Grammars::new(self.pieces.all(), &self.end_ids));
-        let opening = chat.map_or(Opening::AtOnce, |prompt| self.opening(prompt));
+        let opening = match (structure, self.reasoning) {
+            // Calls stand in messages of their own, before and after any other.
+            (Structure::Calls(_), Reasoning::Harmony) => Opening::AtOnce,
+            _ => chat.map_or(Opening::AtOnce, |prompt| self.opening(prompt)),
+        };
         grammars.as_ref().map_err(Clone::clone)?.guide(structure, opening)
     }
 }
@@ -298,6 +324,21 @@ fn reasoning_of(inner: &tokenizers::Tokenizer) -> Reasoning {
     } else {
         Reasoning::None
     }
+}
+
+/// Recognizes the format in which a model writes tool calls, by its chat template.
+fn calls_of(
+    inner: &tokenizers::Tokenizer,
+    reasoning: Reasoning,
+    template: Option<&str>,
+) -> Option<CallFormat> {
+    let format = match reasoning {
+        Reasoning::Harmony => &tools::HARMONY,
+        _ => Format::of(template?)?,
+    };
+    let added = inner.get_added_tokens_decoder();
+    let mut special = added.values().filter(|token| token.special);
+    Some(CallFormat { format, has_special: special.any(|token| format.names(&token.content)) })
 }
 
 /// Reads the tokenizer's files and the chat template in the folder of the config.json at

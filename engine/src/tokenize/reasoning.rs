@@ -1,10 +1,12 @@
-//! Separates a model's reasoning from its answer, in text that arrives piece by piece.
+//! Separates a model's reasoning and its tool calls from its answer, in text that arrives piece by
+//! piece.
 //!
 //! Two formats are known: `<think>` tags, as Qwen3 writes them, and the channels of gpt-oss's
 //! harmony format (`harmony.rs`). Both are recognized in text with its markup, so that it does not
 //! matter whether a tag is one token or several.
 
 use super::harmony;
+use crate::tools::{self, CallParser, CallPart, Format};
 
 pub(super) const THINK: &str = "<think>";
 pub(super) const THINK_END: &str = "</think>";
@@ -21,21 +23,50 @@ pub enum Reasoning {
     Harmony,
 }
 
-/// Piece of an output's text, separated into reasoning and answer.
+/// Piece of an output's text, separated into reasoning, answer and tool calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SplitText {
     /// Text of the reasoning in the piece, without markup.
     pub reasoning: String,
     /// Text of the answer in the piece, without the markup of the reasoning.
     pub content: String,
+    /// Parts of tool calls in the piece.
+    pub calls: Vec<CallPart>,
 }
 
-/// Separates the text of one output, piece by piece, into reasoning and answer.
+impl SplitText {
+    /// Joins the parts of each tool call.
+    pub fn whole(mut self) -> Self {
+        let mut calls: Vec<CallPart> = Vec::new();
+        for part in self.calls {
+            match calls.iter_mut().find(|call| call.index == part.index) {
+                Some(call) => call.arguments += &part.arguments,
+                None => calls.push(part),
+            }
+        }
+        self.calls = calls;
+        self
+    }
+}
+
+/// Separates the text of one output, piece by piece, into reasoning, answer and tool calls.
 #[derive(Debug, Clone)]
 pub struct Splitter {
     state: State,
     /// Output text held back, since it may be the beginning of a mark, or white space before one.
     held: String,
+    calls: Calls,
+}
+
+/// Tool calls that a splitter finds.
+#[derive(Debug, Clone)]
+enum Calls {
+    /// None: marks of calls are text.
+    Unread,
+    /// Those in the text of the answer.
+    InContent(CallParser),
+    /// Messages of harmony to a function; so many were begun.
+    Messages(usize),
 }
 
 /// Part of an output that a splitter between reasoning and answer is in.
@@ -57,6 +88,8 @@ enum State {
     Message {
         is_reasoning: bool,
     },
+    /// Text of a harmony message to a function, which is its arguments.
+    Call,
 }
 
 impl Splitter {
@@ -71,20 +104,47 @@ impl Splitter {
             Reasoning::Think if opens_thinking(prompt) => State::BeforeThink,
             Reasoning::Think => State::ThinkOrNot,
         };
-        Self { state, held: String::new() }
+        Self { state, held: String::new(), calls: Calls::Unread }
     }
 
-    /// Adds a piece of output text; returns the reasoning and answer that are final now.
+    /// Makes the splitter find the tool calls of a model that writes them in this format.
+    pub fn with_calls(self, format: &'static Format) -> Self {
+        let calls = match *format == tools::HARMONY {
+            true => Calls::Messages(0),
+            false => Calls::InContent(CallParser::new(format)),
+        };
+        Self { calls, ..self }
+    }
+
+    /// Returns true once the output has called a tool.
+    pub fn has_calls(&self) -> bool {
+        match &self.calls {
+            Calls::Unread => false,
+            Calls::InContent(parser) => parser.has_calls(),
+            Calls::Messages(begun) => *begun > 0,
+        }
+    }
+
+    /// Adds a piece of output text; returns the reasoning, answer and calls that are final now.
     pub fn push(&mut self, text: &str) -> SplitText {
         let mut parts = SplitText::default();
         // Nothing is held back once the answer has begun.
         if self.state == State::Content {
             parts.content.push_str(text);
-            return parts;
+        } else {
+            self.held.push_str(text);
+            while self.advance(&mut parts) {}
         }
-        self.held.push_str(text);
-        while self.advance(&mut parts) {}
+        self.take_calls(&mut parts);
         parts
+    }
+
+    /// Moves the tool calls in the text of the answer to where they belong.
+    fn take_calls(&mut self, parts: &mut SplitText) {
+        if let Calls::InContent(parser) = &mut self.calls {
+            let content = std::mem::take(&mut parts.content);
+            parser.push(&content, &mut parts.content, &mut parts.calls);
+        }
     }
 
     /// Releases the output text that was held back, at the end of the output; an incomplete harmony
@@ -95,9 +155,23 @@ impl Splitter {
         match self.state {
             State::Think | State::Message { is_reasoning: true } => parts.reasoning = rest,
             State::ThinkOrNot | State::Content | State::Message { .. } => parts.content = rest,
+            State::Call => self.call_part(None, rest, &mut parts),
             State::BeforeThink | State::BeforeContent | State::Header => {}
         }
+        self.take_calls(&mut parts);
+        if let Calls::InContent(parser) = &mut self.calls {
+            parser.finish(&mut parts.content);
+        }
         parts
+    }
+
+    /// Adds a part of the harmony message to a function that was begun last.
+    fn call_part(&self, name: Option<String>, arguments: String, parts: &mut SplitText) {
+        if let (Calls::Messages(begun), true) =
+            (&self.calls, name.is_some() || !arguments.is_empty())
+        {
+            parts.calls.push(CallPart { index: begun - 1, name, arguments });
+        }
     }
 
     /// Appends to `parts` the held text that is final in the splitter's current state, and moves to
@@ -116,7 +190,13 @@ impl Splitter {
                 parts.content.push_str(&std::mem::take(&mut self.held));
                 None
             }
-            State::Header => self.header(),
+            State::Header => self.header(parts),
+            State::Call => {
+                let mut arguments = String::new();
+                let found = self.until(&harmony::MESSAGE_ENDS, &mut arguments);
+                self.call_part(None, arguments, parts);
+                found.map(|_| State::Header)
+            }
             State::Message { is_reasoning } => {
                 let out = if is_reasoning { &mut parts.reasoning } else { &mut parts.content };
                 self.until(&harmony::MESSAGE_ENDS, out).map(|_| State::Header)
@@ -149,10 +229,16 @@ impl Splitter {
     /// Reads the header of a harmony message and returns the next state; `None` if more text is
     /// needed. Text without a header counts as answer, so that the output of a model that does not
     /// know the format is not lost.
-    fn header(&mut self) -> Option<State> {
+    fn header(&mut self, parts: &mut SplitText) -> Option<State> {
         if let Some(at) = self.held.find(harmony::MESSAGE) {
             let is_reasoning = harmony::is_reasoning(&self.held[..at]);
+            let function = harmony::function(&self.held[..at]).map(str::to_owned);
             self.held.drain(..at + harmony::MESSAGE.len());
+            if let (Calls::Messages(begun), Some(name)) = (&mut self.calls, function) {
+                *begun += 1;
+                self.call_part(Some(name), String::new(), parts);
+                return Some(State::Call);
+            }
             return Some(State::Message { is_reasoning });
         }
         let may_be_header = harmony::HEADER_STARTS

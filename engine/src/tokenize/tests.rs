@@ -136,6 +136,7 @@ fn render(tokenizer: &Tokenizer, messages: Value) -> Result<String, TextError> {
     let input = Chat {
         messages: &messages,
         add_generation_prompt: true,
+        tools: None,
         variables: Some(&json!({
             "enable_thinking": false, "definitions": [{"name": "f", "args": {"a": 1}}],
         })),
@@ -304,6 +305,7 @@ fn smollm2_prompts_have_the_ids_of_llama_cpp() {
                 let input = Chat {
                     messages: &messages,
                     add_generation_prompt: true,
+                    tools: None,
                     variables: None,
                     now_unix_s: 0,
                 };

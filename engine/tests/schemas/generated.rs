@@ -37,6 +37,15 @@ impl Generator {
         schema
     }
 
+    /// Generates a schema of an object, as tools have it for their arguments.
+    pub fn arguments(&mut self) -> Value {
+        let mut schema = self.schema();
+        let definitions = schema["$defs"].take();
+        let mut object = self.object(0);
+        object["$defs"] = definitions;
+        object
+    }
+
     fn part(&mut self, depth: usize) -> Value {
         if depth >= DEPTH_MAX {
             return self.scalar();

@@ -1,6 +1,8 @@
 //! Differential test of structured output: a text that the grammar of a JSON schema accepts is JSON
-//! that a validator finds valid.
+//! that a validator finds valid, as are the arguments of tool calls in each model's format.
 
+#[cfg(test)]
+mod calls;
 #[cfg(test)]
 mod generated;
 #[cfg(test)]

@@ -49,7 +49,7 @@ impl Walker {
 }
 
 /// Chooses the next byte among those that are allowed; none if only the end is.
-fn choose(text: &[u8], is_allowed: impl Fn(u8) -> bool, random: &mut Generator) -> Option<u8> {
+pub fn choose(text: &[u8], is_allowed: impl Fn(u8) -> bool, random: &mut Generator) -> Option<u8> {
     // White space and digits could go on for long, and closing marks end a long text.
     let closing = [b'"', b'}', b']', b',', b':'];
     let long = text.len() > LONG || random.below(3) == 0;

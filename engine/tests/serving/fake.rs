@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::guide::{Grammars, Guide, Opening, Structure, TextError, TokenBytes};
-use engine::tokenize::{Chat, Detokenizer, Reasoning, Text};
+use engine::tokenize::{CallFormat, Chat, Detokenizer, Reasoning, Text};
 use engine_core::sample::Sampler;
 use engine_core::{
     AttentionShape, DeviceError, KvType, LogitRows, StateSlots, StepBatch, StepOutput, StepToken,
@@ -232,6 +232,14 @@ impl Text for ByteText {
         self.reasoning
     }
 
+    fn calls(&self) -> Option<CallFormat> {
+        let format = match self.reasoning {
+            Reasoning::Harmony => &engine::tools::HARMONY,
+            _ => &engine::tools::TAGS,
+        };
+        Some(CallFormat { format, has_special: false })
+    }
+
     fn guide(&self, structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
         let tokens = (0..VOCAB_SIZE as u32)
             .map(|token| TokenBytes { bytes: self.token_bytes(token), is_special: token >= BEGIN });
@@ -253,6 +261,9 @@ impl Text for ByteText {
                 return Err(TextError("there is no role `wizard`".into()));
             }
             text.push_str(&format!("<{}:{}", role.as_str().unwrap(), content.as_str().unwrap()));
+        }
+        for tool in chat.tools.and_then(serde_json::Value::as_array).into_iter().flatten() {
+            text.push_str(&format!("<tool:{}", tool["function"]["name"].as_str().unwrap()));
         }
         let variable = chat.variables.and_then(|variables| variables["mood"].as_str());
         text.push_str(variable.unwrap_or_default());

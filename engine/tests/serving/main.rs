@@ -5,6 +5,8 @@ mod answers;
 #[cfg(test)]
 mod browsers;
 #[cfg(test)]
+mod calls;
+#[cfg(test)]
 mod clients;
 #[cfg(test)]
 mod connections;

@@ -1,0 +1,392 @@
+//! Separates tool calls from the rest of an answer's text, which arrives piece by piece.
+
+use super::{Format, NAME_CHARS_MAX, Trigger, is_of_name};
+use crate::tokenize::overlap;
+
+/// Part of a tool call that a piece of an answer's text has brought.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallPart {
+    /// Number of the call in its answer, counted from 0.
+    pub index: usize,
+    /// Name of the tool; in the first part of a call only.
+    pub name: Option<String>,
+    /// Next characters of the arguments, which are a JSON object.
+    pub arguments: String,
+}
+
+/// Reads the text of one answer. Text that a grammar did not keep within the format is passed on as
+/// text from where it leaves it.
+#[derive(Debug, Clone)]
+pub struct CallParser {
+    format: &'static Format,
+    state: State,
+    /// Text held back: it may be the beginning of a mark, or white space before one.
+    held: String,
+    /// Number of calls so far.
+    calls: usize,
+    /// True once text before the calls has been passed on.
+    has_text: bool,
+}
+
+/// Part of the answer that comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Text,
+    Open {
+        after_name: &'static str,
+    },
+    /// Text before the name of a tool.
+    Before {
+        after_name: &'static str,
+    },
+    Name {
+        after_name: &'static str,
+    },
+    After {
+        after_name: &'static str,
+    },
+    Arguments(Nesting),
+    End,
+    /// Text after a call of a block: another call, or the end of the block.
+    Next {
+        after_name: &'static str,
+    },
+}
+
+/// Position within a JSON object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Nesting {
+    depth: u32,
+    in_string: bool,
+    is_escaped: bool,
+    after_name: &'static str,
+}
+
+impl Nesting {
+    /// Moves over a byte of JSON; returns true if it ends the object.
+    fn ends_with(&mut self, byte: u8) -> bool {
+        if self.in_string {
+            match byte {
+                _ if self.is_escaped => self.is_escaped = false,
+                b'\\' => self.is_escaped = true,
+                b'"' => self.in_string = false,
+                _ => {}
+            }
+            return false;
+        }
+        match byte {
+            b'"' => self.in_string = true,
+            b'{' | b'[' => self.depth += 1,
+            b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+            _ => {}
+        }
+        self.depth == 0
+    }
+}
+
+impl CallParser {
+    /// Creates the parser of one answer.
+    pub fn new(format: &'static Format) -> Self {
+        Self { format, state: State::Text, held: String::new(), calls: 0, has_text: false }
+    }
+
+    /// Returns true once the answer has called a tool.
+    pub fn has_calls(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// Adds a piece of the answer's text: appends what is text for certain to `content`, and parts of
+    /// calls to `calls`.
+    pub fn push(&mut self, text: &str, content: &mut String, calls: &mut Vec<CallPart>) {
+        self.held.push_str(text);
+        while self.advance(content, calls) {}
+    }
+
+    /// Releases the text that was held back, at the end of the answer. White space at the end of an
+    /// answer with calls, and a mark of a call that was not begun, are dropped.
+    pub fn finish(&mut self, content: &mut String) {
+        let rest = std::mem::take(&mut self.held);
+        if self.state == State::Text && !(self.has_calls() && rest.trim().is_empty()) {
+            content.push_str(&rest);
+        }
+    }
+
+    /// Reads the held text as far as the current state goes, and moves to the next one; returns false
+    /// if more text is needed.
+    fn advance(&mut self, content: &mut String, calls: &mut Vec<CallPart>) -> bool {
+        let format = self.format;
+        let next = match self.state {
+            State::Text => self.text(content).map(Some),
+            State::Open { after_name } => {
+                if self.held.is_empty() && !format.open.is_empty() {
+                    return false;
+                }
+                if !format.open.is_empty() && self.held.starts_with(' ') {
+                    self.held.remove(0);
+                }
+                self.literal(format.open, State::Before { after_name })
+            }
+            State::Before { after_name } => {
+                self.literal(format.before_name, State::Name { after_name })
+            }
+            State::Name { after_name } => self.name(after_name, calls),
+            State::After { after_name } => self.literal(
+                after_name,
+                State::Arguments(Nesting { after_name, ..Nesting::default() }),
+            ),
+            State::Arguments(nesting) => self.arguments(nesting, calls),
+            State::End => self.literal(format.close, State::Text),
+            State::Next { after_name } => self.next(after_name),
+        };
+        match next {
+            None => false,
+            Some(Some(state)) => {
+                self.state = state;
+                true
+            }
+            // What follows is not of the format.
+            Some(None) => {
+                self.state = State::Text;
+                self.has_text = true;
+                content.push_str(&std::mem::take(&mut self.held));
+                false
+            }
+        }
+    }
+
+    /// Passes text on as far as no call can begin in it.
+    fn text(&mut self, content: &mut String) -> Option<State> {
+        let begins = |trigger: &'static Trigger| {
+            let at = match trigger.at_start {
+                false => self.held.find(trigger.text)?,
+                true if self.has_text || self.has_calls() => return None,
+                true => {
+                    let start = self.held.len() - unspaced(&self.held).len();
+                    self.held[start..].starts_with(trigger.text).then_some(start)?
+                }
+            };
+            Some((at, trigger))
+        };
+        let found = self.format.triggers.iter().filter_map(begins).min_by_key(|(at, _)| *at);
+        if let Some((at, trigger)) = found {
+            let text = self.held[..at].trim_end();
+            content.push_str(text);
+            self.has_text |= !text.is_empty();
+            self.held.drain(..at + trigger.text.len());
+            return Some(State::Open { after_name: trigger.after_name });
+        }
+        let kept = |trigger: &Trigger| match trigger.at_start {
+            false => overlap(&self.held, trigger.text),
+            true if self.has_text || self.has_calls() => 0,
+            true if trigger.text.starts_with(unspaced(&self.held)) => self.held.len(),
+            true => 0,
+        };
+        let kept = self.format.triggers.iter().map(kept).max().unwrap_or(0);
+        // White space before a call is no text.
+        let end = self.held[..self.held.len() - kept].trim_end().len();
+        content.extend(self.held.drain(..end));
+        self.has_text |= end > 0;
+        None
+    }
+
+    /// Moves over a text that the format has here. `Some(None)` if another text stands here.
+    fn literal(&mut self, text: &str, next: State) -> Option<Option<State>> {
+        if let Some(rest) = self.held.strip_prefix(text) {
+            self.held = rest.to_owned();
+            return Some(Some(next));
+        }
+        if text.starts_with(&self.held) { None } else { Some(None) }
+    }
+
+    fn name(
+        &mut self,
+        after_name: &'static str,
+        calls: &mut Vec<CallPart>,
+    ) -> Option<Option<State>> {
+        let end = self.held.bytes().position(|byte| !is_of_name(byte));
+        let end = match end {
+            Some(end) if (1..=NAME_CHARS_MAX).contains(&end) => end,
+            None if self.held.len() <= NAME_CHARS_MAX => return None,
+            _ => return Some(None),
+        };
+        let name = self.held.drain(..end).collect();
+        calls.push(CallPart { index: self.calls, name: Some(name), arguments: String::new() });
+        self.calls += 1;
+        Some(Some(State::After { after_name }))
+    }
+
+    fn arguments(
+        &mut self,
+        mut nesting: Nesting,
+        calls: &mut Vec<CallPart>,
+    ) -> Option<Option<State>> {
+        if self.held.is_empty() {
+            return None;
+        }
+        if nesting == (Nesting { after_name: nesting.after_name, ..Nesting::default() })
+            && !self.held.starts_with('{')
+        {
+            return Some(None);
+        }
+        let end = self.held.bytes().position(|byte| nesting.ends_with(byte));
+        let (len, next) = match end {
+            Some(last) => (last + 1, State::Next { after_name: nesting.after_name }),
+            None => (self.held.len(), State::Arguments(nesting)),
+        };
+        let arguments = self.held.drain(..len).collect();
+        calls.push(CallPart { index: self.calls - 1, name: None, arguments });
+        match next {
+            State::Arguments(_) => {
+                self.state = next;
+                None
+            }
+            next => Some(Some(next)),
+        }
+    }
+
+    /// Reads what follows the arguments of a call.
+    fn next(&mut self, after_name: &'static str) -> Option<Option<State>> {
+        let format = self.format;
+        let end = format.after_arguments;
+        let again = format.between.map(|between| [end, between, format.before_name].concat());
+        // Of both, one is the text that follows; a text that may be either needs more.
+        if let Some(again) = again {
+            if self.held.starts_with(&again) {
+                self.held.drain(..again.len());
+                return Some(Some(State::Name { after_name }));
+            }
+            let closed = [end, format.close].concat();
+            let may_close = closed.starts_with(&self.held) && !self.held.starts_with(&closed);
+            if may_close || (again.starts_with(&self.held) && !self.held.starts_with(&closed)) {
+                return None;
+            }
+        }
+        self.literal(end, State::End)
+    }
+}
+
+/// Returns a text without the white space at its beginning.
+fn unspaced(text: &str) -> &str {
+    text.trim_start_matches(|c: char| c.is_ascii_whitespace())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::{DEEPSEEK, DEEPSEEK_V3_1, LLAMA, MISTRAL, MISTRAL_ARGS, TAGS};
+    use super::*;
+
+    /// Format, answer, its text, and its calls as `name(arguments)`.
+    type Case = (&'static Format, &'static str, &'static str, &'static [&'static str]);
+
+    const CASES: &[Case] = &[
+        (&TAGS, "no call < at all ", "no call < at all ", &[]),
+        (
+            &TAGS,
+            "I look.\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\\\"\"}}\n</tool_call>\n\
+             <tool_call>\n{\"name\": \"g-1\", \"arguments\": {\"b\": [{}]}}\n</tool_call>\n",
+            "I look.",
+            &[r#"f({"a": "}\""})"#, r#"g-1({"b": [{}]})"#],
+        ),
+        (&TAGS, "<tool_call>\n{\"name\": \"f\", \"argu", "", &["f()"]),
+        (&TAGS, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1", "", &["f({\"a\": 1)"]),
+        (&TAGS, "<tool_call> no", " no", &[]),
+        (&TAGS, "a <tool_", "a <tool_", &[]),
+        (&LLAMA, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", "", &["f({\"a\": 1})"]),
+        (
+            &LLAMA,
+            "so {\"name\": \"f\", \"parameters\": {}}",
+            "so {\"name\": \"f\", \"parameters\": {}}",
+            &[],
+        ),
+        (&LLAMA, "{\"names\": 1}", "{\"names\": 1}", &[]),
+        (
+            &MISTRAL,
+            "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arguments\": {}}]",
+            "",
+            &["f({})", "g({})"],
+        ),
+        (
+            &MISTRAL_ARGS,
+            "ok[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g[ARGS]{\"a\": 2}",
+            "ok",
+            &["f({})", "g({\"a\": 2})"],
+        ),
+        (
+            &DEEPSEEK,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{}\n```<｜tool▁call▁end｜>\n\
+             <｜tool▁call▁begin｜>function<｜tool▁sep｜>g\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "",
+            &["f({})", "g({})"],
+        ),
+        (
+            &DEEPSEEK_V3_1,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g\
+             <｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            "",
+            &["f({})", "g({})"],
+        ),
+    ];
+
+    fn read(format: &'static Format, pieces: &[&str]) -> (String, Vec<String>) {
+        let mut parser = CallParser::new(format);
+        let (mut content, mut parts) = (String::new(), Vec::new());
+        for piece in pieces {
+            parser.push(piece, &mut content, &mut parts);
+        }
+        parser.finish(&mut content);
+        let mut calls: Vec<(String, String)> = Vec::new();
+        for part in parts {
+            if let Some(name) = part.name {
+                assert_eq!(part.index, calls.len(), "calls are numbered");
+                calls.push((name, String::new()));
+            }
+            calls[part.index].1 += &part.arguments;
+        }
+        (content, calls.iter().map(|(name, arguments)| format!("{name}({arguments})")).collect())
+    }
+
+    #[test]
+    fn calls_are_told_from_text() {
+        for (format, text, content, calls) in CASES {
+            let found = read(format, &[text]);
+            let calls: Vec<String> = calls.iter().map(|call| (*call).to_owned()).collect();
+            assert_eq!(found, ((*content).to_owned(), calls), "{text}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn how_an_answer_is_cut_into_tokens_makes_no_difference(
+            case in 0..CASES.len(),
+            mut cuts in prop::collection::vec(0usize..260, 0..24),
+        ) {
+            let (format, text, ..) = CASES[case];
+            cuts.retain(|cut| text.is_char_boundary(*cut));
+            cuts.extend([0, text.len()]);
+            cuts.sort_unstable();
+            let pieces: Vec<&str> = cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect();
+            prop_assert_eq!(read(format, &pieces), read(format, &[text]));
+        }
+
+        #[test]
+        fn no_text_is_too_strange(
+            format in 0..6usize,
+            parts in prop::collection::vec(
+                prop_oneof![
+                    Just("<tool_call>"), Just("\n{\"name\": \""), Just("f"), Just("\", \"arguments\": "),
+                    Just("{"), Just("}"), Just("\\"), Just("\""), Just("[TOOL_CALLS]"), Just("["),
+                    Just("[ARGS]"), Just("<｜tool▁calls▁begin｜>"), Just(" "), Just("é"), Just("{\"name\":"),
+                ],
+                0..24,
+            ),
+        ) {
+            let formats = [&TAGS, &LLAMA, &MISTRAL, &MISTRAL_ARGS, &DEEPSEEK, &DEEPSEEK_V3_1];
+            let whole = parts.concat();
+            prop_assert_eq!(read(formats[format], &parts), read(formats[format], &[&whole]));
+        }
+    }
+}
