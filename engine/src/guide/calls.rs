@@ -137,8 +137,7 @@ pub(super) struct Watch {
     overlong: Vec<u32>,
     /// Last bytes of the text, as many as the longest trigger has.
     tail: Vec<u8>,
-    /// True while the text has nothing but white space before `tail`, which has no white space at its
-    /// start then.
+    /// True while the text has nothing but white space before `tail`.
     is_start: bool,
     may_repeat: bool,
     shows_special: bool,
@@ -200,14 +199,13 @@ impl Watch {
     /// ends.
     fn begun(&self, trigger: &Trigger) -> impl Iterator<Item = usize> {
         let wanted = trigger.text.as_bytes();
+        let text = if trigger.at_start { self.beginning(trigger) } else { &self.tail };
         let range = match trigger.at_start {
             false => 1..wanted.len(),
-            true if self.is_start => self.tail.len()..self.tail.len() + 1,
+            true if self.is_start => text.len()..text.len() + 1,
             true => 0..0,
         };
-        range.filter(move |len| {
-            *len > 0 && *len < wanted.len() && self.tail.ends_with(&wanted[..*len])
-        })
+        range.filter(move |len| (1..wanted.len()).contains(len) && text.ends_with(&wanted[..*len]))
     }
 
     /// Adds a token of free text. Returns the matcher of the call that begins after it, if one does.
@@ -215,15 +213,11 @@ impl Watch {
         let trie = self.tokens.tok_trie();
         let text = text_of(trie, token, self.shows_special);
         self.tail.extend_from_slice(text);
-        if self.is_start {
-            let white = self.tail.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-            self.tail.drain(..white);
-        }
         let begins = |trigger: &Trigger| {
             let wanted = trigger.text.as_bytes();
             match trigger.at_start {
                 false => self.tail.ends_with(wanted),
-                true => self.is_start && self.tail == wanted,
+                true => self.is_start && self.beginning(trigger) == wanted,
             }
         };
         let begun = self.triggers.iter().find(|(trigger, _)| begins(trigger));
@@ -235,11 +229,17 @@ impl Watch {
         }
         let longest =
             self.triggers.iter().map(|(trigger, _)| trigger.text.len()).max().unwrap_or(0);
-        if self.tail.len() > longest {
-            self.is_start = false;
-            self.tail.drain(..self.tail.len() - longest);
-        }
+        let dropped = self.tail.len().saturating_sub(longest);
+        self.is_start &= self.tail.drain(..dropped).all(|byte| byte.is_ascii_whitespace());
         None
+    }
+
+    /// Returns the text since the start, without white space that the trigger does not begin with.
+    fn beginning(&self, trigger: &Trigger) -> &[u8] {
+        match trigger.text.starts_with(' ') {
+            true => &self.tail,
+            false => self.tail.trim_ascii_start(),
+        }
     }
 
     /// Notes the end of a block of calls. Returns true if the output ends with it.

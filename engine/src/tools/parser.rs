@@ -148,8 +148,7 @@ impl CallParser {
             Some(None) => {
                 self.state = State::Text;
                 self.has_text = true;
-                content.push_str(&std::mem::take(&mut self.held));
-                false
+                true
             }
         }
     }

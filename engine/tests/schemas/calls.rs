@@ -179,7 +179,9 @@ fn check(seeds: Range<u64>) -> (usize, usize) {
         let Some(tokens) = answer(guide, &texts, &mut random) else { continue };
         let found = split(&calls, &tokens, false);
         assert_eq!(split(&calls, &tokens, true), found, "seed {seed}: streamed and whole");
-        assert!(!found.calls.is_empty(), "seed {seed}: no call in {found:?}");
+        let said: Vec<u8> = tokens.iter().flat_map(|token| bytes_of(*token)).collect();
+        let said = String::from_utf8_lossy(&said);
+        assert!(!found.calls.is_empty(), "seed {seed}: no call of {} in `{said}`", format.name);
         for call in &found.calls {
             let tool = calls.tools.iter().find(|tool| call.name.as_ref() == Some(&tool.name));
             let schema = &tool.expect("a call of one of the tools").parameters;

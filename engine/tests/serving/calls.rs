@@ -16,7 +16,7 @@ fn body(extra: Value) -> Value {
         "additionalProperties": false,
     });
     let mut body = json!({
-        "messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 120,
+        "messages": [{"role": "user", "content": "hi"}], "temperature": 0, "max_tokens": 200,
         "tools": [
             {"type": "function", "function": {"name": "get", "parameters": parameters}},
             {"type": "function", "function": {"name": "stop"}},

@@ -129,7 +129,7 @@ async fn bad_chats_are_refused() {
             "messages.0.content",
         ),
         (json!({"messages": [{"role": "wizard", "content": "x"}]}), "invalid_value", "messages"),
-        (json!({"messages": user, "tools": [{}]}), "unsupported_field", "tools"),
+        (json!({"messages": user, "tools": [{}]}), "invalid_value", "tools.0"),
         (json!({"messages": user, "top_logprobs": 2}), "invalid_value", "top_logprobs"),
         (
             json!({"messages": user, "response_format": {"type": "xml"}}),
