@@ -8,7 +8,8 @@ use std::sync::LazyLock;
 
 use engine::guide::{Grammars, Opening, Structure, TokenBytes};
 use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
-use engine::tokenize::Tokenizer;
+use engine::tokenize::{Reasoning, SplitText, Splitter, Tokenizer};
+use engine::tools::{DEEPSEEK, DEEPSEEK_V3_1, Format, HARMONY, LLAMA, MISTRAL, MISTRAL_ARGS, TAGS};
 use engine_weights::gguf::Value;
 use engine_weights::{ConfigSource, StoredTensor, gguf, safetensors};
 use tiny_gguf::{Writer, tiny_llama_gguf};
@@ -91,6 +92,33 @@ pub fn structure(bytes: &[u8]) {
             Err(error) => return check_message(&error.0),
         }
     }
+}
+
+/// Reads the text of an answer for reasoning and tool calls, whole and in pieces. The first byte decides
+/// about the format of the calls, and the second about the length of the pieces.
+pub fn answer(bytes: &[u8]) {
+    const FORMATS: [&Format; 7] =
+        [&TAGS, &LLAMA, &MISTRAL, &MISTRAL_ARGS, &DEEPSEEK, &DEEPSEEK_V3_1, &HARMONY];
+    let [format, length, text @ ..] = bytes else { return };
+    let format = FORMATS[usize::from(*format) % FORMATS.len()];
+    let reasoning = if *format == HARMONY { Reasoning::Harmony } else { Reasoning::Think };
+    let text = String::from_utf8_lossy(text);
+    let chars: Vec<String> = text.chars().map(String::from).collect();
+    let read = |length: usize| {
+        let mut splitter = Splitter::new(reasoning, "").with_calls(format);
+        let mut all = SplitText::default();
+        let pieces = chars.chunks(length).map(|piece| splitter.push(&piece.concat()));
+        let mut pieces: Vec<SplitText> = pieces.collect();
+        pieces.push(splitter.finish());
+        for piece in pieces {
+            all.reasoning += &piece.reasoning;
+            all.content += &piece.content;
+            all.calls.extend(piece.calls);
+        }
+        all.whole()
+    };
+    let whole = read(chars.len().max(1));
+    assert_eq!(read(1 + usize::from(*length) % 16), whole, "in pieces and as a whole");
 }
 
 /// Panics if a message for clients shows the inside of the grammar engine.

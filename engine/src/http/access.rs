@@ -54,7 +54,10 @@ impl Access {
         let headers = request.headers();
         match self {
             Self::Key(key) => {
-                if is_key(key, headers.get(AUTHORIZATION).and_then(bearer)) {
+                let bearer = headers.get(AUTHORIZATION).and_then(bearer);
+                // Anthropic's clients send the key by itself.
+                let plain = || headers.get("x-api-key")?.to_str().ok();
+                if is_key(key, bearer.or_else(plain)) {
                     return Ok(());
                 }
                 let message = "this server requires an API key; hint: `Authorization: Bearer KEY`";

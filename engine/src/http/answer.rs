@@ -164,7 +164,7 @@ fn failed(reason: &str) -> ApiError {
 }
 
 /// Returns the error of an output that ended without an answer; `None` for other outputs.
-fn error_of(output: &Output, options: AnswerOptions) -> Option<ApiError> {
+pub(super) fn error_of(output: &Output, options: AnswerOptions) -> Option<ApiError> {
     let reason = match output.finish.as_ref()? {
         Finish::Failed(reason) => return Some(failed(reason)),
         Finish::Refused(reason) => shown(reason),
@@ -179,7 +179,7 @@ fn error_of(output: &Output, options: AnswerOptions) -> Option<ApiError> {
 
 /// Returns the error of an answer whose outputs end too early: the server shuts down, or the engine
 /// has failed.
-fn cut_off(ready: &Ready) -> ApiError {
+pub(super) fn cut_off(ready: &Ready) -> ApiError {
     if ready.handle.is_cut_off() {
         let message = "the server shut down before the answer was complete";
         return ApiError::new(ErrorKind::Draining, message);
@@ -257,7 +257,7 @@ async fn whole<S: Shape>(shape: &S, writing: &Writing, mut ticket: Ticket) -> Re
 /// Separates the next text of a choice into reasoning and answer; without a splitter all of it is
 /// answer. With `ends`, text that was held back is released too, except an incomplete harmony
 /// header.
-fn split(splitter: &mut Option<Splitter>, text: &str, ends: bool) -> SplitText {
+pub(super) fn split(splitter: &mut Option<Splitter>, text: &str, ends: bool) -> SplitText {
     let Some(splitter) = splitter else {
         return SplitText { content: text.to_owned(), ..SplitText::default() };
     };

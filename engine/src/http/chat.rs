@@ -12,13 +12,13 @@ use super::answer::{self, Piece, Shape, Writing};
 use super::error::{ApiError, ErrorKind, Result};
 use super::fields::{Fields, wrong_type};
 use super::json::Budget;
-use super::params::{Params, SequenceOptions, check_choices, take_chat_logprobs};
+use super::params::{AnswerOptions, Params, SequenceOptions, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
 use super::tools::Tools;
 use super::work::blocking;
 use crate::logprobs::Candidate;
 use crate::tokenize::{self, Reasoning, SplitText, Splitter, Text};
-use crate::worker::TokenOutput;
+use crate::worker::{Ticket, TokenOutput};
 
 pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_for_work()?;
@@ -27,42 +27,31 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
     drop(body);
     super::check_model(&mut fields, &ready)?;
     let reasoning = ready.text.reasoning();
-    let ChatRequest { mut prompt, mut params, logprobs } =
-        ChatRequest::take(fields, reasoning, ready.vocab_size)?;
-    let calls = prompt.tools.is_some().then(|| ready.text.calls()).flatten();
-    if let Some(tools) = &mut prompt.tools {
-        params.call(tools.structure(calls)?, calls)?;
-    }
-    let text = prompt.render(&ready, app.clock.unix_s()).await?;
-    let splits = reasoning != Reasoning::None || calls.is_some();
-    let splitter = splits.then(|| {
-        let splitter = Splitter::new(reasoning, &text);
-        match calls {
-            Some(calls) => splitter.with_calls(calls.format),
-            None => splitter,
-        }
-    });
-    let guide = params.guide(&ready, Some(text.clone())).await?;
-    // The chat template has written the special tokens already.
-    let ids = ready.encode(text, false).await?;
-    let options = SequenceOptions { logprobs, guide, ..SequenceOptions::default() };
-    let requests = params.requests(&ids, options, &ready.limits, || app.unique())?;
-    let ticket = ready.handle.submit(requests)?;
+    let request = ChatRequest::take(fields, reasoning, ready.vocab_size)?;
+    let n = request.params.n;
+    let Begun { prompt, splitter, ticket, options } = request.begin(&app, &ready).await?;
     let writing = Writing {
         id: format!("chatcmpl-{:016x}", app.unique()),
         created: app.clock.unix_s(),
         ready,
-        options: params.answer,
-        prompts: vec![ids],
-        n: params.n,
+        options,
+        prompts: vec![prompt],
+        n,
         splitter,
     };
-    answer::respond(
-        Chat { calls: app.unique(), reasons: reasoning != Reasoning::None },
-        writing,
-        ticket,
-    )
-    .await
+    let chat = Chat { calls: app.unique(), reasons: reasoning != Reasoning::None };
+    answer::respond(chat, writing, ticket).await
+}
+
+/// Chat request whose answer the engine has begun.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// Token ids of the prompt.
+    pub(super) prompt: Vec<u32>,
+    /// Splitter between reasoning, answer and tool calls; `None` where the answer is all text.
+    pub(super) splitter: Option<Splitter>,
+    pub(super) ticket: Ticket,
+    pub(super) options: AnswerOptions,
 }
 
 /// Parses a chat request as the route does and renders its prompt with the tokenizer `text`,
@@ -81,14 +70,18 @@ pub fn check_chat(body: &[u8], text: &dyn Text, vocab_size: usize) -> Result<()>
 
 /// Parsed body of a chat request, without `model`.
 #[derive(Debug)]
-struct ChatRequest {
+pub(super) struct ChatRequest {
     prompt: ChatPrompt,
     params: Params,
     logprobs: Option<usize>,
 }
 
 impl ChatRequest {
-    fn take(mut fields: Fields, reasoning: Reasoning, vocab_size: usize) -> Result<Self> {
+    pub(super) fn take(
+        mut fields: Fields,
+        reasoning: Reasoning,
+        vocab_size: usize,
+    ) -> Result<Self> {
         let prompt = ChatPrompt::take(&mut fields, reasoning)?;
         let names = ["max_completion_tokens", "max_tokens"];
         let mut params = Params::take(&mut fields, &names, 1, vocab_size)?;
@@ -100,6 +93,32 @@ impl ChatRequest {
             params.shows_special = true;
         }
         Ok(Self { prompt, params, logprobs })
+    }
+
+    /// Has the engine begin the answer.
+    pub(super) async fn begin(self, app: &App, ready: &Arc<Ready>) -> Result<Begun> {
+        let Self { mut prompt, mut params, logprobs } = self;
+        let reasoning = ready.text.reasoning();
+        let calls = prompt.tools.is_some().then(|| ready.text.calls()).flatten();
+        if let Some(tools) = &mut prompt.tools {
+            params.call(tools.structure(calls)?, calls)?;
+        }
+        let text = prompt.render(ready, app.clock.unix_s()).await?;
+        let splits = reasoning != Reasoning::None || calls.is_some();
+        let splitter = splits.then(|| {
+            let splitter = Splitter::new(reasoning, &text);
+            match calls {
+                Some(calls) => splitter.with_calls(calls.format),
+                None => splitter,
+            }
+        });
+        let guide = params.guide(ready, Some(text.clone())).await?;
+        // The chat template has written the special tokens already.
+        let prompt = ready.encode(text, false).await?;
+        let options = SequenceOptions { logprobs, guide, ..SequenceOptions::default() };
+        let requests = params.requests(&prompt, options, &ready.limits, || app.unique())?;
+        let ticket = ready.handle.submit(requests)?;
+        Ok(Begun { prompt, splitter, ticket, options: params.answer })
     }
 }
 

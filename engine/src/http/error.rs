@@ -192,8 +192,9 @@ impl From<TextError> for ApiError {
     }
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
+impl ApiError {
+    /// Builds the response with another body than OpenAI's.
+    pub(super) fn with_body(self, body: Value) -> Response {
         let (status, ..) = self.kind.facts();
         let header = match self.kind {
             // HTTP requires the scheme with status 401.
@@ -209,6 +210,13 @@ impl IntoResponse for ApiError {
         };
         // The middleware counts the error by its kind.
         let kind = Extension(self.kind);
-        (status, AppendHeaders(header), kind, Json(self.body())).into_response()
+        (status, AppendHeaders(header), kind, Json(body)).into_response()
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = self.body();
+        self.with_body(body)
     }
 }

@@ -10,12 +10,15 @@ mod connections;
 mod error;
 mod fields;
 mod json;
+mod messages;
 mod origins;
 mod params;
+mod responses;
 mod socket;
 mod state;
 mod structure;
 mod tools;
+mod turn;
 mod work;
 
 pub use access::{Access, Names};
@@ -83,18 +86,20 @@ fn router(app: App, body_patience: Duration) -> Router {
     }
 }
 
-/// Builds the router with the routes that OpenAI has, below `prefix`.
+/// Builds the router with the routes that OpenAI has, and Anthropic's, below `prefix`.
 fn openai(prefix: &str) -> Router<App> {
     Router::new()
         .route(&format!("{prefix}/completions"), post(completions::completions))
         .route(&format!("{prefix}/chat/completions"), post(chat::chat_completions))
+        .route(&format!("{prefix}/responses"), post(responses::responses))
+        .route(&format!("{prefix}/messages"), post(messages::messages))
         .route(&format!("{prefix}/models"), get(models))
         // A wildcard, because hub ids contain a slash.
         .route(&format!("{prefix}/models/{{*id}}"), get(model))
 }
 
 /// Middleware that checks whether a request may reach its route, reads its body, and counts refused
-/// requests for completions and chats.
+/// requests of the routes that generate.
 async fn guard(
     State((app, body_patience)): State<(App, Duration)>,
     request: Request,
@@ -102,7 +107,8 @@ async fn guard(
 ) -> Response {
     let path = request.uri().path();
     let path = path.strip_prefix("/v1").unwrap_or(path);
-    let generates = path == "/completions" || path == "/chat/completions";
+    let generating = ["/completions", "/chat/completions", "/responses", "/messages"];
+    let generates = generating.contains(&path);
     let response = match admit(&app, request, body_patience).await {
         Ok(request) => next.run(request).await,
         Err(error) => error.into_response(),

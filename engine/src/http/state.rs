@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::access::Access;
 use super::error::{ApiError, ErrorKind, Result};
 use super::origins::Origins;
+use super::responses::Store;
 use super::work::{blocking, tokenizing};
 use crate::config::Setting;
 use crate::metrics::Metrics;
@@ -209,6 +210,8 @@ pub struct App {
     pub(super) clock: Clock,
     pub(super) access: Arc<Access>,
     pub(super) origins: Arc<Origins>,
+    /// Conversations that a later request may continue.
+    pub(super) conversations: Arc<Store>,
     /// Number of unique ids that were issued so far, for answers and for seeds.
     answers: Arc<AtomicU64>,
 }
@@ -223,8 +226,8 @@ impl App {
         origins: Origins,
     ) -> Self {
         let (access, origins) = (Arc::new(access), Arc::new(origins));
-        let (draining, answers) = (Arc::default(), Arc::default());
-        Self { phase, draining, metrics, clock, access, origins, answers }
+        let (draining, answers, conversations) = Default::default();
+        Self { phase, draining, metrics, clock, access, origins, conversations, answers }
     }
 
     /// Refuses new requests from now on, because the server is shutting down.

@@ -20,6 +20,8 @@ pub struct CallPart {
 pub struct CallParser {
     format: &'static Format,
     state: State,
+    /// Text between name and arguments, as the trigger of the block has it.
+    after_name: &'static str,
     /// Text held back: it may be the beginning of a mark, or white space before one.
     held: String,
     /// Number of calls so far.
@@ -32,25 +34,24 @@ pub struct CallParser {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Text,
-    Open {
-        after_name: &'static str,
-    },
-    /// Text before the name of a tool.
-    Before {
-        after_name: &'static str,
-    },
-    Name {
-        after_name: &'static str,
-    },
-    After {
-        after_name: &'static str,
-    },
+    Open,
+    BeforeName,
+    Name,
+    AfterName,
     Arguments(Nesting),
-    End,
-    /// Text after a call of a block: another call, or the end of the block.
-    Next {
-        after_name: &'static str,
-    },
+    /// Text after a call: another call of the block, or its end.
+    AfterArguments,
+    Close,
+}
+
+/// Step of the parser.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    To(State),
+    /// More text is needed.
+    Wait,
+    /// What follows is not of the format.
+    Leave,
 }
 
 /// Position within a JSON object.
@@ -59,7 +60,6 @@ struct Nesting {
     depth: u32,
     in_string: bool,
     is_escaped: bool,
-    after_name: &'static str,
 }
 
 impl Nesting {
@@ -87,7 +87,14 @@ impl Nesting {
 impl CallParser {
     /// Creates the parser of one answer.
     pub fn new(format: &'static Format) -> Self {
-        Self { format, state: State::Text, held: String::new(), calls: 0, has_text: false }
+        Self {
+            format,
+            state: State::Text,
+            after_name: "",
+            held: String::new(),
+            calls: 0,
+            has_text: false,
+        }
     }
 
     /// Returns true once the answer has called a tool.
@@ -99,7 +106,16 @@ impl CallParser {
     /// calls to `calls`.
     pub fn push(&mut self, text: &str, content: &mut String, calls: &mut Vec<CallPart>) {
         self.held.push_str(text);
-        while self.advance(content, calls) {}
+        loop {
+            match self.step(content, calls) {
+                Step::To(state) => self.state = state,
+                Step::Wait => return,
+                Step::Leave => {
+                    self.state = State::Text;
+                    self.has_text = true;
+                }
+            }
+        }
     }
 
     /// Releases the text that was held back, at the end of the answer. White space at the end of an
@@ -111,57 +127,30 @@ impl CallParser {
         }
     }
 
-    /// Reads the held text as far as the current state goes, and moves to the next one; returns false
-    /// if more text is needed.
-    fn advance(&mut self, content: &mut String, calls: &mut Vec<CallPart>) -> bool {
-        let format = self.format;
-        let next = match self.state {
-            State::Text => self.text(content).map(Some),
-            State::Open { after_name } => {
-                if self.held.is_empty() && !format.open.is_empty() {
-                    return false;
-                }
-                if !format.open.is_empty() && self.held.starts_with(' ') {
-                    self.held.remove(0);
-                }
-                self.literal(format.open, State::Before { after_name })
-            }
-            State::Before { after_name } => {
-                self.literal(format.before_name, State::Name { after_name })
-            }
-            State::Name { after_name } => self.name(after_name, calls),
-            State::After { after_name } => self.literal(
-                after_name,
-                State::Arguments(Nesting { after_name, ..Nesting::default() }),
-            ),
+    /// Reads the held text as far as the current state goes.
+    fn step(&mut self, content: &mut String, calls: &mut Vec<CallPart>) -> Step {
+        match self.state {
+            State::Text => self.text(content),
+            State::Open => self.open(),
+            State::BeforeName => self.literal(self.format.before_name, State::Name),
+            State::Name => self.name(calls),
+            State::AfterName => self.literal(self.after_name, State::Arguments(Nesting::default())),
             State::Arguments(nesting) => self.arguments(nesting, calls),
-            State::End => self.literal(format.close, State::Text),
-            State::Next { after_name } => self.next(after_name),
-        };
-        match next {
-            None => false,
-            Some(Some(state)) => {
-                self.state = state;
-                true
-            }
-            // What follows is not of the format.
-            Some(None) => {
-                self.state = State::Text;
-                self.has_text = true;
-                true
-            }
+            State::AfterArguments => self.after_arguments(),
+            State::Close => self.literal(self.format.close, State::Text),
         }
     }
 
     /// Passes text on as far as no call can begin in it.
-    fn text(&mut self, content: &mut String) -> Option<State> {
+    fn text(&mut self, content: &mut String) -> Step {
+        let is_start = !self.has_text && !self.has_calls();
         let begins = |trigger: &'static Trigger| {
             let at = match trigger.at_start {
                 false => self.held.find(trigger.text)?,
-                true if self.has_text || self.has_calls() => return None,
                 true => {
                     let start = self.held.len() - unspaced(&self.held).len();
-                    self.held[start..].starts_with(trigger.text).then_some(start)?
+                    let begins = is_start && self.held[start..].starts_with(trigger.text);
+                    begins.then_some(start)?
                 }
             };
             Some((at, trigger))
@@ -172,12 +161,12 @@ impl CallParser {
             content.push_str(text);
             self.has_text |= !text.is_empty();
             self.held.drain(..at + trigger.text.len());
-            return Some(State::Open { after_name: trigger.after_name });
+            self.after_name = trigger.after_name;
+            return Step::To(State::Open);
         }
         let kept = |trigger: &Trigger| match trigger.at_start {
             false => overlap(&self.held, trigger.text),
-            true if self.has_text || self.has_calls() => 0,
-            true if trigger.text.starts_with(unspaced(&self.held)) => self.held.len(),
+            true if is_start && trigger.text.starts_with(unspaced(&self.held)) => self.held.len(),
             true => 0,
         };
         let kept = self.format.triggers.iter().map(kept).max().unwrap_or(0);
@@ -185,82 +174,69 @@ impl CallParser {
         let end = self.held[..self.held.len() - kept].trim_end().len();
         content.extend(self.held.drain(..end));
         self.has_text |= end > 0;
-        None
+        Step::Wait
     }
 
-    /// Moves over a text that the format has here. `Some(None)` if another text stands here.
-    fn literal(&mut self, text: &str, next: State) -> Option<Option<State>> {
-        if let Some(rest) = self.held.strip_prefix(text) {
-            self.held = rest.to_owned();
-            return Some(Some(next));
+    fn open(&mut self) -> Step {
+        if !self.format.open.is_empty() && self.held.starts_with(' ') {
+            self.held.remove(0);
         }
-        if text.starts_with(&self.held) { None } else { Some(None) }
+        self.literal(self.format.open, State::BeforeName)
     }
 
-    fn name(
-        &mut self,
-        after_name: &'static str,
-        calls: &mut Vec<CallPart>,
-    ) -> Option<Option<State>> {
-        let end = self.held.bytes().position(|byte| !is_of_name(byte));
-        let end = match end {
+    /// Moves over a text that the format has here.
+    fn literal(&mut self, text: &str, next: State) -> Step {
+        if self.held.starts_with(text) {
+            self.held.drain(..text.len());
+            return Step::To(next);
+        }
+        if text.starts_with(&self.held) { Step::Wait } else { Step::Leave }
+    }
+
+    fn name(&mut self, calls: &mut Vec<CallPart>) -> Step {
+        let end = match self.held.bytes().position(|byte| !is_of_name(byte)) {
             Some(end) if (1..=NAME_CHARS_MAX).contains(&end) => end,
-            None if self.held.len() <= NAME_CHARS_MAX => return None,
-            _ => return Some(None),
+            None if self.held.len() <= NAME_CHARS_MAX => return Step::Wait,
+            _ => return Step::Leave,
         };
         let name = self.held.drain(..end).collect();
         calls.push(CallPart { index: self.calls, name: Some(name), arguments: String::new() });
         self.calls += 1;
-        Some(Some(State::After { after_name }))
+        Step::To(State::AfterName)
     }
 
-    fn arguments(
-        &mut self,
-        mut nesting: Nesting,
-        calls: &mut Vec<CallPart>,
-    ) -> Option<Option<State>> {
+    fn arguments(&mut self, mut nesting: Nesting, calls: &mut Vec<CallPart>) -> Step {
         if self.held.is_empty() {
-            return None;
+            return Step::Wait;
         }
-        if nesting == (Nesting { after_name: nesting.after_name, ..Nesting::default() })
-            && !self.held.starts_with('{')
-        {
-            return Some(None);
+        if nesting == Nesting::default() && !self.held.starts_with('{') {
+            return Step::Leave;
         }
         let end = self.held.bytes().position(|byte| nesting.ends_with(byte));
-        let (len, next) = match end {
-            Some(last) => (last + 1, State::Next { after_name: nesting.after_name }),
-            None => (self.held.len(), State::Arguments(nesting)),
-        };
+        let len = end.map_or(self.held.len(), |last| last + 1);
         let arguments = self.held.drain(..len).collect();
         calls.push(CallPart { index: self.calls - 1, name: None, arguments });
-        match next {
-            State::Arguments(_) => {
-                self.state = next;
-                None
-            }
-            next => Some(Some(next)),
-        }
+        Step::To(match end {
+            Some(_) => State::AfterArguments,
+            None => State::Arguments(nesting),
+        })
     }
 
-    /// Reads what follows the arguments of a call.
-    fn next(&mut self, after_name: &'static str) -> Option<Option<State>> {
-        let format = self.format;
-        let end = format.after_arguments;
-        let again = format.between.map(|between| [end, between, format.before_name].concat());
-        // Of both, one is the text that follows; a text that may be either needs more.
-        if let Some(again) = again {
+    fn after_arguments(&mut self) -> Step {
+        let Format { after_arguments, between, before_name, close, .. } = self.format;
+        if let Some(between) = between {
+            let again = [*after_arguments, *between, *before_name].concat();
             if self.held.starts_with(&again) {
                 self.held.drain(..again.len());
-                return Some(Some(State::Name { after_name }));
+                return Step::To(State::Name);
             }
-            let closed = [end, format.close].concat();
-            let may_close = closed.starts_with(&self.held) && !self.held.starts_with(&closed);
-            if may_close || (again.starts_with(&self.held) && !self.held.starts_with(&closed)) {
-                return None;
+            let closed = [*after_arguments, *close].concat();
+            let is_open = |text: &str| text.starts_with(&self.held);
+            if !self.held.starts_with(&closed) && (is_open(&again) || is_open(&closed)) {
+                return Step::Wait;
             }
         }
-        self.literal(end, State::End)
+        self.literal(after_arguments, State::Close)
     }
 }
 

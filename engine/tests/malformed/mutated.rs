@@ -66,6 +66,16 @@ fn mutated_structures_are_refused_or_followed() {
 }
 
 #[test]
+fn mutated_answers_are_read_alike_in_pieces_and_as_a_whole() {
+    run_mutated("answer", targets::answer);
+}
+
+#[test]
+fn extra_many_mutated_answers_are_read_alike_in_pieces_and_as_a_whole() {
+    run_often("answer", targets::answer, 50 * MUTATIONS);
+}
+
+#[test]
 fn extra_many_mutated_structures_are_refused_or_followed() {
     run_often("structure", targets::structure, 100 * STRUCTURE_MUTATIONS);
 }

@@ -160,6 +160,52 @@ async fn extra_structured_answers_hold_over_a_real_vocabulary() {
     }
 }
 
+#[tokio::test]
+async fn extra_tool_calls_hold_over_real_vocabularies() {
+    let parameters = json!({
+        "type": "object", "required": ["city", "unit"], "additionalProperties": false,
+        "properties": {
+            "city": {"type": "string", "maxLength": 12},
+            "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+        },
+    });
+    let tool = json!({"type": "function", "function": {
+        "name": "get_weather", "description": "Gets the weather.", "parameters": parameters,
+    }});
+    for (server, shown) in [
+        (qwen3(), "<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"get_weather\""),
+        (gpt_oss(), "// Gets the weather.\ntype get_weather = (_: {\ncity: string,\n"),
+    ] {
+        let Some((server, _folder)) = server else { return };
+        let chat = json!({"messages": [{"role": "user", "content": "Rain?"}], "tools": [tool]});
+        let text = rendered(&server, &chat).await;
+        assert!(text.contains(shown), "{text}");
+        let mut ended = 0;
+        for seed in 0..4 {
+            let mut body = chat.clone();
+            body["tool_choice"] = "required".into();
+            body["chat_template_kwargs"] = json!({"enable_thinking": false});
+            (body["max_tokens"], body["seed"]) = (200.into(), seed.into());
+            body["parallel_tool_calls"] = false.into();
+            let answer = server.post("/v1/chat/completions", &body).await;
+            let choice = &answer["choices"][0];
+            // A model of random weights may reason for as long as it likes.
+            if choice["finish_reason"] == "length" {
+                continue;
+            }
+            assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+            let function = &choice["message"]["tool_calls"][0]["function"];
+            assert_eq!(function["name"], "get_weather");
+            let arguments = function["arguments"].as_str().unwrap();
+            let value: Value = serde_json::from_str(arguments).unwrap();
+            assert!(["celsius", "fahrenheit"].contains(&value["unit"].as_str().unwrap()));
+            assert!(value["city"].as_str().unwrap().chars().count() <= 12, "{arguments}");
+            ended += 1;
+        }
+        println!("{ended} of 4 answers ended with their call");
+    }
+}
+
 /// GGUF file with the content of a tokenizer.json, for the pre-tokenizer called `pre`.
 fn as_gguf(tokenizer: &Value, pre: &str) -> Vec<u8> {
     const NORMAL: i64 = 1;

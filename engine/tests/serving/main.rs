@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod answers;
 #[cfg(test)]
+mod blocks;
+#[cfg(test)]
 mod browsers;
 #[cfg(test)]
 mod calls;
