@@ -122,7 +122,7 @@ pub struct Flags {
     #[arg(long)]
     pub insecure_bind: bool,
     /// Origin of web pages that may use the server from a browser (CORS), such as
-    /// https://chat.example, or * with an API key; may be repeated
+    /// `https://chat.example`, or * with an API key; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Option<Vec<String>>,
     /// TOML file with values for these flags; the command line takes precedence

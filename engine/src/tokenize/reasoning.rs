@@ -230,21 +230,22 @@ impl Splitter {
     /// needed. Text without a header counts as answer, so that the output of a model that does not
     /// know the format is not lost.
     fn header(&mut self, parts: &mut SplitText) -> Option<State> {
-        if let Some(at) = self.held.find(harmony::MESSAGE) {
-            let is_reasoning = harmony::is_reasoning(&self.held[..at]);
-            let function = harmony::function(&self.held[..at]).map(str::to_owned);
-            self.held.drain(..at + harmony::MESSAGE.len());
-            if let (Calls::Messages(begun), Some(name)) = (&mut self.calls, function) {
-                *begun += 1;
-                self.call_part(Some(name), String::new(), parts);
-                return Some(State::Call);
-            }
-            return Some(State::Message { is_reasoning });
-        }
         let may_be_header = harmony::HEADER_STARTS
             .iter()
             .any(|mark| self.held.starts_with(mark) || mark.starts_with(&self.held));
-        (!may_be_header).then_some(State::Message { is_reasoning: false })
+        if !may_be_header {
+            return Some(State::Message { is_reasoning: false });
+        }
+        let at = self.held.find(harmony::MESSAGE)?;
+        let is_reasoning = harmony::is_reasoning(&self.held[..at]);
+        let function = harmony::function(&self.held[..at]).map(str::to_owned);
+        self.held.drain(..at + harmony::MESSAGE.len());
+        if let (Calls::Messages(begun), Some(name)) = (&mut self.calls, function) {
+            *begun += 1;
+            self.call_part(Some(name), String::new(), parts);
+            return Some(State::Call);
+        }
+        Some(State::Message { is_reasoning })
     }
 
     /// Releases to `out` the text before the first of `marks` and drops the mark, with line ends

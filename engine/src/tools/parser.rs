@@ -1,4 +1,4 @@
-//! Separates tool calls from the rest of an answer's text, which arrives piece by piece.
+//! Tool parser: separates tool calls from the rest of an answer's text, which arrives piece by piece.
 
 use super::{Format, NAME_CHARS_MAX, Trigger, is_of_name};
 use crate::tokenize::overlap;
