@@ -7,6 +7,7 @@ mod detokenizer;
 mod fewest;
 mod gguf;
 mod harmony;
+mod marks;
 mod reasoning;
 
 #[cfg(test)]
@@ -22,7 +23,8 @@ use sha2::{Digest as _, Sha256};
 
 pub use crate::chat_template::Chat;
 pub use detokenizer::Detokenizer;
-pub use reasoning::{Reasoning, SplitText, Splitter, overlap};
+pub use marks::overlap;
+pub use reasoning::{Reasoning, SplitText, Splitter};
 
 use crate::chat_template::ChatTemplate;
 use crate::guide::{Grammars, Guide, Opening, Structure, TextError};

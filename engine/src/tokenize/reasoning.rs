@@ -6,6 +6,7 @@
 //! matter whether a tag is one token or several.
 
 use super::harmony;
+use super::marks::overlap;
 use crate::tools::{self, CallParser, CallPart, Format};
 
 pub(super) const THINK: &str = "<think>";
@@ -269,16 +270,6 @@ impl Splitter {
         self.held.drain(..end);
         None
     }
-}
-
-/// Returns the length in bytes of the longest suffix of `text` that is a proper prefix of `mark`:
-/// text that may become the mark with the next piece.
-pub fn overlap(text: &str, mark: &str) -> usize {
-    let longest = text.len().min(mark.len().saturating_sub(1));
-    (1..=longest)
-        .rev()
-        .find(|&n| mark.is_char_boundary(n) && text.as_bytes().ends_with(&mark.as_bytes()[..n]))
-        .unwrap_or(0)
 }
 
 /// Returns true if a prompt ends with the tag `<think>`, apart from white space, so that the output

@@ -20,14 +20,14 @@ use super::fields::Fields;
 use super::state::App;
 use super::turn::{self, Block, Format, Kind, Usage};
 use crate::worker::Finish;
-use request::Asked;
+use request::ResponsesRequest;
 
 pub(super) async fn responses(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     drop(body);
     super::check_model(&mut fields, &ready)?;
-    let Asked { chat, conversation, echoed, streams, stores } =
+    let ResponsesRequest { chat, conversation, echoed, streams, stores } =
         request::take(&mut fields, &app.conversations).map_err(renamed)?;
     let request = ChatRequest::take(Fields::of(chat), ready.text.reasoning(), ready.vocab_size);
     let begun = request.map_err(renamed)?.begin(&app, &ready).await.map_err(renamed)?;

@@ -6,8 +6,8 @@ use super::store::Store;
 use crate::http::error::{ApiError, ErrorKind, Result, shown};
 use crate::http::fields::{Fields, wrong_type};
 
-/// What a request asks for.
-pub(super) struct Asked {
+/// Request of the Responses API.
+pub(super) struct ResponsesRequest {
     /// Fields of the chat request.
     pub(super) chat: Map<String, Value>,
     /// Messages of the conversation, without the instructions of this request.
@@ -30,7 +30,7 @@ const SAME: [(&str, &str); 6] = [
 ];
 
 /// Reads a request; the conversation that it continues is one of `kept`.
-pub(super) fn take(fields: &mut Fields, kept: &Store) -> Result<Asked> {
+pub(super) fn take(fields: &mut Fields, kept: &Store) -> Result<ResponsesRequest> {
     refuse_unsupported(fields)?;
     let (mut chat, mut echoed) = (Map::new(), Map::new());
     for (name, chat_name) in SAME {
@@ -79,7 +79,7 @@ pub(super) fn take(fields: &mut Fields, kept: &Store) -> Result<Asked> {
             *value = true.into();
         }
     });
-    Ok(Asked { chat, conversation, echoed: echoed.into(), streams, stores })
+    Ok(ResponsesRequest { chat, conversation, echoed: echoed.into(), streams, stores })
 }
 
 /// Refuses fields that would change the answer and that the server does not have.
