@@ -25,7 +25,7 @@ pub struct Format {
     pub name: &'static str,
     /// Texts with which a block begins; one or more.
     pub triggers: &'static [Trigger],
-    /// Text between the trigger and the first call; one space may stand before it.
+    /// Text between the trigger and the first call; spaces may stand before it.
     pub open: &'static str,
     /// Text before the name of a call's tool.
     pub before_name: &'static str,

@@ -178,8 +178,9 @@ impl CallParser {
     }
 
     fn open(&mut self) -> Step {
-        if !self.format.open.is_empty() && self.held.starts_with(' ') {
-            self.held.remove(0);
+        if !self.format.open.is_empty() {
+            let spaces = self.held.len() - self.held.trim_start_matches(' ').len();
+            self.held.drain(..spaces);
         }
         self.literal(self.format.open, State::BeforeName)
     }
