@@ -97,9 +97,9 @@ fn with_spacing(schema: Value) -> Value {
     let Value::Object(map) = &mut schema else { return schema };
     let settings = map.entry("x-guidance").or_insert_with(|| serde_json::json!({}));
     let Value::Object(settings) = settings else { return schema };
-    let is_flexible = settings.get("whitespace_flexible") == Some(&Value::Bool(true));
-    if !is_flexible && !settings.contains_key("whitespace_pattern") {
-        settings.entry("whitespace_flexible").or_insert(false.into());
+    let names = ["whitespace_flexible", "whitespace_pattern"];
+    if !names.iter().any(|name| settings.contains_key(*name)) {
+        settings.insert("whitespace_flexible".into(), false.into());
         settings.entry("item_separator").or_insert(", ?".into());
         settings.entry("key_separator").or_insert(": ?".into());
     }
@@ -431,11 +431,16 @@ mod tests {
             "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},
             "$defs": {"age": {"type": "integer"}},
         });
+        let dense = Structure::Json(json!({
+            "type": "object", "x-guidance": {"whitespace_flexible": false},
+        }));
         let number = Structure::Regex("-?[0-9]{1,3}".into());
         let choice = Structure::Choice(vec!["yes".into(), "n.o".into(), "<a>".into()]);
         for (structure, text, said, ends) in [
             (&Structure::any_object(), r#"{"a": [1, true]} "#, r#"{"a": [1, true]}"#, true),
+            (&Structure::any_object(), "{\n", "{", false),
             (&Structure::any_object(), "[1]", "", false),
+            (&dense, r#"{"a": 1}"#, r#"{"a":"#, false),
             (
                 &Structure::Json(schema.clone()),
                 r#"{"name":"x","age":7}"#,
