@@ -24,6 +24,8 @@ pub enum Change<'a> {
     Sync(&'a Path),
     /// A file gets another name, in place of a file of that name.
     Rename(&'a Path, &'a Path),
+    /// A file is removed.
+    Remove(&'a Path),
     /// The names in a folder are flushed to the disk.
     SyncDir(&'a Path),
 }

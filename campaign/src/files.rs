@@ -107,6 +107,17 @@ pub fn copy(from: &Path, to: &Path) -> Result<(), FileError> {
     write_whole(to, &fs::read(from).map_err(FileError::at("read", from))?)
 }
 
+/// Removes a file; it is gone from the disk when this function returns.
+///
+/// # Errors
+/// The file cannot be removed, or its folder cannot be flushed.
+pub fn remove(path: &Path) -> Result<(), FileError> {
+    let removed = announce(Change::Remove(path)).and_then(|()| fs::remove_file(path));
+    removed
+        .and_then(|()| sync_dir(path.parent().unwrap_or(Path::new("."))))
+        .map_err(FileError::at("remove", path))
+}
+
 /// Flushes a file to disk that another process has written; does nothing if there is none.
 ///
 /// # Errors

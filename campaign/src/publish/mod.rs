@@ -19,7 +19,7 @@ use schema::run::RunRecord;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::files;
+use crate::files::{self, files_below};
 use crate::process::{self, Interrupt};
 use crate::stop::Stop;
 use crate::tools::{RESULTS, SITE, Tools, ended};
@@ -36,12 +36,19 @@ pub struct Registry<'a> {
 }
 
 /// Writes a run's record to the staged results, a folder laid out like `results/`; returns the
-/// file's path.
+/// file's path. The record replaces an earlier one of the same run: a run that was recorded as
+/// failed, before its job was carried out again, lies in the folder of another configuration.
 ///
 /// # Errors
-/// The record has no path under `results/` or no JSON form, or the file cannot be written.
+/// The record has no path under `results/` or no JSON form, the file cannot be written, or the
+/// earlier one cannot be removed.
 pub fn write_run(staged: &Path, record: &RunRecord) -> Result<PathBuf, Stop> {
-    write(staged, &schema::path::of_run(record)?, record)
+    let path = write(staged, &schema::path::of_run(record)?, record)?;
+    let of_same_run = |other: &PathBuf| other.file_name() == path.file_name() && *other != path;
+    for earlier in files_below(&staged.join("runs")).into_iter().filter(of_same_run) {
+        files::remove(&earlier)?;
+    }
+    Ok(path)
 }
 
 /// Adds the hash to a campaign's record and writes it to the staged results; returns the file's

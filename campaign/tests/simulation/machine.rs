@@ -316,6 +316,7 @@ fn described(change: Change<'_>) -> String {
         Change::Cut(path, bytes) => format!("cut {} to {bytes} bytes", name(path)),
         Change::Sync(path) => format!("sync {}", name(path)),
         Change::Rename(from, to) => format!("rename {} to {}", name(from), name(to)),
+        Change::Remove(path) => format!("remove {}", name(path)),
         Change::SyncDir(dir) => format!("sync folder {}", name(dir)),
     }
 }

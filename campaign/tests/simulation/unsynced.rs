@@ -28,12 +28,20 @@ enum Name {
         /// Content of the file that was replaced.
         old: Option<Vec<u8>>,
     },
+    Removed {
+        path: PathBuf,
+        /// Content of the file.
+        old: Vec<u8>,
+    },
 }
 
 impl Name {
     fn path(&self) -> &Path {
         match self {
-            Self::MadeDir(path) | Self::Created(path) | Self::Renamed { to: path, .. } => path,
+            Self::MadeDir(path)
+            | Self::Created(path)
+            | Self::Renamed { to: path, .. }
+            | Self::Removed { path, .. } => path,
         }
     }
 
@@ -46,6 +54,8 @@ impl Name {
             // What is missing already was undone with its folder.
             Self::MadeDir(path) => drop(fs::remove_dir_all(path)),
             Self::Created(path) => drop(fs::remove_file(path)),
+            // Its folder may be undone as well.
+            Self::Removed { path, old } => drop(fs::write(path, old)),
             Self::Renamed { from, to, old } => {
                 if fs::rename(to, from).is_ok()
                     && let Some(old) = old
@@ -84,6 +94,10 @@ impl Unsynced {
                 }
                 let (from, to, old) = (from.to_owned(), to.to_owned(), fs::read(to).ok());
                 self.names.push(Name::Renamed { from, to, old });
+            }
+            Change::Remove(path) => {
+                let (path, old) = (path.to_owned(), fs::read(path).unwrap());
+                self.names.push(Name::Removed { path, old });
             }
             Change::SyncDir(dir) => self.names.retain(|name| name.dir() != dir),
         }
