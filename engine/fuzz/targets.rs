@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use engine::guide::{Grammars, Opening, Structure, TokenBytes};
 use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
 use engine::tokenize::{Reasoning, SplitText, Splitter, Tokenizer};
-use engine::tools::{DEEPSEEK, DEEPSEEK_V3_1, Format, HARMONY, LLAMA, MISTRAL, MISTRAL_ARGS, TAGS};
+use engine::tools::{FORMATS, HARMONY};
 use engine_weights::gguf::Value;
 use engine_weights::{ConfigSource, StoredTensor, gguf, safetensors};
 use tiny_gguf::{Writer, tiny_llama_gguf};
@@ -97,8 +97,6 @@ pub fn structure(bytes: &[u8]) {
 /// Reads the text of an answer for reasoning and tool calls, whole and in pieces. The first byte decides
 /// about the format of the calls, and the second about the length of the pieces.
 pub fn answer(bytes: &[u8]) {
-    const FORMATS: [&Format; 7] =
-        [&TAGS, &LLAMA, &MISTRAL, &MISTRAL_ARGS, &DEEPSEEK, &DEEPSEEK_V3_1, &HARMONY];
     let [format, length, text @ ..] = bytes else { return };
     let format = FORMATS[usize::from(*format) % FORMATS.len()];
     let reasoning = if *format == HARMONY { Reasoning::Harmony } else { Reasoning::Think };

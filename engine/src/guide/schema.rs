@@ -143,7 +143,7 @@ impl<'a> SchemaCost<'a> {
         for root in roots {
             cost.root = root;
             cost.definitions.clear();
-            // Settings of the grammar engine, some of which are regular expressions.
+            // Settings of the grammar engine: some are regular expressions.
             let settings = root.get("x-guidance").and_then(Value::as_object);
             for setting in settings.into_iter().flat_map(Map::values).filter_map(Value::as_str) {
                 cost.expressions.add(setting)?;

@@ -199,11 +199,18 @@ pub(super) async fn respond<S: Shape>(
     let progress = Progress { splitter: writing.splitter.clone(), ..Progress::default() };
     let progress = vec![progress; writing.choices()];
     let events = Events { shape, writing, ticket, progress, ended: false };
+    Ok(streamed(events))
+}
+
+/// Returns the response whose body is a stream of server-sent events.
+pub(super) fn streamed(
+    events: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+) -> Response {
     let headers = [
         (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
         (header::CACHE_CONTROL, "no-cache"),
     ];
-    Ok((headers, Body::from_stream(events)).into_response())
+    (headers, Body::from_stream(events)).into_response()
 }
 
 /// One choice of an answer that is not streamed, accumulated from a sequence's outputs.

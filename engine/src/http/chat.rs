@@ -101,7 +101,7 @@ impl ChatRequest {
         let reasoning = ready.text.reasoning();
         let calls = prompt.tools.is_some().then(|| ready.text.calls()).flatten();
         if let Some(tools) = &mut prompt.tools {
-            params.call(tools.structure(calls)?, calls)?;
+            params.call(tools.calls(calls)?)?;
         }
         let text = prompt.render(ready, app.clock.unix_s()).await?;
         let splits = reasoning != Reasoning::None || calls.is_some();
@@ -140,10 +140,7 @@ impl ChatPrompt {
             }
             Some(Value::Array(messages)) => messages,
             Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
-            None => {
-                let error = ApiError::new(ErrorKind::MissingField, "`messages` is missing");
-                return Err(error.at("messages"));
-            }
+            None => return Err(ApiError::missing("messages")),
         };
         check_length("messages", messages.iter())?;
         let messages = messages.into_iter().enumerate();

@@ -141,6 +141,11 @@ impl ApiError {
         Self::new(ErrorKind::InvalidField, message).at(field)
     }
 
+    /// Creates the error of a request without a field that it must have.
+    pub(super) fn missing(field: &str) -> Self {
+        Self::new(ErrorKind::MissingField, format!("`{field}` is missing")).at(field)
+    }
+
     pub(super) fn at(mut self, field: &str) -> Self {
         self.param = Some(shown(field).into_owned());
         self

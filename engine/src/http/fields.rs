@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::error::{ApiError, ErrorKind, Result};
+use super::error::{ApiError, ErrorKind, Result, shown};
 use super::json::{self, Budget, Json};
 
 /// Fields of a request's JSON object that have not been read yet. A `null` value counts as absent.
@@ -254,6 +254,29 @@ pub(super) fn wrong_type(name: &str, wanted: &str, found: &Value) -> ApiError {
         short => format!("`{short}`"),
     };
     ApiError::field(name, format!("`{name}` must be {wanted}, but is {found}"))
+}
+
+/// Returns the text of a content that is a text, or a list of parts of the types `kinds`, which have
+/// `text`.
+pub(super) fn text_of(name: &str, content: &Value, kinds: &[&str]) -> Result<String> {
+    let parts = match content {
+        Value::String(text) => return Ok(text.clone()),
+        Value::Array(parts) => parts,
+        other => return Err(wrong_type(name, "a text or a list of text parts", other)),
+    };
+    let texts = parts.iter().map(|part| {
+        let is_text = part["type"].as_str().is_some_and(|kind| kinds.contains(&kind));
+        let text = part["text"].as_str().filter(|_| is_text);
+        text.ok_or_else(|| unsupported_part(name, &part["type"]))
+    });
+    texts.collect()
+}
+
+/// Builds the error of a part of the field `name` whose type is not supported.
+pub(super) fn unsupported_part(name: &str, kind: &Value) -> ApiError {
+    let kind = shown(kind.as_str().unwrap_or("?"));
+    let message = format!("`{name}` has a part of type `{kind}`, which is not supported");
+    ApiError::new(ErrorKind::UnsupportedField, message).at(name)
 }
 
 #[cfg(test)]

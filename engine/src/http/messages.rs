@@ -7,8 +7,8 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 
 use super::chat::ChatRequest;
-use super::error::{ApiError, ErrorKind, Result, shown};
-use super::fields::{Fields, wrong_type};
+use super::error::{ApiError, ErrorKind, Result};
+use super::fields::{Fields, text_of, unsupported_part, wrong_type};
 use super::state::App;
 use super::turn::{self, Block, Format, Kind, Usage};
 use crate::worker::Finish;
@@ -30,7 +30,7 @@ async fn answer(app: &App, body: Bytes) -> Result<Response> {
     let request = ChatRequest::take(chat, ready.text.reasoning(), ready.vocab_size)?;
     let begun = request.begin(app, &ready).await?;
     let unique = app.unique();
-    let message = Message { id: format!("msg_{unique:016x}"), model: ready.model_name.clone() };
+    let message = Message { unique, model: ready.model_name.clone() };
     turn::respond(message, ready, begun, streams).await
 }
 
@@ -48,6 +48,9 @@ fn failure(error: &ApiError) -> Value {
     json!({"type": "error", "error": {"type": kind, "message": error.message}})
 }
 
+/// Types of content blocks that are text.
+const TEXTS: &[&str] = &["text"];
+
 /// Fields of a request that mean the same in a chat request, by both names.
 const SAME: [(&str, &str); 5] = [
     ("temperature", "temperature"),
@@ -60,9 +63,7 @@ const SAME: [(&str, &str); 5] = [
 /// Turns the fields of a request into those of a chat request.
 fn chat_of(fields: &mut Fields) -> Result<Map<String, Value>> {
     let mut chat = Map::new();
-    let max_tokens = fields.take("max_tokens").ok_or_else(|| {
-        ApiError::new(ErrorKind::MissingField, "`max_tokens` is missing").at("max_tokens")
-    })?;
+    let max_tokens = fields.take("max_tokens").ok_or_else(|| ApiError::missing("max_tokens"))?;
     chat.insert("max_tokens".into(), max_tokens);
     for (name, chat_name) in SAME {
         if let Some(value) = fields.take(name) {
@@ -71,7 +72,7 @@ fn chat_of(fields: &mut Fields) -> Result<Map<String, Value>> {
     }
     let mut messages = Vec::new();
     if let Some(system) = fields.take("system") {
-        messages.push(json!({"role": "system", "content": text_of("system", &system)?}));
+        messages.push(json!({"role": "system", "content": text_of("system", &system, TEXTS)?}));
     }
     match fields.take("messages") {
         Some(Value::Array(given)) => {
@@ -83,36 +84,12 @@ fn chat_of(fields: &mut Fields) -> Result<Map<String, Value>> {
             }
         }
         Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
-        None => {
-            let error = ApiError::new(ErrorKind::MissingField, "`messages` is missing");
-            return Err(error.at("messages"));
-        }
+        None => return Err(ApiError::missing("messages")),
     }
     chat.insert("messages".into(), messages.into());
     take_tools(fields, &mut chat)?;
     take_thinking(fields, &mut chat)?;
     Ok(chat)
-}
-
-/// Returns the text of a content that is a text or a list of text blocks.
-fn text_of(name: &str, content: &Value) -> Result<String> {
-    match content {
-        Value::String(text) => Ok(text.clone()),
-        Value::Array(blocks) => {
-            let texts = blocks.iter().map(|block| {
-                let text = block["text"].as_str().filter(|_| block["type"] == "text");
-                text.ok_or_else(|| unsupported(name, &block["type"]))
-            });
-            texts.collect()
-        }
-        other => Err(wrong_type(name, "a text or a list of text blocks", other)),
-    }
-}
-
-fn unsupported(name: &str, kind: &Value) -> ApiError {
-    let kind = shown(kind.as_str().unwrap_or("?")).into_owned();
-    let message = format!("`{name}` has a block of type `{kind}`, which is not supported");
-    ApiError::new(ErrorKind::UnsupportedField, message).at(name)
 }
 
 /// Appends the chat messages that a message of a request means: results of tools are messages of their
@@ -127,7 +104,7 @@ fn read_message(name: &str, message: &Value, messages: &mut Vec<Value>) -> Resul
     };
     let name = format!("{name}.content");
     let Some(blocks) = message["content"].as_array() else {
-        let text = text_of(&name, &message["content"])?;
+        let text = text_of(&name, &message["content"], TEXTS)?;
         messages.push(json!({"role": role, "content": text}));
         return Ok(());
     };
@@ -145,12 +122,12 @@ fn read_message(name: &str, message: &Value, messages: &mut Vec<Value>) -> Resul
             "tool_result" if role == "user" => {
                 let content = match &block["content"] {
                     Value::Null => String::new(),
-                    content => text_of(&name, content)?,
+                    content => text_of(&name, content, TEXTS)?,
                 };
                 let id = &block["tool_use_id"];
                 messages.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
             }
-            _ => return Err(unsupported(&name, &block["type"])),
+            _ => return Err(unsupported_part(&name, &block["type"])),
         }
     }
     // A message that only has results of tools is no message of the user.
@@ -175,7 +152,7 @@ fn take_tools(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<()> 
         };
         let tools = tools.iter().enumerate().map(|(index, tool)| {
             if tool["type"].as_str().is_some_and(|kind| kind != "custom") {
-                return Err(unsupported(&format!("tools.{index}"), &tool["type"]));
+                return Err(unsupported_part(&format!("tools.{index}"), &tool["type"]));
             }
             let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
             if let Some(text) = tool.get("description") {
@@ -217,14 +194,15 @@ fn take_thinking(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<(
 
 /// Answer in the format of this API.
 struct Message {
-    id: String,
+    /// Number from which the ids of the message and its calls are made.
+    unique: u64,
     model: String,
 }
 
 impl Message {
     fn envelope(&self, content: Value, usage: Usage) -> Value {
         json!({
-            "id": self.id, "type": "message", "role": "assistant", "model": self.model,
+            "id": format!("msg_{:016x}", self.unique), "type": "message", "role": "assistant", "model": self.model,
             "content": content, "stop_reason": null, "stop_sequence": null,
             "usage": used(usage),
         })
@@ -240,7 +218,7 @@ impl Message {
                 let input =
                     serde_json::from_str::<Value>(&block.text).unwrap_or_else(|_| json!({}));
                 json!({
-                    "type": "tool_use", "id": format!("{}_{index}", self.id.replace("msg", "toolu")),
+                    "type": "tool_use", "id": format!("toolu_{:016x}_{index}", self.unique),
                     "name": name, "input": input,
                 })
             }

@@ -267,8 +267,7 @@ async fn detokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>> 
     let mut fields = Fields::parse(&body)?;
     check_model(&mut fields, &ready)?;
     let longest = ready.limits.max_seq_len;
-    let tokens = fields.tokens("tokens", ready.vocab_size, longest)?.ok_or_else(|| {
-        ApiError::new(ErrorKind::MissingField, "`tokens` is missing").at("tokens")
-    })?;
+    let tokens = fields.tokens("tokens", ready.vocab_size, longest)?;
+    let tokens = tokens.ok_or_else(|| ApiError::missing("tokens"))?;
     Ok(Json(json!({"prompt": ready.text.decode(&tokens)})))
 }

@@ -13,8 +13,7 @@ use super::state::Ready;
 use super::structure::{Wanted, take_structure};
 use super::tools;
 use super::work::building;
-use crate::guide::{Guide, Structure};
-use crate::tokenize::CallFormat;
+use crate::guide::{Calls, Guide, Structure};
 use crate::worker::Request;
 use engine_core::sample::Sampling;
 use engine_schedule::Limits;
@@ -106,14 +105,14 @@ impl Params {
     ///
     /// # Errors
     /// The request wants another structure already.
-    pub(super) fn call(&mut self, calls: Structure, format: Option<CallFormat>) -> Result<()> {
+    pub(super) fn call(&mut self, calls: Calls) -> Result<()> {
         if let Some((field, _)) = &self.structure {
             let message = format!("`{field}` cannot be combined with `{}`", tools::FIELD);
             return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field));
         }
-        self.structure = Some((tools::FIELD, calls));
+        self.shows_special |= calls.shows_special;
+        self.structure = Some((tools::FIELD, Structure::Calls(calls)));
         self.answer.structure = Some(tools::FIELD);
-        self.shows_special |= format.is_some_and(|format| format.has_special);
         Ok(())
     }
 
@@ -370,7 +369,7 @@ pub(super) enum Prompt {
 /// either.
 pub(super) fn take_prompts(fields: &mut Fields, vocab_size: usize) -> Result<Vec<Prompt>> {
     let Some(json) = fields.take_json("prompt") else {
-        return Err(ApiError::new(ErrorKind::MissingField, "`prompt` is missing").at("prompt"));
+        return Err(ApiError::missing("prompt"));
     };
     let wanted = "a string, a list of token ids, or a list of either";
     let one = |item: Json| match item {

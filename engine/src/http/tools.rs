@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::error::{ApiError, ErrorKind, Result, shown};
 use super::fields::{Fields, wrong_type};
-use crate::guide::{Calls, Structure, TOOLS_MAX};
+use crate::guide::{Calls, TOOLS_MAX};
 use crate::tokenize::CallFormat;
 use crate::tools::{NAME_CHARS_MAX, Tool, is_name};
 
@@ -45,7 +45,7 @@ impl Tools {
                 return Err(ApiError::field(FIELD, message));
             }
         }
-        let may_repeat = fields.bool_or("parallel_tool_calls", true)?;
+        let mut may_repeat = fields.bool_or("parallel_tool_calls", true)?;
         let choice = choice(fields.take("tool_choice"))?;
         if callable.is_empty() && !matches!(choice, Choice::None | Choice::Auto) {
             let message = "`tool_choice` wants a call, but `tools` is empty";
@@ -54,7 +54,6 @@ impl Tools {
         if callable.is_empty() || choice == Choice::None {
             return Ok(None);
         }
-        let mut may_repeat = may_repeat;
         if let Choice::Named(name) = &choice {
             callable.retain(|tool| tool.name == *name);
             may_repeat = false;
@@ -68,25 +67,24 @@ impl Tools {
         Ok(Some(Self { listed: listed.into(), callable, is_required, may_repeat }))
     }
 
-    /// Returns the structure of an answer with calls of these tools in the model's `format`; it takes
-    /// the tools' schemas.
+    /// Returns the calls of these tools in the model's `format`; it takes the tools' schemas.
     ///
     /// # Errors
     /// The format is not known.
-    pub(super) fn structure(&mut self, format: Option<CallFormat>) -> Result<Structure> {
+    pub(super) fn calls(&mut self, format: Option<CallFormat>) -> Result<Calls> {
         let Some(CallFormat { format, has_special }) = format else {
             let message = format!(
                 "`{FIELD}` is not supported for this model: the format of its tool calls is not known"
             );
             return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(FIELD));
         };
-        Ok(Structure::Calls(Calls {
+        Ok(Calls {
             format,
             tools: std::mem::take(&mut self.callable),
             is_required: self.is_required,
             may_repeat: self.may_repeat && (format.repeats || format.between.is_some()),
             shows_special: has_special,
-        }))
+        })
     }
 }
 

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use axum::Json;
-use axum::body::{Body, Bytes};
-use axum::http::header;
+use axum::body::Bytes;
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 use tokio_stream::Stream;
 
-use super::answer::{cut_off, error_of, split};
+use super::answer::{cut_off, error_of, split, streamed};
 use super::chat::Begun;
 use super::error::{ApiError, Result};
 use super::params::AnswerOptions;
@@ -21,7 +20,7 @@ use super::state::Ready;
 use crate::tokenize::{SplitText, Splitter};
 use crate::worker::{Finish, Output, Ticket};
 
-/// What a block of an answer is.
+/// Kind of a block of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
     Reasoning,
@@ -175,11 +174,7 @@ pub(super) async fn respond<F: Format>(
         has_ended: false,
     };
     if streams {
-        let headers = [
-            (header::CONTENT_TYPE, "text/event-stream; charset=utf-8"),
-            (header::CACHE_CONTROL, "no-cache"),
-        ];
-        return Ok((headers, Body::from_stream(turn)).into_response());
+        return Ok(streamed(turn));
     }
     loop {
         let (_, output) = turn.ticket.next().await.ok_or_else(|| cut_off(&turn.ready))?;

@@ -50,7 +50,8 @@ pub struct Trigger {
     pub after_name: &'static str,
 }
 
-/// `<tool_call>` tags, as Qwen3 and Hermes write them. Also what other models are asked for.
+/// `<tool_call>` tags, as Qwen3 and Hermes write them. The server's own instructions
+/// ([`instructed`]) ask for them as well.
 pub static TAGS: Format = Format {
     name: "Qwen3",
     triggers: &[Trigger {
@@ -172,6 +173,10 @@ pub static HARMONY: Format = Format {
     close: "",
     repeats: false,
 };
+
+/// All formats.
+pub static FORMATS: [&Format; 7] =
+    [&TAGS, &LLAMA, &MISTRAL, &MISTRAL_ARGS, &DEEPSEEK, &DEEPSEEK_V3_1, &HARMONY];
 
 impl Format {
     /// Returns the format in which a model with the chat template `source` writes calls. A template

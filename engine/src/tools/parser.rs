@@ -50,7 +50,7 @@ enum Step {
     To(State),
     /// More text is needed.
     Wait,
-    /// What follows is not of the format.
+    /// The text leaves the format here.
     Leave,
 }
 
@@ -250,7 +250,7 @@ fn unspaced(text: &str) -> &str {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{DEEPSEEK, DEEPSEEK_V3_1, LLAMA, MISTRAL, MISTRAL_ARGS, TAGS};
+    use super::super::{DEEPSEEK, DEEPSEEK_V3_1, FORMATS, LLAMA, MISTRAL, MISTRAL_ARGS, TAGS};
     use super::*;
 
     /// Format, answer, its text, and its calls as `name(arguments)`.
@@ -350,7 +350,7 @@ mod tests {
 
         #[test]
         fn no_text_is_too_strange(
-            format in 0..6usize,
+            format in 0..FORMATS.len(),
             parts in prop::collection::vec(
                 prop_oneof![
                     Just("<tool_call>"), Just("\n{\"name\": \""), Just("f"), Just("\", \"arguments\": "),
@@ -360,9 +360,8 @@ mod tests {
                 0..24,
             ),
         ) {
-            let formats = [&TAGS, &LLAMA, &MISTRAL, &MISTRAL_ARGS, &DEEPSEEK, &DEEPSEEK_V3_1];
             let whole = parts.concat();
-            prop_assert_eq!(read(formats[format], &parts), read(formats[format], &[&whole]));
+            prop_assert_eq!(read(FORMATS[format], &parts), read(FORMATS[format], &[&whole]));
         }
     }
 }

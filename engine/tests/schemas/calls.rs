@@ -3,19 +3,12 @@
 
 use std::ops::Range;
 
+use crate::generated::Generator;
+use crate::validator::{is_valid, read};
+use crate::walk::choose;
 use engine::guide::{Calls, Grammars, Guide, Opening, Structure, TokenBytes};
 use engine::tokenize::{Reasoning, SplitText, Splitter};
-use engine::tools::{
-    DEEPSEEK, DEEPSEEK_V3_1, Format, HARMONY, LLAMA, MISTRAL, MISTRAL_ARGS, TAGS, Tool,
-};
-use serde_json::Value;
-
-use crate::generated::Generator;
-use crate::validator::is_valid;
-use crate::walk::choose;
-
-const FORMATS: [&Format; 7] =
-    [&TAGS, &LLAMA, &MISTRAL, &MISTRAL_ARGS, &DEEPSEEK, &DEEPSEEK_V3_1, &HARMONY];
+use engine::tools::{FORMATS, HARMONY, Tool};
 
 /// Texts that are one token, besides the bytes: special tokens, and tokens that end a trigger or go on
 /// after it.
@@ -185,12 +178,7 @@ fn check(seeds: Range<u64>) -> (usize, usize) {
         for call in &found.calls {
             let tool = calls.tools.iter().find(|tool| call.name.as_ref() == Some(&tool.name));
             let schema = &tool.expect("a call of one of the tools").parameters;
-            let value: Value = match serde_json::from_str(&call.arguments) {
-                Ok(value) => value,
-                // Beyond the numbers of 64 bits, which JSON itself does not limit.
-                Err(error) if error.to_string().starts_with("number out of range") => continue,
-                Err(error) => panic!("seed {seed}: {error}: {call:?}"),
-            };
+            let Some(value) = read(&call.arguments, seed) else { continue };
             assert!(is_valid(schema, schema, &value), "seed {seed}: {call:?} for {schema}");
             checked += 1;
         }

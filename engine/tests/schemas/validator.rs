@@ -3,6 +3,19 @@
 
 use serde_json::{Map, Value};
 
+/// Reads a text that a grammar of the seed `seed` has accepted; `None` if it has a number beyond those
+/// of 64 bits, which JSON itself does not limit.
+///
+/// # Panics
+/// If the text is no JSON.
+pub fn read(text: &str, seed: u64) -> Option<Value> {
+    match serde_json::from_str(text) {
+        Ok(value) => Some(value),
+        Err(error) if error.to_string().starts_with("number out of range") => None,
+        Err(error) => panic!("seed {seed}: {error}: {text}"),
+    }
+}
+
 /// Returns true if `value` is valid under `schema`, whose references begin at `root`.
 pub fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     let Value::Object(keywords) = schema else { return schema == &Value::Bool(true) };

@@ -110,22 +110,16 @@ impl Answer {
     /// Returns an output item with this status.
     fn item(&self, index: usize, block: &Block, status: &str) -> Value {
         let id = self.item_id(index, block);
-        let is_begun = !block.text.is_empty();
+        // An item that has just begun has no part yet.
+        let content = if block.text.is_empty() { json!([]) } else { json!([part(block)]) };
         match &block.kind {
-            Kind::Reasoning => {
-                let content = is_begun.then(|| part(block)).into_iter().collect::<Vec<_>>();
-                json!({
-                    "id": id, "type": "reasoning", "summary": [], "content": content,
-                    "status": status,
-                })
-            }
-            Kind::Text => {
-                let content = is_begun.then(|| part(block)).into_iter().collect::<Vec<_>>();
-                json!({
-                    "id": id, "type": "message", "role": "assistant", "content": content,
-                    "status": status,
-                })
-            }
+            Kind::Reasoning => json!({
+                "id": id, "type": "reasoning", "summary": [], "content": content, "status": status,
+            }),
+            Kind::Text => json!({
+                "id": id, "type": "message", "role": "assistant", "content": content,
+                "status": status,
+            }),
             Kind::Call { name } => json!({
                 "id": id, "type": "function_call", "call_id": self.call_id(index), "name": name,
                 "arguments": block.text, "status": status,

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::store::Store;
 use crate::http::error::{ApiError, ErrorKind, Result, shown};
-use crate::http::fields::{Fields, wrong_type};
+use crate::http::fields::{Fields, text_of, wrong_type};
 
 /// Request of the Responses API.
 pub(super) struct ResponsesRequest {
@@ -18,6 +18,9 @@ pub(super) struct ResponsesRequest {
     /// True if the conversation is kept for later requests.
     pub(super) stores: bool,
 }
+
+/// Types of content parts that are text.
+const TEXTS: &[&str] = &["input_text", "output_text", "text"];
 
 /// Fields of a request that mean the same in a chat request, by both names.
 const SAME: [(&str, &str); 6] = [
@@ -110,7 +113,7 @@ fn take_input(fields: &mut Fields, messages: &mut Vec<Value>) -> Result<()> {
         }
         Some(other) => return Err(wrong_type("input", "a text or a list of items", &other)),
         None => {
-            return Err(ApiError::new(ErrorKind::MissingField, "`input` is missing").at("input"));
+            return Err(ApiError::missing("input"));
         }
     }
     if messages.is_empty() {
@@ -127,7 +130,7 @@ pub(super) fn add_item(name: &str, item: &Value, messages: &mut Vec<Value>) -> R
             let Some(role) = item["role"].as_str() else {
                 return Err(wrong_type(&format!("{name}.role"), "a text", &item["role"]));
             };
-            let text = text_of(&format!("{name}.content"), &item["content"])?;
+            let text = text_of(&format!("{name}.content"), &item["content"], TEXTS)?;
             if role == "assistant" {
                 let has_none = |last: &Value| last["content"] == "" && last["tool_calls"].is_null();
                 let open = assistant(messages, has_none);
@@ -154,7 +157,7 @@ pub(super) fn add_item(name: &str, item: &Value, messages: &mut Vec<Value>) -> R
             }
         }
         "function_call_output" => {
-            let output = text_of(&format!("{name}.output"), &item["output"])?;
+            let output = text_of(&format!("{name}.output"), &item["output"], TEXTS)?;
             messages.push(json!({
                 "role": "tool", "tool_call_id": item["call_id"], "content": output,
             }));
@@ -175,25 +178,6 @@ fn assistant(messages: &mut Vec<Value>, is_open: impl Fn(&Value) -> bool) -> &mu
     }
     let last = messages.len() - 1;
     &mut messages[last]
-}
-
-/// Returns the text of a content that is a text or a list of text parts.
-fn text_of(name: &str, content: &Value) -> Result<String> {
-    let parts = match content {
-        Value::String(text) => return Ok(text.clone()),
-        Value::Array(parts) => parts,
-        other => return Err(wrong_type(name, "a text or a list of text parts", other)),
-    };
-    let texts = parts.iter().map(|part| {
-        let kind = part["type"].as_str().unwrap_or_default();
-        let is_text = matches!(kind, "input_text" | "output_text" | "text");
-        part["text"].as_str().filter(|_| is_text).ok_or_else(|| {
-            let message =
-                format!("`{name}` has a part of type `{}`, which is not supported", shown(kind));
-            ApiError::new(ErrorKind::UnsupportedField, message).at(name)
-        })
-    });
-    texts.collect()
 }
 
 /// Reads the tools; returns the fields that the response repeats.
