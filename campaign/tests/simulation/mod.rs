@@ -29,8 +29,15 @@ use lives::Simulation;
 /// Seeds that each run tries.
 const SEEDS: Range<u64> = 0..100;
 /// Seeds that found a fault in the program or in the simulation.
-const FOUND: &[u64] =
-    &[112, 2_001_098, 3_005_236, 7_013_242, 1_795_687_992_836_124, 1_795_746_354_092_578];
+const FOUND: &[u64] = &[
+    112,
+    2_001_098,
+    3_005_236,
+    7_013_242,
+    7_028_476,
+    1_795_687_992_836_124,
+    1_795_746_354_092_578,
+];
 /// Time for which new seeds are tried.
 const NEW: Duration = Duration::from_secs(60);
 

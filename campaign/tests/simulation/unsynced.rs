@@ -1,7 +1,7 @@
 //! Changes to a file system that are not on its disk yet, and what a power failure leaves of them:
 //! in each folder the first of its changed names, and of each file a part of what was appended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,8 @@ pub struct Unsynced {
     names: Vec<Name>,
     /// Length in bytes of the part of each file that is on the disk.
     lengths: BTreeMap<PathBuf, u64>,
+    /// Files and folders that were flushed, with what other processes had changed in them before.
+    synced: BTreeSet<PathBuf>,
 }
 
 /// A changed name.
@@ -87,7 +89,10 @@ impl Unsynced {
                     *length = bytes.min(*length);
                 }
             }
-            Change::Sync(path) => drop(self.lengths.remove(path)),
+            Change::Sync(path) => {
+                self.lengths.remove(path);
+                self.synced.insert(path.to_owned());
+            }
             Change::Rename(from, to) => {
                 if let Some(length) = self.lengths.remove(from) {
                     self.lengths.insert(to.to_owned(), length);
@@ -99,14 +104,22 @@ impl Unsynced {
                 let (path, old) = (path.to_owned(), fs::read(path).unwrap());
                 self.names.push(Name::Removed { path, old });
             }
-            Change::SyncDir(dir) => self.names.retain(|name| name.dir() != dir),
+            Change::SyncDir(dir) => {
+                self.names.retain(|name| name.dir() != dir);
+                self.synced.insert(dir.to_owned());
+            }
         }
     }
 
     /// Adds the later changes of another process on the same machine.
     pub fn extend(&mut self, later: Self) {
+        self.names.retain(|name| !later.synced.contains(name.dir()));
+        self.lengths.retain(|path, _| !later.synced.contains(path));
         self.names.extend(later.names);
-        self.lengths.extend(later.lengths);
+        for (path, length) in later.lengths {
+            self.lengths.entry(path).or_insert(length);
+        }
+        self.synced.extend(later.synced);
     }
 
     /// Loses what a power failure takes.
