@@ -251,6 +251,18 @@ fn a_users_own_requests_are_taken_as_they_are() {
 }
 
 #[test]
+fn a_warm_up_prompt_that_begins_like_a_measured_one_is_drawn_again() {
+    let made_up = "requests = 4000, seed = 1, input_tokens = 20, output_tokens = 5";
+    let text = PromptForm::Text;
+    let plan = planned("words", made_up, 200, AT_ONCE, "", text).expect("enough unlike prompts");
+    assert_eq!(plan.warmup.len(), 200);
+    // Every prompt of one word is a measured one.
+    let words = made_up.replace("input_tokens = 20", "input_tokens = 1");
+    let error = planned("words", &words, 2, AT_ONCE, "", text).unwrap_err().to_string();
+    assert!(error.contains("only 0 of 2 warm-up requests"), "{error}");
+}
+
+#[test]
 fn what_cannot_be_drawn_is_said() {
     let made_up = "requests = 4, seed = 1, input_tokens = 20, output_tokens = 5, range_ratio = 0.0";
     let none = planned("random@vllm", made_up, 2, AT_ONCE, "", IDS).expect("no data set is needed");

@@ -80,6 +80,8 @@ fn drawn_again(requests: &mut Requests, workload: &Workload) {
 /// Maximum number of rounds in which a prompt's text is corrected to its requested number of
 /// tokens.
 const ROUNDS: usize = 10;
+/// Maximum number of seeds with which warm-up requests are drawn.
+const WARMUP_ROUNDS: usize = 10;
 
 type Requests = Vec<ManifestRequest>;
 
@@ -178,7 +180,8 @@ impl<'a> Draw<'a> {
     }
 
     /// Draws synthetic requests, or takes the first ones of a trace and fails where it has too few;
-    /// warm-up requests are drawn with the next seed.
+    /// warm-up requests are drawn with the next seed, and with those after it while too few of them
+    /// begin unlike every measured one.
     fn made_up(
         &self,
         sampler: impl Fn(&Draw<'_>) -> anyhow::Result<Requests>,
@@ -186,15 +189,21 @@ impl<'a> Draw<'a> {
         let workload = &self.scenario.workload;
         let requests = sampler(self)?;
         self.enough(&requests)?;
-        let next = Workload {
+        let mut next = Workload {
             requests: self.scenario.warmup.requests,
-            seed: workload.seed.wrapping_add(1),
             // One group, so that any number of warm-up requests fits.
             groups: workload.groups.map(|_| 1),
             ..workload.clone()
         };
-        let mut others = sampler(&Draw { workload: &next, ..*self })?.into_iter();
-        let warmup = self.warmup(&requests, || Ok(others.next()))?;
+        let mut others = Vec::new().into_iter();
+        let mut rounds = 0..WARMUP_ROUNDS;
+        let warmup = self.warmup(&requests, || {
+            while others.len() == 0 && rounds.next().is_some() {
+                next.seed = next.seed.wrapping_add(1);
+                others = sampler(&Draw { workload: &next, ..*self })?.into_iter();
+            }
+            Ok(others.next())
+        })?;
         Ok((requests, warmup))
     }
 
