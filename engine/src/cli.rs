@@ -1,5 +1,5 @@
-//! The command line of `redline`: parses the arguments and dispatches to serve, bench or
-//! perplexity. It must not read the environment; `main` passes that in.
+//! The command line of `redline`: parses the arguments and dispatches to serve, chat,
+//! bench or perplexity. It must not read the environment; `main` passes that in.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
 use crate::bench::{self, BenchFlags};
+use crate::chat::{self, ChatFlags};
 use crate::config::{Config, Flags, Machine};
 use crate::load::LoadError;
 use crate::perplexity::{self, PerplexityFlags};
@@ -17,6 +18,7 @@ use crate::{EnvironmentError, log, print, shortened, version};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
+use tokio::runtime::Runtime;
 
 /// Limit on the number of characters of the message with which the process ends: errors of a
 /// checkpoint may repeat a part of it, however long.
@@ -38,6 +40,13 @@ enum Command {
         model: String,
         #[command(flatten)]
         flags: Box<Flags>,
+    },
+    /// Chats with a model in the terminal, without a server
+    Chat {
+        /// Folder, .gguf file or hub id of the model, as for `serve`
+        model: String,
+        #[command(flatten)]
+        flags: Box<ChatFlags>,
     },
     /// Measures prefill and decode throughput without a server
     Bench {
@@ -99,26 +108,37 @@ impl Cli {
                 perplexity::run(&model, hub_cache.as_deref(), &flags)
                     .context("failed to measure the perplexity")
             }
+            Command::Chat { model, flags } => {
+                let config = config_for(&flags.serving(), cores)?;
+                let start = Start { config, model, hub_cache, cubins, clock };
+                with_runtime(|runtime| chat::run(runtime, start, &flags, prepare))?;
+                Ok(String::new())
+            }
             Command::Serve { model, flags } => {
-                let (processor, gpus) = (engine_cpu::processor_name(), engine_cuda::usable());
-                let gpus: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
-                let machine = Machine { cores, processor: &processor, gpus: &gpus };
-                let config = Config::resolve(&flags, &machine)?;
-                serve(Start { config, model, hub_cache, cubins, clock }, prepare)?;
+                let config = config_for(&flags, cores)?;
+                let start = Start { config, model, hub_cache, cubins, clock };
+                // Before the runtime, which panics if it may not open its own files.
+                allow_files()?;
+                with_runtime(|runtime| runtime.block_on(serve::serve(start, prepare)))?;
                 Ok(String::new())
             }
         }
     }
 }
 
-/// Runs `redline serve` on a runtime with one thread: one is enough for all clients, and the model
-/// needs the other cores.
-fn serve(start: Start, prepare: Prepare) -> Result<()> {
-    // Before the runtime, which panics if it may not open its own files.
-    allow_files()?;
+/// Resolves flags to the configuration for this machine, which has `cores` processors.
+fn config_for(flags: &Flags, cores: usize) -> Result<Config> {
+    let (processor, gpus) = (engine_cpu::processor_name(), engine_cuda::usable());
+    let gpus: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
+    Config::resolve(flags, &Machine { cores, processor: &processor, gpus: &gpus })
+}
+
+/// Runs a command on a runtime with one thread: one is enough for all clients, and the model needs
+/// the other cores.
+fn with_runtime(command: impl FnOnce(&Runtime) -> Result<()>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.context(EnvironmentError("failed to start".into()))?;
-    let result = runtime.block_on(serve::serve(start, prepare));
+    let result = command(&runtime);
     // Returns without waiting for blocking tasks, such as hashing of the weights or tokenizing.
     runtime.shutdown_background();
     result

@@ -8,6 +8,7 @@
 
 pub mod bench;
 mod capacity;
+pub mod chat;
 mod chat_template;
 pub mod cli;
 pub mod config;
@@ -77,12 +78,19 @@ pub fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Writes one line to standard error in a single call. Control characters, which a checkpoint may
-/// hold, are escaped, so that a terminal does not act on them. Errors are ignored: the program that
-/// waited for `ready` may have closed the pipe since, where `eprintln` would panic.
+/// Writes one line to standard error in a single call, as [`harmless`] text. Errors are ignored: the
+/// program that waited for `ready` may have closed the pipe since, where `eprintln` would panic.
 pub fn log(line: fmt::Arguments<'_>) {
+    let mut safe = harmless(&line.to_string());
+    safe.push('\n');
+    let _ = io::stderr().write_all(safe.as_bytes());
+}
+
+/// Escapes the control characters of a text, which a checkpoint or a model may have written, so that
+/// a terminal does not act on them. Line feeds and tabs stay.
+fn harmless(text: &str) -> String {
     let mut safe = String::new();
-    for character in line.to_string().chars() {
+    for character in text.chars() {
         match character {
             '\n' | '\t' => safe.push(character),
             _ if character.is_control() || is_bidirectional(character) => {
@@ -91,8 +99,7 @@ pub fn log(line: fmt::Arguments<'_>) {
             _ => safe.push(character),
         }
     }
-    safe.push('\n');
-    let _ = io::stderr().write_all(safe.as_bytes());
+    safe
 }
 
 /// Returns true for a character that changes the order in which a line is shown.

@@ -14,7 +14,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::{mpsc as async_mpsc, oneshot, watch};
 
-use crate::http::{self, Access, App, ConnectionLimits, Origins, Phase, Ready};
+use crate::http::{self, Access, App, ConnectionLimits, Names, Origins, Phase, Ready};
 use crate::metrics::Metrics;
 use crate::worker::{Command, Handle, Output, Worker};
 use crate::{EnvironmentError, log};
@@ -59,6 +59,19 @@ pub struct Rules {
     /// Longest time for which the server waits, once it is told to stop, until no sequence is
     /// waiting or running. Sequences that are left then are cut off.
     pub grace: Duration,
+}
+
+impl Rules {
+    /// Returns the rules of a server that does not listen: only this process asks it.
+    pub fn of_this_process() -> Self {
+        let names = Names { host: "localhost".into(), is_open: false };
+        Self {
+            access: Access::Keyless(names),
+            origins: Origins::default(),
+            connections: ConnectionLimits::of_files(0),
+            grace: Duration::ZERO,
+        }
+    }
 }
 
 /// A server whose model is loading or loaded.
@@ -110,6 +123,20 @@ impl Server {
         let worker = thread::Builder::new().name("worker".into()).spawn(work);
         let worker = worker.context(EnvironmentError("failed to start the worker".into()))?;
         Ok(Self { app, rules, phase, worker })
+    }
+
+    /// Waits until the model is loaded, and returns the state of the routes, by which this process
+    /// can use the engine without a listening socket.
+    ///
+    /// # Errors
+    /// The model could not be loaded.
+    pub async fn loaded(mut self) -> Result<App> {
+        let loaded = self.phase.wait_for(|phase| !matches!(phase, Phase::Loading)).await;
+        match loaded.as_deref() {
+            Ok(Phase::Ready(_)) => {}
+            _ => self.worker.join().unwrap_or(Ok(()))?,
+        }
+        Ok(self.app)
     }
 
     /// Answers requests on `listener` until the engine fails, or until `stops` brings a first

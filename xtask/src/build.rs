@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 use crate::shell::Shell;
 
@@ -74,6 +74,30 @@ pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
         }
         _ => run(shell, SITE, "build", rest),
     }
+}
+
+/// Builds the server of the working tree and runs `redline chat` with the arguments `rest`, the first
+/// of which names the model; returns its exit code. A model of the suite is fetched before.
+///
+/// # Errors
+/// A program does not build, cannot be started, or is killed by a signal; or the model cannot be
+/// fetched.
+pub fn and_chat(shell: &Shell, rest: &[OsString]) -> Result<u8> {
+    let Some((model, flags)) = rest.split_first() else {
+        bail!("`cargo xtask chat` needs a model\nhint: `ls suite/models`");
+    };
+    let name = model.to_string_lossy();
+    let is_of_suite = shell.root.join(format!("suite/models/{name}.toml")).is_file();
+    build(shell, if is_of_suite { &["redline", "redline-campaign"] } else { &["redline"] })?;
+    let path = if is_of_suite {
+        let fetched = shell.read(&shell.built("redline-campaign"), &["fetch", &*name])?;
+        // A line has the id, two spaces and the path.
+        let path = fetched.trim_end().split_once("  ").context("`fetch` printed no path")?.1;
+        OsString::from(path)
+    } else {
+        model.clone()
+    };
+    run(shell, "redline", "chat", &[vec![path], flags.to_vec()].concat())
 }
 
 /// Writes the JSON Schemas and the reference pages of files, which are committed and generated from

@@ -49,6 +49,7 @@ fn run(shell: &Shell, command: Command) -> Result<u8> {
         }
         Command::Program { program, verb, rest } => build::and_run(shell, program, verb, &rest),
         Command::Site { rest } => build::and_render(shell, &rest),
+        Command::Chat { rest } => build::and_chat(shell, &rest),
         Command::Codegen { check } => cli_reference::generated_files(shell, check),
         Command::Tidy => tidy::run(shell),
         Command::Counts { renew } => counts::run(shell, renew),
@@ -89,6 +90,8 @@ Measure
   serve VERSION --model ID
                           build that release and serve a model with it
   fetch [ID...]           fetch models and data sets into the cache
+  chat MODEL              chat in the terminal with a model of the suite, which is fetched, or with
+                          a file, a folder or a hub id; flags are those of `redline chat`
 
 Registry and site
   check                   check every record under results/
@@ -146,6 +149,7 @@ enum Command {
     Help,
     Program { program: &'static str, verb: &'static str, rest: Vec<OsString> },
     Site { rest: Vec<OsString> },
+    Chat { rest: Vec<OsString> },
     Codegen { check: bool },
     Tidy,
     Counts { renew: bool },
@@ -176,6 +180,7 @@ fn parse(arguments: &[OsString]) -> Result<Command, String> {
     match &*word {
         "help" | "-h" | "--help" => Ok(Command::Help),
         "site" => Ok(Command::Site { rest: rest.to_vec() }),
+        "chat" => Ok(Command::Chat { rest: rest.to_vec() }),
         "codegen" => Ok(Command::Codegen { check: with_flag("--check")? }),
         "ci" => Ok(Command::Ci { extra: with_flag("--extra")? }),
         "counts" => Ok(Command::Counts { renew: with_flag("--renew")? }),

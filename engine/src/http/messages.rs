@@ -89,6 +89,7 @@ fn chat_of(fields: &mut Fields) -> Result<Map<String, Value>> {
     chat.insert("messages".into(), messages.into());
     take_tools(fields, &mut chat)?;
     take_thinking(fields, &mut chat)?;
+    take_format(fields, &mut chat)?;
     Ok(chat)
 }
 
@@ -189,6 +190,27 @@ fn take_thinking(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<(
     if let Value::Object(variables) = variables {
         variables.entry("enable_thinking").or_insert(is_enabled.into());
     }
+    Ok(())
+}
+
+/// Reads `output_config`, whose `format` is a schema that the answer must conform to.
+fn take_format(fields: &mut Fields, chat: &mut Map<String, Value>) -> Result<()> {
+    let Some(config) = fields.take("output_config") else { return Ok(()) };
+    let Value::Object(mut config) = config else {
+        return Err(wrong_type("output_config", "an object", &config));
+    };
+    let format = config.remove("format").filter(|format| !format.is_null());
+    if let Some((other, _)) = config.iter().find(|(_, value)| !value.is_null()) {
+        let name = format!("output_config.{other}");
+        let message = format!("`{name}` is not supported");
+        return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(&name));
+    }
+    let Some(mut format) = format else { return Ok(()) };
+    if format["type"] != "json_schema" {
+        return Err(unsupported_part("output_config.format", &format["type"]));
+    }
+    let schema = json!({"name": "output", "schema": format["schema"].take()});
+    chat.insert("response_format".into(), json!({"type": "json_schema", "json_schema": schema}));
     Ok(())
 }
 

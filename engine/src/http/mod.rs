@@ -10,6 +10,7 @@ mod connections;
 mod error;
 mod fields;
 mod json;
+mod local;
 mod messages;
 mod origins;
 mod params;
@@ -26,6 +27,7 @@ pub use chat::check_chat;
 pub use completions::check_completion;
 pub use connections::ConnectionLimits;
 pub use error::{ApiError, ErrorKind};
+pub use local::{LocalAnswer, LocalChat};
 pub use origins::Origins;
 pub use state::{App, KvFacts, ModelFacts, Phase, Ready, ServerInfo};
 
@@ -48,6 +50,8 @@ use error::{Result, shown};
 use fields::Fields;
 use work::blocking;
 
+use crate::tokenize::TokenizerInfo;
+
 /// Serves HTTP on `listener` until the future `closed` completes, then until the answers in
 /// progress have ended. Dropping the returned future ends all connections.
 pub async fn serve(
@@ -69,6 +73,7 @@ fn router(app: App, body_patience: Duration) -> Router {
         .merge(openai(""))
         .route("/tokenize", post(tokenize))
         .route("/detokenize", post(detokenize))
+        .route("/tokenizer_info", get(tokenizer_info))
         .route("/health", get(health))
         .route("/server_info", get(server_info))
         .route("/metrics", get(metrics))
@@ -201,6 +206,8 @@ fn model_json(app: &App, ready: &Ready) -> Value {
     json!({
         "id": ready.model_name,
         "object": "model",
+        // Anthropic's clients read it.
+        "type": "model",
         // The model has no date of its own; the start of the server stands for it.
         "created": app.clock.start_unix_ns() / 1_000_000_000,
         "owned_by": "redline",
@@ -270,4 +277,12 @@ async fn detokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>> 
     let tokens = fields.tokens("tokens", ready.vocab_size, longest)?;
     let tokens = tokens.ok_or_else(|| ApiError::missing("tokens"))?;
     Ok(Json(json!({"prompt": ready.text.decode(&tokens)})))
+}
+
+/// Answers with what clients need that render conversations and count tokens themselves, such as
+/// lm-eval, in the format of vLLM's route of this name.
+async fn tokenizer_info(State(app): State<App>) -> Result<Json<TokenizerInfo>> {
+    let info = app.ready()?.text.info();
+    let message = "the model has no tokenizer";
+    info.map(Json).ok_or_else(|| ApiError::new(ErrorKind::NotFound, message))
 }

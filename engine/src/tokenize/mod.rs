@@ -18,6 +18,7 @@ use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -90,6 +91,12 @@ pub trait Text: Send + Sync + fmt::Debug {
         Reasoning::None
     }
 
+    /// Returns what clients that render conversations themselves need; `None` if the model has no
+    /// tokenizer.
+    fn info(&self) -> Option<TokenizerInfo> {
+        None
+    }
+
     /// Returns how the model writes tool calls; `None` if its format is not known.
     fn calls(&self) -> Option<CallFormat> {
         None
@@ -104,6 +111,18 @@ pub trait Text: Send + Sync + fmt::Debug {
     fn guide(&self, _structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
         Err(no_tokenizer())
     }
+}
+
+/// Special tokens and chat template of a tokenizer, as the checkpoint has them. The names are those
+/// of Hugging Face's tokenizer_config.json.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenizerInfo {
+    /// Text of the BOS token; `None` if the checkpoint names none.
+    pub bos_token: Option<String>,
+    /// Text of the EOS token; `None` if the checkpoint names none.
+    pub eos_token: Option<String>,
+    /// Source of the chat template, a Jinja program; `None` if the checkpoint has none.
+    pub chat_template: Option<String>,
 }
 
 /// How a model writes tool calls in the text of its answers.
@@ -150,6 +169,7 @@ pub enum TokenizerError {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     pieces: Arc<Pieces>,
+    info: TokenizerInfo,
     template: Option<ChatTemplate>,
     reasoning: Reasoning,
     calls: Option<CallFormat>,
@@ -215,6 +235,11 @@ impl Tokenizer {
             end_ids.dedup();
         }
         let calls = calls_of(&inner, reasoning, parts.template.as_deref());
+        let info = TokenizerInfo {
+            bos_token: parts.bos_token.clone(),
+            eos_token: parts.eos_token.clone(),
+            chat_template: parts.template.clone(),
+        };
         let template = parts
             .template
             .map(|source| ChatTemplate::new(source, parts.bos_token, parts.eos_token))
@@ -223,6 +248,7 @@ impl Tokenizer {
         Ok(Self {
             pieces: Arc::new(Pieces::new(&inner)),
             inner,
+            info,
             template,
             reasoning,
             calls,
@@ -297,6 +323,10 @@ impl Text for Tokenizer {
 
     fn reasoning(&self) -> Reasoning {
         self.reasoning
+    }
+
+    fn info(&self) -> Option<TokenizerInfo> {
+        Some(self.info.clone())
     }
 
     fn calls(&self) -> Option<CallFormat> {

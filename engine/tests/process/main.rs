@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod bench;
 #[cfg(test)]
+mod chats;
+#[cfg(test)]
 mod checkpoints;
 #[cfg(test)]
 mod clients;

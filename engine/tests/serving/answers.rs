@@ -289,6 +289,9 @@ async fn text_becomes_tokens_and_back() {
     assert_eq!(server.json("/tokenize", &moody).await["count"], 11);
     let value = server.json("/detokenize", &json!({"tokens": [256, 104, 195, 169]})).await;
     assert_eq!(value, json!({"prompt": "hé"}));
+    let info: Value = server.get("/tokenizer_info").await.json().await.unwrap();
+    let wanted = json!({"bos_token": null, "eos_token": "</s>", "chat_template": "{{ x }}"});
+    assert_eq!(info, wanted);
 }
 
 #[tokio::test]

@@ -208,3 +208,26 @@ async fn messages_take_results_of_tools_and_say_what_is_wrong() {
     let body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": "x"}]});
     assert_eq!(request.json(&body).send().await.unwrap().status(), 200);
 }
+
+#[tokio::test]
+async fn a_message_conforms_to_the_schema_of_output_config() {
+    let server = server("Yes.").await;
+    let schema = json!({
+        "type": "object", "properties": {"sure": {"const": true}}, "required": ["sure"],
+        "additionalProperties": false, "x-guidance": {"whitespace_flexible": false},
+    });
+    let body = |config: Value| {
+        json!({
+            "max_tokens": 60, "messages": [{"role": "user", "content": "x"}],
+            "output_config": config, "temperature": 0,
+        })
+    };
+    let format = json!({"format": {"type": "json_schema", "schema": schema}});
+    let value = server.json(MESSAGES, &body(format)).await;
+    assert_eq!(value["content"][0]["text"], "{\"sure\":true}");
+    for config in [json!({"effort": "high"}), json!({"format": {"type": "xml"}}), json!("json")] {
+        let error: Value = server.post(MESSAGES, &body(config)).await.json().await.unwrap();
+        assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
+        assert!(error["error"]["message"].as_str().unwrap().contains("output_config"), "{error}");
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use engine::guide::{Grammars, Guide, Opening, Structure, TextError, TokenBytes};
-use engine::tokenize::{CallFormat, Chat, Detokenizer, Reasoning, Text};
+use engine::tokenize::{CallFormat, Chat, Detokenizer, Reasoning, Text, TokenizerInfo};
 use engine_core::sample::Sampler;
 use engine_core::{
     AttentionShape, DeviceError, KvType, LogitRows, StateSlots, StepBatch, StepOutput, StepToken,
@@ -226,6 +226,11 @@ impl Text for ByteText {
 
     fn detokenizer(&self, shows_special: bool) -> Box<dyn Detokenizer> {
         Box::new(ByteDetokenizer { held: Vec::new(), shows_special })
+    }
+
+    fn info(&self) -> Option<TokenizerInfo> {
+        let eos_token = Some("</s>".to_owned());
+        Some(TokenizerInfo { bos_token: None, eos_token, chat_template: Some("{{ x }}".into()) })
     }
 
     fn reasoning(&self) -> Reasoning {

@@ -30,6 +30,7 @@ async fn the_socket_answers_while_the_model_loads() {
     let models: Value = server.get("/v1/models").await.json().await.unwrap();
     assert_eq!(models["data"][0]["id"], "fake");
     assert_eq!(models["data"][0]["max_model_len"], 256);
+    assert_eq!(models["data"][0]["type"], "model");
 }
 
 #[tokio::test]
