@@ -9,12 +9,12 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::{self, BenchFlags};
 use crate::chat::{self, ChatFlags};
-use crate::config::{Config, Flags, Machine};
+use crate::config::{Config, Flags, LogFormat, Machine};
 use crate::load::LoadError;
 use crate::perplexity::{self, PerplexityFlags};
 use crate::serve::{self, Prepare, Start};
 use crate::server::{EnginePanic, allow_files};
-use crate::{EnvironmentError, log, print, shortened, version};
+use crate::{EnvironmentError, log, log_error, print, shortened, version};
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
@@ -91,7 +91,7 @@ impl Cli {
                     print(&failed.document);
                 }
                 let message = format!("{error:#}");
-                log(format_args!("error: {}", shortened(&message, ERROR_CHARS_MAX)));
+                log_error(&shortened(&message, ERROR_CHARS_MAX));
                 ExitCode::from(exit_code(&error))
             }
         }
@@ -116,6 +116,9 @@ impl Cli {
             }
             Command::Serve { model, flags } => {
                 let config = config_for(&flags, cores)?;
+                if config.log_format == LogFormat::Json {
+                    log::use_json(clock);
+                }
                 let start = Start { config, model, hub_cache, cubins, clock };
                 // Before the runtime, which panics if it may not open its own files.
                 allow_files()?;

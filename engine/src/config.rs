@@ -5,18 +5,14 @@ mod flags;
 #[cfg(test)]
 mod tests;
 
-pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat};
+pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat, LogFormat};
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, anyhow, bail};
-use nix::fcntl::OFlag;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -39,9 +35,6 @@ const TP_MAX: usize = 64;
 /// Largest value that `--threads` accepts, more than any machine has cores. Far beyond it the
 /// system refuses to start threads, and the runtime then aborts the process.
 const THREADS_MAX: usize = 4096;
-/// Largest size in bytes of an API key file.
-const KEY_BYTES_MAX: u64 = 4096;
-
 /// Returns the error message where `--device cuda` finds no supported GPU. It says so if the driver
 /// is too old.
 pub(crate) fn no_gpu() -> String {
@@ -57,8 +50,8 @@ pub(crate) fn no_gpu() -> String {
 /// Names of flags of `redline serve` that do not change what a server computes, such as those for
 /// its address and name. They are left out of the configuration's hash, so that two starts with
 /// equal computation have equal hashes.
-const UNHASHED: [&str; 6] =
-    ["allow-origin", "api-key-file", "host", "model-name", "port", "profile"];
+const UNHASHED: [&str; 7] =
+    ["allow-origin", "api-key-file", "host", "log-format", "model-name", "port", "profile"];
 
 /// Data types that one kind of device (CPU or GPU) supports for matrix multiplication and for the
 /// KV cache. Flags, defaults, the choice of a device and loading consult [`CPU`] and [`CUDA`].
@@ -162,6 +155,7 @@ pub struct Config {
     pub api_key_file: Option<PathBuf>,
     pub insecure_bind: bool,
     pub allow_origin: Option<Vec<String>>,
+    pub log_format: LogFormat,
     pub profile: Option<PathBuf>,
     /// Origin of the value of each flag of `redline serve`, by the flag's name.
     #[serde(skip)]
@@ -198,7 +192,8 @@ impl Config {
             "cache-max-entry-count": 0.8, "max-prefill-token-num": 512, "max-seq-len": null,
             "dtype": "auto", "kv-dtype": "auto", "load-format": "auto", "no-prefix-cache": false,
             "threads": machine.cores, "model-name": null, "api-key-file": null,
-            "insecure-bind": false, "allow-origin": null, "profile": null,
+            "insecure-bind": false, "allow-origin": null, "log-format": "text",
+            "profile": null,
         });
         let mut sources: BTreeMap<String, Source> = BTreeMap::new();
         for (source, flags) in [(Source::Profile, &profile), (Source::Flag, flags)] {
@@ -320,39 +315,6 @@ impl Config {
             );
         }
         Ok(addresses)
-    }
-
-    /// Reads the API key from the file that `--api-key-file` names, without surrounding white
-    /// space: editors end a file with a line break. `None` without the flag.
-    ///
-    /// # Errors
-    /// The file cannot be read, is a pipe, a device or the like, is longer than 4 KiB, or holds no
-    /// key.
-    pub fn read_api_key(&self) -> Result<Option<String>> {
-        let Some(path) = &self.api_key_file else { return Ok(None) };
-        let shown = path.display();
-        let failed = || format!("failed to read `{shown}`");
-        // Without this flag opening a pipe waits until somebody writes into it.
-        let without_waiting = OFlag::O_NONBLOCK.bits();
-        let file = File::options().read(true).custom_flags(without_waiting).open(path);
-        let file = file.with_context(failed)?;
-        if !file.metadata().with_context(failed)?.is_file() {
-            bail!("the key file `{shown}` is not a regular file");
-        }
-        let mut key = String::new();
-        file.take(KEY_BYTES_MAX + 1).read_to_string(&mut key).with_context(failed)?;
-        if key.len() as u64 > KEY_BYTES_MAX {
-            bail!("the key file `{shown}` is longer than {KEY_BYTES_MAX} bytes");
-        }
-        match key.trim() {
-            "" => bail!("the key file `{shown}` is empty"),
-            key if key.chars().any(char::is_control) => {
-                bail!(
-                    "the key file `{shown}` has a control character within the key, which no HTTP header can carry"
-                )
-            }
-            key => Ok(Some(key.to_owned())),
-        }
     }
 
     /// Replaces `auto` in `--dtype` and `--kv-dtype` by the types that the model was loaded with; a

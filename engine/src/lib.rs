@@ -18,7 +18,9 @@ pub mod config;
 mod emulated;
 pub mod guide;
 pub mod http;
+mod keys;
 pub mod load;
+pub mod log;
 pub mod logprobs;
 mod memory;
 pub mod metrics;
@@ -33,10 +35,11 @@ pub mod tools;
 pub mod worker;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::LazyLock;
+
+pub use log::{log, log_error};
 
 /// Commit that this binary was built from, if the environment variable `REDLINE_COMMIT` named it
 /// during the build; else `None`.
@@ -71,19 +74,11 @@ pub fn print(text: &str) -> ExitCode {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            log(format_args!("error: cannot write to standard output: {error}"));
+            log_error(&format!("cannot write to standard output: {error}"));
             ExitCode::from(4)
         }
         _ => ExitCode::SUCCESS,
     }
-}
-
-/// Writes one line to standard error in a single call, as [`harmless`] text. Errors are ignored: the
-/// program that waited for `ready` may have closed the pipe since, where `eprintln` would panic.
-pub fn log(line: fmt::Arguments<'_>) {
-    let mut safe = harmless(&line.to_string());
-    safe.push('\n');
-    let _ = io::stderr().write_all(safe.as_bytes());
 }
 
 /// Escapes the control characters of a text, which a checkpoint or a model may have written, so that

@@ -10,7 +10,7 @@ use std::thread;
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 use clap_complete::Shell;
 use engine::cli::{Cli, Surroundings};
-use engine::{log, print, serve};
+use engine::{log_error, print, serve};
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
 use engine_weights::hub_cache;
@@ -63,7 +63,7 @@ impl Manual {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {
                     let folder = folder.display();
-                    log(format_args!("error: failed to write man pages into `{folder}`: {error}"));
+                    log_error(&format!("failed to write man pages into `{folder}`: {error}"));
                     ExitCode::from(ENVIRONMENT)
                 }
             },

@@ -22,7 +22,7 @@ use crate::load::{self, LoadError, LoadOptions, log_libraries};
 use crate::server::{Loaded, Rules, Server, allow_files, listen};
 use crate::tokenize::{NoTokenizer, Text, Tokenizer};
 use crate::worker::Handle;
-use crate::{COMMIT, EnvironmentError, log, memory};
+use crate::{COMMIT, EnvironmentError, keys, log, memory};
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
 use engine_model::{ModelInfo, RopeChoice};
@@ -101,8 +101,8 @@ pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
 
 /// Returns the rule by which requests are accepted or refused on `addresses`, those of `--host`.
 fn access(config: &Config, addresses: &[SocketAddr]) -> Result<Access> {
-    if let Some(key) = config.read_api_key()? {
-        return Ok(Access::key(&key));
+    if let Some(path) = &config.api_key_file {
+        return Ok(Access::Keys(keys::read(path)?));
     }
     let is_open = addresses.iter().any(|address| !address.ip().is_loopback());
     Ok(Access::Keyless(Names { host: config.host.clone(), is_open }))

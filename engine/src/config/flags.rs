@@ -53,6 +53,15 @@ pub enum LoadFormat {
     Random,
 }
 
+/// Form of the log: value of `--log-format`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "`--help` would print each value's comment")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
 impl LoadFormat {
     /// Returns the seed of random weights, or `None` where the weights are read from the
     /// checkpoint.
@@ -115,7 +124,8 @@ pub struct Flags {
     /// Name of the model in requests and answers [default: hub id, or name of the folder or file]
     #[arg(long, value_name = "S")]
     pub model_name: Option<String>,
-    /// File with the API key that requests must send
+    /// File with the API keys of which requests must send one, a key in each line; a number after
+    /// the key limits how many of its requests are open at once
     #[arg(long, value_name = "F")]
     pub api_key_file: Option<PathBuf>,
     /// Allow listening without an API key on addresses that other machines can reach
@@ -125,6 +135,10 @@ pub struct Flags {
     /// `https://chat.example`, or * with an API key; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Option<Vec<String>>,
+    /// Form of the log on standard error: text, or a JSON object in each line, with a line for each
+    /// request [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
     /// TOML file with values for these flags; the command line takes precedence
     #[arg(long, value_name = "FILE")]
     #[serde(skip_deserializing)] // A profile cannot name another profile.

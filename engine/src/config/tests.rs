@@ -46,6 +46,7 @@ fn defaults_are_those_of_the_contract() {
         insecure-bind false Default
         kv-dtype "auto" Default
         load-format "auto" Default
+        log-format "text" Default
         max-batch-size 128 Default
         max-prefill-token-num 512 Default
         max-seq-len null Default

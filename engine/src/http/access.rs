@@ -2,12 +2,14 @@
 //! `Origin`, so that no web page can use the server through somebody's browser.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::{ApiError, ErrorKind, Result, shown};
 use super::origins::Origins;
@@ -15,12 +17,41 @@ use super::origins::Origins;
 /// Rule by which requests are accepted or refused before a route sees them; `/health` is exempt.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// Rule that requests must send the API key with this SHA-256.
-    Key([u8; 32]),
+    /// Rule that requests must send one of these API keys.
+    Keys(Vec<Key>),
     /// Rule of a server without API key: requests must name the server as these names do, and must
     /// not come from a foreign web page. A page whose domain is pointed at this server (DNS
     /// rebinding) still sends its own domain as `Host`.
     Keyless(Names),
+}
+
+/// API key of a client, and how many of its requests may be open at once.
+#[derive(Debug, Clone)]
+pub struct Key {
+    sha256: [u8; 32],
+    /// Places for open requests, with their number; `None` where it is not limited.
+    places: Option<(Arc<Semaphore>, u32)>,
+}
+
+impl Key {
+    /// Returns the API key `key`, of whose requests at most `limit` may be open at once.
+    pub fn new(key: &str, limit: Option<u32>) -> Self {
+        let places = limit.map(|limit| (Arc::new(Semaphore::new(limit as usize)), limit));
+        Self { sha256: Sha256::digest(key).into(), places }
+    }
+
+    /// Returns the place of a request among the open ones; `None` where their number is not limited.
+    ///
+    /// # Errors
+    /// The key has as many open requests as it may.
+    pub(super) fn place(&self) -> Result<Option<OwnedSemaphorePermit>> {
+        let Some((places, limit)) = &self.places else { return Ok(None) };
+        Arc::clone(places).try_acquire_owned().map(Some).map_err(|_| {
+            let message =
+                format!("this API key may have {limit} open requests; hint: wait for an answer");
+            ApiError::new(ErrorKind::TooManyRequests, message)
+        })
+    }
 }
 
 /// Names by which clients may address a server without API key. Names without a dot, as container
@@ -40,28 +71,22 @@ pub struct Names {
 const LOCAL_ENDS: [&str; 3] = [".localhost", ".local", ".internal"];
 
 impl Access {
-    /// Returns the rule that requires the API key `key`.
-    pub fn key(key: &str) -> Self {
-        Self::Key(Sha256::digest(key).into())
-    }
-
-    /// Checks whether a request may reach a route. Web pages of the origins `allowed` may.
+    /// Checks whether a request may reach a route, and returns its API key if the server has any.
+    /// Web pages of the origins `allowed` may.
     ///
     /// # Errors
     /// The API key is missing or wrong; or, without a key, the request names a foreign host or
     /// comes from a foreign web page.
-    pub(super) fn check(&self, request: &Request, allowed: &Origins) -> Result<()> {
+    pub(super) fn check(&self, request: &Request, allowed: &Origins) -> Result<Option<&Key>> {
         let headers = request.headers();
         match self {
-            Self::Key(key) => {
+            Self::Keys(keys) => {
                 let bearer = headers.get(AUTHORIZATION).and_then(bearer);
                 // Anthropic's clients send the key by itself.
                 let plain = || headers.get("x-api-key")?.to_str().ok();
-                if is_key(key, bearer.or_else(plain)) {
-                    return Ok(());
-                }
+                let key = found(keys, bearer.or_else(plain));
                 let message = "this server requires an API key; hint: `Authorization: Bearer KEY`";
-                Err(ApiError::new(ErrorKind::InvalidApiKey, message))
+                key.map(Some).ok_or_else(|| ApiError::new(ErrorKind::InvalidApiKey, message))
             }
             Self::Keyless(names) => {
                 // A proxy request names its host in the request line.
@@ -73,7 +98,7 @@ impl Access {
                 let mut origins = headers.get_all(ORIGIN).iter().map(text);
                 match origins.find(|origin| !is_own(origin, headers) && !allowed.include(origin)) {
                     Some(foreign) => Err(forbidden("web pages of", &foreign)),
-                    None => Ok(()),
+                    None => Ok(None),
                 }
             }
         }
@@ -135,14 +160,16 @@ fn bearer(value: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
 }
 
-/// Returns true if `shown` is the API key with the SHA-256 `key`. Compares whole digests without an
-/// early exit, so that the time taken reveals nothing about the key.
-fn is_key(key: &[u8; 32], shown: Option<&str>) -> bool {
+/// Returns the one of `keys` that a request shows. Compares whole digests, and all of them, without an
+/// early exit, so that the time taken reveals nothing about the keys.
+fn found<'a>(keys: &'a [Key], shown: Option<&str>) -> Option<&'a Key> {
     // A missing key is compared like a wrong one.
     let shown: [u8; 32] = Sha256::digest(shown.unwrap_or_default()).into();
-    let different = key.iter().zip(&shown).fold(0, |sum, (a, b)| sum | (a ^ b));
-    // Keeps the compiler from adding an early exit.
-    std::hint::black_box(different) == 0
+    keys.iter().fold(None, |found, key| {
+        let different = key.sha256.iter().zip(&shown).fold(0, |sum, (a, b)| sum | (a ^ b));
+        // Keeps the compiler from adding an early exit.
+        if std::hint::black_box(different) == 0 { Some(key) } else { found }
+    })
 }
 
 /// Returns true if the headers say that the body is JSON. A web page may send any other site a body

@@ -53,6 +53,8 @@ pub enum ErrorKind {
     BrokenBody,
     /// All connections are in use, and this one is kept for health checks.
     TooManyConnections,
+    /// The API key of the request has as many open requests as it may.
+    TooManyRequests,
     /// Other requests take what the server limits: memory for bodies, or the building of grammars.
     Overloaded,
     /// The model is still loading; the same request may succeed later.
@@ -95,6 +97,9 @@ impl ErrorKind {
             Self::BrokenBody => bad_request("broken_body"),
             Self::TooManyConnections => {
                 (StatusCode::SERVICE_UNAVAILABLE, "too_many_connections", SERVER)
+            }
+            Self::TooManyRequests => {
+                (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded", "rate_limit_error")
             }
             Self::Overloaded => (StatusCode::SERVICE_UNAVAILABLE, "overloaded", SERVER),
             Self::Loading => (StatusCode::SERVICE_UNAVAILABLE, "loading", SERVER),
@@ -204,9 +209,10 @@ impl ApiError {
         let header = match self.kind {
             // HTTP requires the scheme with status 401.
             ErrorKind::InvalidApiKey => Some((header::WWW_AUTHENTICATE, "Bearer")),
-            ErrorKind::Loading | ErrorKind::Draining | ErrorKind::Overloaded => {
-                Some((header::RETRY_AFTER, "1"))
-            }
+            ErrorKind::Loading
+            | ErrorKind::Draining
+            | ErrorKind::Overloaded
+            | ErrorKind::TooManyRequests => Some((header::RETRY_AFTER, "1")),
             // The rest of the body, and later requests, are not wanted on this connection.
             ErrorKind::BodyTooSlow | ErrorKind::TooManyConnections => {
                 Some((header::CONNECTION, "close"))

@@ -41,6 +41,7 @@ fn failure(error: &ApiError) -> Value {
         ErrorKind::Forbidden => "permission_error",
         ErrorKind::ModelNotFound | ErrorKind::NotFound => "not_found_error",
         ErrorKind::BodyTooLarge => "request_too_large",
+        ErrorKind::TooManyRequests => "rate_limit_error",
         ErrorKind::Overloaded | ErrorKind::Loading | ErrorKind::Draining => "overloaded_error",
         ErrorKind::EngineFailed => "api_error",
         _ => "invalid_request_error",

@@ -12,6 +12,7 @@ mod fields;
 mod json;
 mod local;
 mod messages;
+mod open_request;
 mod origins;
 mod params;
 mod responses;
@@ -22,7 +23,7 @@ mod tools;
 mod turn;
 mod work;
 
-pub use access::{Access, Names};
+pub use access::{Access, Key, Names};
 pub use chat::check_chat;
 pub use completions::check_completion;
 pub use connections::ConnectionLimits;
@@ -48,6 +49,8 @@ use chat::ChatPrompt;
 use connections::Connection;
 use error::{Result, shown};
 use fields::Fields;
+use open_request::OpenRequest;
+use tokio::sync::OwnedSemaphorePermit;
 use work::blocking;
 
 use crate::tokenize::TokenizerInfo;
@@ -75,6 +78,8 @@ fn router(app: App, body_patience: Duration) -> Router {
         .route("/detokenize", post(detokenize))
         .route("/tokenizer_info", get(tokenizer_info))
         .route("/health", get(health))
+        .route("/health/live", get(live))
+        .route("/health/ready", get(takes_requests))
         .route("/server_info", get(server_info))
         .route("/metrics", get(metrics))
         .route("/reset_prefix_cache", post(reset_prefix_cache))
@@ -114,26 +119,47 @@ async fn guard(
     let path = path.strip_prefix("/v1").unwrap_or(path);
     let generating = ["/completions", "/chat/completions", "/responses", "/messages"];
     let generates = generating.contains(&path);
-    let response = match admit(&app, request, body_patience).await {
-        Ok(request) => next.run(request).await,
+    let mut open = OpenRequest::new(request.method().as_str(), request.uri().path(), app.clock);
+    let response = match admit(&app, request, generates, body_patience).await {
+        Ok((request, place)) => {
+            open.take(place);
+            next.run(request).await
+        }
         Err(error) => error.into_response(),
     };
     let kind = response.extensions().get::<ErrorKind>().copied();
     if let (true, Some(outcome)) = (generates, kind.and_then(ErrorKind::outcome)) {
         app.metrics.count_request(outcome);
     }
-    response
+    open.answered_by(response)
 }
 
-/// Checks whether `request` may reach its route, and reads its body, as far as routes want one.
-async fn admit(app: &App, request: Request, body_patience: Duration) -> Result<Request> {
+/// Returns true for the path of a health check.
+fn is_health(path: &str) -> bool {
+    matches!(path, "/health" | "/health/live" | "/health/ready")
+}
+
+/// Checks whether `request` may reach its route, and reads its body, as far as routes want one. A
+/// request that `generates` also gets a place among those of its API key, if their number is limited.
+async fn admit(
+    app: &App,
+    request: Request,
+    generates: bool,
+    body_patience: Duration,
+) -> Result<(Request, Option<OwnedSemaphorePermit>)> {
     let connection = request.extensions().get::<Arc<Connection>>().cloned();
     // Health checks, as of a load balancer, have no key and may name the server by any name.
-    let is_health = request.uri().path() == "/health";
+    let is_health = is_health(request.uri().path());
     let is_spare = connection.as_ref().is_some_and(|connection| connection.is_spare());
-    if !is_health && let Err(error) = check(app, &request, is_spare) {
-        body::discard(request);
-        return Err(error);
+    let mut place = None;
+    if !is_health {
+        match check(app, &request, is_spare, generates) {
+            Ok(taken) => place = taken,
+            Err(error) => {
+                body::discard(request);
+                return Err(error);
+            }
+        }
     }
     let takes_body = request.method() == Method::POST && !is_health;
     let request = if takes_body { body::read(request, body_patience).await? } else { request };
@@ -144,23 +170,29 @@ async fn admit(app: &App, request: Request, body_patience: Duration) -> Result<R
     {
         connection.await_answer();
     }
-    Ok(request)
+    Ok((request, place))
 }
 
 /// Checks whether the head of `request` may reach its route on a connection which, if `is_spare`,
-/// is kept for health checks.
-fn check(app: &App, request: &Request, is_spare: bool) -> Result<()> {
+/// is kept for health checks. Returns the place of a request that `generates` among those of its API
+/// key, if their number is limited.
+fn check(
+    app: &App,
+    request: &Request,
+    is_spare: bool,
+    generates: bool,
+) -> Result<Option<OwnedSemaphorePermit>> {
     if is_spare {
         let message = "all connections of this server are in use; hint: try again later";
         return Err(ApiError::new(ErrorKind::TooManyConnections, message));
     }
-    app.access.check(request, &app.origins)?;
+    let key = app.access.check(request, &app.origins)?;
     let has_body = !request.body().is_end_stream();
     if request.method() == Method::POST && has_body && !access::is_json(request.headers()) {
         let message = "the body must be declared as JSON; hint: `Content-Type: application/json`";
         return Err(ApiError::new(ErrorKind::UnsupportedMediaType, message));
     }
-    Ok(())
+    key.filter(|_| generates).map_or(Ok(None), Key::place)
 }
 
 /// Reads the request field `model`. It may be absent, but must not name another model than the
@@ -187,6 +219,24 @@ async fn health(State(app): State<App>) -> Response {
     };
     let body = Json(json!({"status": status, "reason": reason}));
     (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+}
+
+/// Answers whether the process does its work: it fails only once the engine has failed for good, so
+/// that a process that still loads its model, or ends its last answers, is not restarted.
+async fn live(State(app): State<App>) -> Response {
+    let is_failed = matches!(&*app.phase.borrow(), Phase::Failed(_));
+    if is_failed { health(State(app)).await } else { Json(json!({"status": "ok"})).into_response() }
+}
+
+/// Answers whether new requests are taken now: not while the model loads, nor while the server drains.
+async fn takes_requests(State(app): State<App>) -> Response {
+    match app.ready_for_work() {
+        Err(error) if error.kind == ErrorKind::Draining => {
+            let body = Json(json!({"status": "draining", "reason": error.message}));
+            (StatusCode::SERVICE_UNAVAILABLE, body).into_response()
+        }
+        _ => health(State(app)).await,
+    }
 }
 
 async fn models(State(app): State<App>) -> Result<Json<Value>> {

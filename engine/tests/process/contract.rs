@@ -2,12 +2,13 @@
 //! from outside.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead as _, BufReader};
 
 use expect_test::expect;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::launched::{Launched, command, tiny_model};
+use crate::launched::{Launched, command, end_of, tiny_model};
 
 /// Appends a line with path and type for each value of a document.
 fn types(path: &str, value: &Value, out: &mut String) {
@@ -81,6 +82,7 @@ async fn server_info_keeps_its_fields_and_their_types() {
         insecure-bind bool default
         kv-dtype string default
         load-format string default
+        log-format string default
         max-batch-size integer default
         max-prefill-token-num integer default
         max-seq-len integer model
@@ -102,9 +104,9 @@ async fn the_hash_of_the_configuration_is_what_the_contract_says() {
     let info = server.get("/server_info").await;
     let mut values = Map::new();
     for (flag, setting) in info["config"].as_object().unwrap() {
-        if !["allow-origin", "host", "port", "model-name", "api-key-file", "profile"]
-            .contains(&flag.as_str())
-        {
+        let unhashed =
+            ["allow-origin", "host", "port", "model-name", "api-key-file", "log-format", "profile"];
+        if !unhashed.contains(&flag.as_str()) {
             values.insert(flag.clone(), setting["value"].clone());
         }
     }
@@ -177,4 +179,43 @@ async fn metrics_keep_their_names_and_types() {
         redline_step_tokens histogram
     "#]]
     .assert_eq(&found);
+}
+
+#[tokio::test]
+async fn a_json_log_has_a_line_for_each_request() {
+    let model = tiny_model();
+    let args = ["serve", model.path().to_str().unwrap(), "--port", "0", "--log-format", "json"];
+    let mut child = command(&args).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
+    let url = loop {
+        let line = next();
+        assert_eq!(line["level"], "info", "{line}");
+        let message = line["message"].as_str().unwrap();
+        if let Some(url) = message.strip_prefix("ready ") {
+            break url.to_owned();
+        }
+    };
+    let body = json!({"prompt": "x", "max_tokens": 4, "stream": true});
+    let client = reqwest::Client::new();
+    let sent = client.post(format!("{url}/v1/completions")).json(&body).send().await.unwrap();
+    sent.bytes().await.unwrap();
+    // Health checks would fill the log.
+    client.get(format!("{url}/health")).send().await.unwrap();
+    client.get(format!("{url}/nowhere")).send().await.unwrap();
+    for (method, path, status) in [("POST", "/v1/completions", 200), ("GET", "/nowhere", 404)] {
+        let line = next();
+        let request = &line["request"];
+        assert_eq!((&request["method"], &request["path"]), (&json!(method), &json!(path)));
+        assert_eq!(request["status"], status, "{line}");
+        assert!(request["total_us"].as_u64() >= request["head_us"].as_u64(), "{line}");
+        let time = line["time"].as_str().unwrap();
+        assert!(time.starts_with("20") && time.ends_with('Z'), "{line}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // The error with which a process ends is JSON as well.
+    let (code, end) = end_of(&["serve", "nowhere", "--port", "0", "--log-format", "json"]);
+    let end: Value = serde_json::from_str(&end).unwrap();
+    assert_eq!((code, &end["level"]), (Some(4), &json!("error")));
 }

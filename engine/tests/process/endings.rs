@@ -224,10 +224,14 @@ fn a_key_file_that_is_no_short_text_ends_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
-    std::fs::write(at("long"), "x".repeat(4097)).unwrap();
+    std::fs::write(at("long"), "x\n".repeat(32_769)).unwrap();
     std::fs::write(at("empty"), "\n").unwrap();
     std::fs::write(at("binary"), b"\xff").unwrap();
     std::fs::write(at("control"), "se\0same\n").unwrap();
+    std::fs::write(at("comment"), "# nobody yet\n").unwrap();
+    for (name, end) in [("word", "many"), ("zero", "0"), ("two", "1 2"), ("huge", "9999999999")] {
+        std::fs::write(at(name), format!("# keys\n\nopen 4\nsesame {end}\n")).unwrap();
+    }
     let check = |path: &Path, expected: &str| {
         let path = path.to_str().unwrap();
         let (code, said) = end_of(&["serve", "x", "--port", "0", "--api-key-file", path]);
@@ -237,10 +241,16 @@ fn a_key_file_that_is_no_short_text_ends_with_2() {
     check(&at("pipe"), "is not a regular file");
     check(Path::new("/dev/zero"), "`/dev/zero` is not a regular file");
     check(folder.path(), "is not a regular file");
-    check(&at("long"), "is longer than 4096 bytes");
+    check(&at("long"), "is longer than 65536 bytes");
     check(&at("empty"), "is empty");
     check(&at("binary"), "failed to read");
-    check(&at("control"), "has a control character within the key");
+    check(&at("control"), "is no key: it has a control character");
+    check(&at("comment"), "is empty");
+    for name in ["word", "zero", "two", "huge"] {
+        check(&at(name), "is no key: after a key only a number of open requests may follow");
+        let (_, said) = end_of(&["serve", "x", "--api-key-file", at(name).to_str().unwrap()]);
+        assert!(said.contains("line 4 ") && !said.contains("sesame"), "{said}");
+    }
     check(&at("missing"), "failed to read");
 }
 

@@ -1,8 +1,11 @@
 //! Tests of requests that web pages cause in a browser on the machine or network of a server without
 //! API key: the server must neither compute for them nor tell them anything.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
+use crate::fake::Behavior;
 use crate::harness::{Running, Setup, error_of, post, start};
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -113,6 +116,36 @@ async fn with_a_key_hosts_and_pages_are_not_restricted() {
         assert_eq!(status_of_get(&server, "/v1/models", &[key, header]).await, 200, "{header:?}");
         assert_eq!(status_of_get(&server, "/v1/models", &[header]).await, 401, "{header:?}");
     }
+}
+
+#[tokio::test]
+async fn a_key_has_as_many_open_requests_as_it_may() {
+    let behavior = Behavior { step_time: Duration::from_millis(5), ..Behavior::default() };
+    let setup = Setup { api_key: Some("sesame"), key_limit: Some(2), behavior, ..Setup::default() };
+    let server = start(setup).await;
+    let send = |key: &str, tokens: u32| {
+        let body = json!({
+            "prompt": "x", "max_tokens": tokens, "ignore_eos": true, "stream": true,
+        });
+        server.client.post(server.url(COMPLETIONS)).bearer_auth(key).json(&body).send()
+    };
+    // The head of a streamed answer comes at once, and its body keeps the place.
+    let (first, second) = (send("sesame", 250).await.unwrap(), send("sesame", 250).await.unwrap());
+    assert_eq!([first.status().as_u16(), second.status().as_u16()], [200, 200]);
+    let third = send("sesame", 1).await.unwrap();
+    assert_eq!(third.status(), 429);
+    assert_eq!(header(&third, "retry-after"), "1");
+    let error: Value = third.json().await.unwrap();
+    assert_eq!(error["error"]["code"], "rate_limit_exceeded", "{error}");
+    // Other keys, and routes that generate nothing, have no part in the limit.
+    assert_eq!(send("another", 1).await.unwrap().status(), 200);
+    let key = ("authorization", "Bearer sesame");
+    assert_eq!(status_of_get(&server, "/v1/models", &[key]).await, 200);
+    // An answer that ended, or whose client has left, gives its place back.
+    drop(first);
+    while send("sesame", 1).await.unwrap().status() == 429 {}
+    second.bytes().await.unwrap();
+    assert_eq!(send("sesame", 1).await.unwrap().status(), 200);
 }
 
 #[tokio::test]

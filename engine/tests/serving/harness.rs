@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::config::{Config, Flags, Machine};
 use engine::http::{
-    Access, ConnectionLimits, KvFacts, ModelFacts, Names, Origins, Ready, ServerInfo,
+    Access, ConnectionLimits, Key, KvFacts, ModelFacts, Names, Origins, Ready, ServerInfo,
 };
 use engine::server::{Rules, Server};
 use engine::tokenize::Reasoning;
@@ -30,6 +30,8 @@ pub struct Setup {
     pub behavior: Behavior,
     pub limits: Limits,
     pub api_key: Option<&'static str>,
+    /// Largest number of open requests of the API key.
+    pub key_limit: Option<u32>,
     pub origins: Vec<String>,
     pub connections: ConnectionLimits,
     pub grace: Duration,
@@ -54,6 +56,7 @@ impl Default for Setup {
             behavior: Behavior::default(),
             limits,
             api_key: None,
+            key_limit: None,
             origins: Vec::new(),
             connections: ConnectionLimits::of_files(1024),
             grace: Duration::from_secs(10),
@@ -132,7 +135,10 @@ pub async fn start(setup: Setup) -> Running {
         Ok((Box::new(model) as _, ready))
     };
     let names = Names { host: "127.0.0.1".into(), is_open: false };
-    let access = setup.api_key.map_or(Access::Keyless(names), Access::key);
+    let access = match setup.api_key {
+        None => Access::Keyless(names),
+        Some(key) => Access::Keys(vec![Key::new("another", None), Key::new(key, setup.key_limit)]),
+    };
     let origins = Origins::read(&setup.origins).unwrap();
     let rules = Rules { access, origins, connections: setup.connections, grace: setup.grace };
     let server = Server::start(loading, rules, Clock::start()).unwrap();

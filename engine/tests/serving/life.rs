@@ -19,6 +19,9 @@ async fn the_socket_answers_while_the_model_loads() {
     let health = server.get("/health").await;
     assert_eq!(health.status(), 503);
     assert_eq!(health.json::<Value>().await.unwrap()["status"], "loading");
+    // A process that loads is alive, and must not be restarted.
+    assert_eq!(server.get("/health/live").await.status(), 200);
+    assert_eq!(server.get("/health/ready").await.status(), 503);
     let early = server.post("/v1/completions", &json!({"prompt": "x"})).await;
     assert_eq!(early.status(), 503);
     assert_eq!(early.json::<Value>().await.unwrap()["error"]["code"], "loading");
@@ -27,6 +30,7 @@ async fn the_socket_answers_while_the_model_loads() {
     while server.get("/health").await.status() == 503 {}
     let health = server.get("/health").await;
     assert_eq!(health.json::<Value>().await.unwrap(), json!({"status": "ok"}));
+    assert_eq!(server.get("/health/ready").await.status(), 200);
     let models: Value = server.get("/v1/models").await.json().await.unwrap();
     assert_eq!(models["data"][0]["id"], "fake");
     assert_eq!(models["data"][0]["max_model_len"], 256);
