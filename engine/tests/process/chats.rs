@@ -79,24 +79,25 @@ fn a_terminal_shows_a_prompt_and_edits_lines() {
     let mut child = script.spawn().unwrap();
     let mut keys = child.stdin.take().unwrap();
     let mut screen = BufReader::new(child.stdout.take().unwrap());
-    let mut shown = Vec::new();
-    // The prompt ends with a space and is no whole line.
-    let mut until = |shown: &mut Vec<u8>, wanted: &str| {
-        let start = shown.len();
-        while !String::from_utf8_lossy(&shown[start..]).contains(wanted) {
-            let bytes = screen.fill_buf().unwrap().to_vec();
-            assert!(!bytes.is_empty(), "{}", String::from_utf8_lossy(shown));
-            shown.extend(&bytes);
-            screen.consume(bytes.len());
+    let mut shown = String::new();
+    // Reads until `wanted` is shown, after what was waited for before. The prompt is no whole line.
+    let mut until = |wanted: &str| {
+        while !shown.contains(wanted) {
+            let bytes = screen.fill_buf().unwrap();
+            assert!(!bytes.is_empty(), "{shown}");
+            shown += &String::from_utf8_lossy(bytes);
+            let length = bytes.len();
+            screen.consume(length);
         }
+        shown = shown.split_once(wanted).unwrap().1.to_owned();
     };
-    until(&mut shown, "> ");
+    until("> ");
     // Backspace takes the last letter back.
     keys.write_all(b"/helpp\x7f\r").unwrap();
-    until(&mut shown, "/reset");
-    until(&mut shown, "> ");
+    until("/reset");
+    until("> ");
     keys.write_all(b"the rain\r").unwrap();
-    until(&mut shown, "prompt tokens");
+    until("prompt tokens");
     // Ctrl-D ends the conversation.
     keys.write_all(b"\x04").unwrap();
     let mut rest = Vec::new();
