@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::launched::{Launched, tiny_model};
-use crate::real_tokenizers::qwen3;
+use crate::published::qwen3;
 
 const QUICKSTART: &str = include_str!("../../../docs/quickstart/serve-a-gguf.md");
 const OPENAI: &str = "openai==3.54.0";

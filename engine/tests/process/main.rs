@@ -23,6 +23,8 @@ mod launched;
 #[cfg(test)]
 mod panics;
 #[cfg(test)]
+mod published;
+#[cfg(test)]
 mod ranks;
 #[cfg(test)]
 mod real_tokenizers;
