@@ -7,8 +7,6 @@ mod chats;
 #[cfg(test)]
 mod checkpoints;
 #[cfg(test)]
-mod clients;
-#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod contract;

@@ -1,0 +1,55 @@
+"""What a script prints: one JSON line for each capability of a client.
+
+A capability whose exercise fails in any way that is not a named refusal ends the script.
+"""
+
+import json
+import sys
+
+# Address of the server, without a path.
+URL = sys.argv[1]
+# Name of the served model.
+MODEL = "tiny"
+# Text that the tests' model writes where nothing forces another one.
+TEXT = "Yes, ok!"
+
+
+def capability(name, refusal=None, fault=None):
+    """Decorator that runs a function as the exercise of the capability `name` and prints the result.
+
+    `refusal` is the exception by which the client reports that the server refuses the request. With
+    it, the exercise has to be refused. With `fault`, which says what is wrong with the answer, an
+    assertion of the exercise has to fail.
+    """
+
+    def run(exercise):
+        result = "unchanged"
+        if refusal is not None:
+            result = "refused: " + refused(exercise, refusal)
+        elif fault is not None:
+            result = "fails: " + failed(exercise, fault)
+        else:
+            exercise()
+        print(json.dumps({"capability": name, "result": result}), flush=True)
+        return exercise
+
+    return run
+
+
+def refused(exercise, refusal):
+    """Returns the server's message in the exception with which an exercise ends."""
+    try:
+        exercise()
+    except refusal as error:
+        body = getattr(error, "body", None) or {}
+        return body.get("error", body).get("message") or str(error)
+    raise SystemExit("the server has taken what it was expected to refuse")
+
+
+def failed(exercise, fault):
+    """Returns `fault` if an assertion of the exercise fails."""
+    try:
+        exercise()
+    except AssertionError:
+        return fault
+    raise SystemExit(f"this works now: {fault}")
