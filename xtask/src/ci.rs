@@ -141,11 +141,11 @@ fn docs(shell: &Shell) -> Result<u8> {
 }
 
 /// Runs the tests with nextest and its profile `profile`, or, if nextest is not installed, with
-/// cargo's own runner, which ignores the profile.
+/// cargo's own runner, which ignores the profile and is kept from the weekly test.
 fn tests(shell: &Shell, profile: &str) -> Result<u8> {
     let words = "--locked --release --workspace --no-fail-fast";
     if shell.read(&cargo(), &["nextest", "--version"]).is_ok() {
         return shell.cargo_code(&format!("nextest run {words} --profile {profile}"));
     }
-    shell.cargo_code(&format!("test {words}"))
+    shell.cargo_code(&format!("test {words} -- --skip weekly_"))
 }
