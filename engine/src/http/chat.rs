@@ -95,6 +95,12 @@ impl ChatRequest {
         Ok(Self { prompt, params, logprobs })
     }
 
+    /// Returns the number of tokens of the prompt.
+    pub(super) async fn prompt_tokens(self, app: &App, ready: &Arc<Ready>) -> Result<usize> {
+        let text = self.prompt.render(ready, app.clock.unix_s()).await?;
+        Ok(ready.encode(text, false).await?.len())
+    }
+
     /// Has the engine begin the answer.
     pub(super) async fn begin(self, app: &App, ready: &Arc<Ready>) -> Result<Begun> {
         let Self { mut prompt, mut params, logprobs } = self;

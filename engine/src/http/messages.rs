@@ -1,9 +1,10 @@
 //! Route `POST /v1/messages`, in the format of Anthropic's Messages API: the request becomes that of a
 //! chat, and the answer a list of content blocks.
 
+use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::chat::ChatRequest;
@@ -20,14 +21,38 @@ pub(super) async fn messages(State(app): State<App>, body: Bytes) -> Response {
     })
 }
 
+/// Answers with the number of tokens of a request's prompt.
+pub(super) async fn count_tokens(State(app): State<App>, body: Bytes) -> Response {
+    count(&app, body).await.unwrap_or_else(|error| {
+        let body = failure(&error);
+        error.with_body(body)
+    })
+}
+
+async fn count(app: &App, body: Bytes) -> Result<Response> {
+    let ready = app.ready()?;
+    let mut fields = Fields::parse(&body)?;
+    drop(body);
+    super::check_model(&mut fields, &ready)?;
+    let mut chat = chat_of(&mut fields)?;
+    // An answer's limit, which here is none, does not change the prompt.
+    chat.remove("max_tokens");
+    let request = ChatRequest::take(Fields::of(chat), ready.text.reasoning(), ready.vocab_size)?;
+    let tokens = request.prompt_tokens(app, &ready).await?;
+    Ok(Json(json!({"input_tokens": tokens})).into_response())
+}
+
 async fn answer(app: &App, body: Bytes) -> Result<Response> {
     let ready = app.ready_for_work()?;
     let mut fields = Fields::parse(&body)?;
     drop(body);
     super::check_model(&mut fields, &ready)?;
     let streams = fields.bool("stream")?;
-    let chat = Fields::of(chat_of(&mut fields)?);
-    let request = ChatRequest::take(chat, ready.text.reasoning(), ready.vocab_size)?;
+    let chat = chat_of(&mut fields)?;
+    if !chat.contains_key("max_tokens") {
+        return Err(ApiError::missing("max_tokens"));
+    }
+    let request = ChatRequest::take(Fields::of(chat), ready.text.reasoning(), ready.vocab_size)?;
     let begun = request.begin(app, &ready).await?;
     let unique = app.unique();
     let message = Message { unique, model: ready.model_name.clone() };
@@ -53,7 +78,8 @@ fn failure(error: &ApiError) -> Value {
 const TEXTS: &[&str] = &["text"];
 
 /// Fields of a request that mean the same in a chat request, by both names.
-const SAME: [(&str, &str); 5] = [
+const SAME: [(&str, &str); 6] = [
+    ("max_tokens", "max_tokens"),
     ("temperature", "temperature"),
     ("top_p", "top_p"),
     ("top_k", "top_k"),
@@ -64,8 +90,6 @@ const SAME: [(&str, &str); 5] = [
 /// Turns the fields of a request into those of a chat request.
 fn chat_of(fields: &mut Fields) -> Result<Map<String, Value>> {
     let mut chat = Map::new();
-    let max_tokens = fields.take("max_tokens").ok_or_else(|| ApiError::missing("max_tokens"))?;
-    chat.insert("max_tokens".into(), max_tokens);
     for (name, chat_name) in SAME {
         if let Some(value) = fields.take(name) {
             chat.insert(chat_name.into(), value);
@@ -86,6 +110,11 @@ fn chat_of(fields: &mut Fields) -> Result<Map<String, Value>> {
         }
         Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
         None => return Err(ApiError::missing("messages")),
+    }
+    if messages.last().is_some_and(|last| last["role"] == "assistant") {
+        let message = "the last of `messages` is the assistant's: an answer whose beginning is given \
+                       is not supported";
+        return Err(ApiError::new(ErrorKind::UnsupportedField, message).at("messages"));
     }
     chat.insert("messages".into(), messages.into());
     take_tools(fields, &mut chat)?;

@@ -103,6 +103,7 @@ fn openai(prefix: &str) -> Router<App> {
         .route(&format!("{prefix}/chat/completions"), post(chat::chat_completions))
         .route(&format!("{prefix}/responses"), post(responses::responses))
         .route(&format!("{prefix}/messages"), post(messages::messages))
+        .route(&format!("{prefix}/messages/count_tokens"), post(messages::count_tokens))
         .route(&format!("{prefix}/models"), get(models))
         // A wildcard, because hub ids contain a slash.
         .route(&format!("{prefix}/models/{{*id}}"), get(model))

@@ -101,12 +101,14 @@ impl Params {
         })
     }
 
-    /// Wants an answer with tool calls.
+    /// Wants an answer with tool calls. Where it must be a call, a structure for text has no effect.
     ///
     /// # Errors
-    /// The request wants another structure already.
+    /// The request wants another structure already, and the answer may be text.
     pub(super) fn call(&mut self, calls: Calls) -> Result<()> {
-        if let Some((field, _)) = &self.structure {
+        if let Some((field, _)) = &self.structure
+            && !calls.is_required
+        {
             let message = format!("`{field}` cannot be combined with `{}`", tools::FIELD);
             return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field));
         }

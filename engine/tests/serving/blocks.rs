@@ -118,6 +118,7 @@ async fn a_response_continues_an_earlier_one() {
     for (body, status, param) in [
         (json!({"input": "b", "previous_response_id": "resp_no"}), 404, "previous_response_id"),
         (json!({"input": "b", "background": true}), 400, "background"),
+        (json!({"input": "b", "include": ["message.output_text.logprobs"]}), 400, "include"),
         (json!({"input": [{"type": "image_generation_call"}]}), 400, "input.0"),
         (json!({"input": "b", "max_output_tokens": 0}), 400, "max_output_tokens"),
         (json!({}), 400, "input"),
@@ -127,6 +128,17 @@ async fn a_response_continues_an_earlier_one() {
         let error: Value = answer.json().await.unwrap();
         assert_eq!(error["error"]["param"], param, "{error}");
     }
+    // An item of an earlier answer may be named instead of sent.
+    let item = |id: &Value| json!({"type": "item_reference", "id": id});
+    let referring = |id: &Value| {
+        json!({"max_output_tokens": 1, "input": [
+            {"role": "user", "content": "a"}, item(id), {"role": "user", "content": "b"},
+        ]})
+    };
+    let named = server.json(RESPONSES, &referring(&first["output"][0]["id"])).await;
+    assert_eq!(named["usage"]["input_tokens"], same["usage"]["input_tokens"]);
+    let unknown = server.post(RESPONSES, &referring(&json!("msg_0_0"))).await;
+    assert_eq!(unknown.status(), 404);
     let unkept = server.json(RESPONSES, &json!({"input": "a", "store": false})).await;
     let next = json!({"input": "b", "previous_response_id": unkept["id"]});
     assert_eq!(server.post(RESPONSES, &next).await.status(), 404);
@@ -192,6 +204,12 @@ async fn messages_take_results_of_tools_and_say_what_is_wrong() {
         (json!({"messages": [{"role": "user", "content": "x"}]}), "invalid_request_error"),
         (json!({"max_tokens": 1, "messages": []}), "invalid_request_error"),
         (
+            json!({"max_tokens": 1, "messages": [
+                {"role": "user", "content": "x"}, {"role": "assistant", "content": "Ye"},
+            ]}),
+            "invalid_request_error",
+        ),
+        (
             json!({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "image"}]}]}),
             "invalid_request_error",
         ),
@@ -230,4 +248,17 @@ async fn a_message_conforms_to_the_schema_of_output_config() {
         assert_eq!(error["error"]["type"], "invalid_request_error", "{error}");
         assert!(error["error"]["message"].as_str().unwrap().contains("output_config"), "{error}");
     }
+}
+
+#[tokio::test]
+async fn the_tokens_of_messages_are_counted() {
+    let server = server("Yes.").await;
+    let mut body = message_body();
+    let answered = server.json(MESSAGES, &body).await;
+    body.as_object_mut().unwrap().remove("max_tokens");
+    let counted = server.json("/v1/messages/count_tokens", &body).await;
+    assert_eq!(counted, json!({"input_tokens": answered["usage"]["input_tokens"]}));
+    body["model"] = "other".into();
+    let error: Value = server.post("/v1/messages/count_tokens", &body).await.json().await.unwrap();
+    assert_eq!(error["error"]["type"], "not_found_error");
 }

@@ -21,6 +21,7 @@ use super::state::App;
 use super::turn::{self, Block, Format, Kind, Usage};
 use crate::worker::Finish;
 use request::ResponsesRequest;
+use store::Conversation;
 
 pub(super) async fn responses(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_for_work()?;
@@ -156,11 +157,12 @@ impl Answer {
         if let Some(mut messages) = self.conversation.take() {
             let items = blocks.iter().enumerate();
             let items = items.map(|(index, block)| self.item(index, block, "completed"));
-            for item in items {
+            let items: Vec<Value> = items.collect();
+            for item in &items {
                 // The server's own items are well formed.
-                let _ = request::add_item("output", &item, &mut messages);
+                let _ = request::add_item("output", item, &mut messages);
             }
-            self.store.keep(self.id(), messages);
+            self.store.keep(self.id(), &Conversation { messages, items });
         }
         response
     }

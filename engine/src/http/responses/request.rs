@@ -54,7 +54,7 @@ pub(super) fn take(fields: &mut Fields, kept: &Store) -> Result<ResponsesRequest
             ApiError::new(ErrorKind::NotFound, message).at("previous_response_id")
         })?,
     };
-    take_input(fields, &mut conversation)?;
+    take_input(fields, kept, &mut conversation)?;
     let instructions = fields.string("instructions")?;
     let system = instructions.iter().map(|text| json!({"role": "system", "content": text}));
     let messages: Vec<Value> = system.chain(conversation.iter().cloned()).collect();
@@ -94,6 +94,16 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<()> {
             return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(name));
         }
     }
+    // Other parts of `include` are what answers of this server never have.
+    let include = fields.take("include").unwrap_or_default();
+    let wants_logprobs = |part: &Value| part == "message.output_text.logprobs";
+    if include.as_array().is_some_and(|parts| parts.iter().any(wants_logprobs)) {
+        let message = "`include` has `message.output_text.logprobs`, which is not supported; hint: \
+                       `/v1/chat/completions` has `logprobs`";
+        return Err(ApiError::new(ErrorKind::UnsupportedField, message).at("include"));
+    }
+    // Without log-probabilities in `include` their number has no effect.
+    fields.take("top_logprobs");
     let truncation = fields.string("truncation")?;
     if truncation.is_some_and(|value| value != "disabled") {
         let message = "`truncation` is not supported: a conversation that is too long is refused";
@@ -102,13 +112,20 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<()> {
     Ok(())
 }
 
-/// Appends the messages that `input` means.
-fn take_input(fields: &mut Fields, messages: &mut Vec<Value>) -> Result<()> {
+/// Appends the messages that `input` means. An item may be a reference to one of an earlier answer,
+/// whose conversation is `kept`.
+fn take_input(fields: &mut Fields, kept: &Store, messages: &mut Vec<Value>) -> Result<()> {
     match fields.take("input") {
         Some(Value::String(text)) => messages.push(json!({"role": "user", "content": text})),
         Some(Value::Array(items)) => {
             for (index, item) in items.iter().enumerate() {
-                add_item(&format!("input.{index}"), item, messages)?;
+                let name = format!("input.{index}");
+                match item["type"].as_str() {
+                    Some("item_reference") => {
+                        add_item(&name, &referred(&name, item, kept)?, messages)?;
+                    }
+                    _ => add_item(&name, item, messages)?,
+                }
             }
         }
         Some(other) => return Err(wrong_type("input", "a text or a list of items", &other)),
@@ -120,6 +137,20 @@ fn take_input(fields: &mut Fields, messages: &mut Vec<Value>) -> Result<()> {
         return Err(ApiError::field("input", "`input` has no item"));
     }
     Ok(())
+}
+
+/// Returns the item of an earlier answer to which an item refers by its id.
+fn referred(name: &str, item: &Value, kept: &Store) -> Result<Value> {
+    let Some(id) = item["id"].as_str() else {
+        return Err(wrong_type(&format!("{name}.id"), "a text", &item["id"]));
+    };
+    kept.item(id).ok_or_else(|| {
+        let message = format!(
+            "the item `{}` is not kept; hint: send the item itself, as with `\"store\": false`",
+            shown(id)
+        );
+        ApiError::new(ErrorKind::NotFound, message).at(name)
+    })
 }
 
 /// Appends what an item of a conversation means: reasoning, text and calls that follow each other are

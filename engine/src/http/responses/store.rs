@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Limit on the size of all conversations in bytes of JSON; the oldest are forgotten beyond it.
@@ -19,9 +20,18 @@ pub(in crate::http) struct Store {
     keys: [RandomState; 2],
 }
 
+/// Conversation up to the end of a response.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Conversation {
+    /// Messages of a chat, the response among them.
+    pub(super) messages: Vec<Value>,
+    /// Output items of the response, to which later requests may refer.
+    pub(super) items: Vec<Value>,
+}
+
 #[derive(Debug, Default)]
 struct Kept {
-    /// Messages as JSON, which takes a tenth of the memory of its values.
+    /// Conversations as JSON, which takes a tenth of the memory of its values.
     conversations: BTreeMap<String, Vec<u8>>,
     /// Ids in the order in which they were kept.
     order: VecDeque<String>,
@@ -36,9 +46,9 @@ impl Store {
         format!("{high:016x}{low:016x}")
     }
 
-    /// Keeps the messages of a conversation up to the response `id`.
-    pub(super) fn keep(&self, id: String, messages: Vec<Value>) {
-        let Ok(json) = serde_json::to_vec(&messages) else { return };
+    /// Keeps the conversation up to the response `id`.
+    pub(super) fn keep(&self, id: String, conversation: &Conversation) {
+        let Ok(json) = serde_json::to_vec(conversation) else { return };
         let kept = &mut *self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.bytes += json.len();
         kept.order.push_back(id.clone());
@@ -51,6 +61,19 @@ impl Store {
 
     /// Returns the messages of the conversation up to the response `id`; `None` if it is not kept.
     pub(super) fn messages(&self, id: &str) -> Option<Vec<Value>> {
+        Some(self.conversation(id)?.messages)
+    }
+
+    /// Returns the output item `id` of a response that is kept. The item's id has the response's in
+    /// its middle, as in `msg_RESPONSE_0`.
+    pub(super) fn item(&self, id: &str) -> Option<Value> {
+        let (_, response) = id.split_once('_')?;
+        let (response, _) = response.rsplit_once('_')?;
+        let conversation = self.conversation(&format!("resp_{response}"))?;
+        conversation.items.into_iter().find(|item| item["id"] == id)
+    }
+
+    fn conversation(&self, id: &str) -> Option<Conversation> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         serde_json::from_slice(kept.conversations.get(id)?).ok()
     }
@@ -65,10 +88,11 @@ mod tests {
         let store = Store::default();
         let large = Value::from("x".repeat(BYTES_MAX / 4));
         for number in 0..5 {
-            store.keep(format!("resp_{number}"), vec![large.clone()]);
+            let messages = vec![large.clone()];
+            store.keep(format!("resp_{number}"), &Conversation { messages, items: Vec::new() });
         }
         assert_eq!(store.messages("resp_0"), None);
-        assert_eq!(store.messages("resp_1"), None, "JSON has two more bytes than the text");
+        assert_eq!(store.messages("resp_1"), None, "JSON has more bytes than the text");
         assert_eq!(store.messages("resp_4"), Some(vec![large]));
     }
 }

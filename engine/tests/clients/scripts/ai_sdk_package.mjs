@@ -57,8 +57,7 @@ for (const [route, model] of [["responses", provider(MODEL)], ["chats", provider
   };
 
   // By default an earlier response is stored, and is later sent as a reference to it.
-  const Refusal = route === "responses" ? APICallError : undefined;
-  await capability(`continued conversation by ${route}`, () => continued({}), Refusal);
+  await capability(`continued conversation by ${route}`, () => continued({}));
 
   if (route === "responses") {
     await capability(

@@ -2,7 +2,7 @@
 
 import json
 
-from anthropic import Anthropic, BadRequestError, NotFoundError, beta_tool
+from anthropic import Anthropic, BadRequestError, beta_tool
 from pydantic import BaseModel
 
 from report import MODEL, TEXT, URL, capability
@@ -117,9 +117,12 @@ def overflow():
     raise SystemExit("`BadRequestError` was expected")
 
 
-@capability("counted tokens", refusal=NotFoundError)
+@capability("counted tokens")
 def counted():
-    client.messages.count_tokens(model=MODEL, messages=messages)
+    counted = client.messages.count_tokens(model=MODEL, messages=messages)
+    message = client.messages.create(model=MODEL, max_tokens=100, messages=messages)
+    used = message.usage.input_tokens + message.usage.cache_read_input_tokens
+    assert counted.input_tokens == used, (counted, message)
 
 
 @capability("images", refusal=BadRequestError)

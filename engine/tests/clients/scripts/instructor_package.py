@@ -1,8 +1,7 @@
 """The `instructor` package: structured output by each of its modes."""
 
 import instructor
-from instructor.core.exceptions import InstructorRetryException
-from openai import BadRequestError, OpenAI
+from openai import OpenAI
 from pydantic import BaseModel
 
 from report import MODEL, URL, capability
@@ -49,10 +48,8 @@ def streaming():
 
 
 # In this mode the client asks for a call of a tool and for an answer in JSON at once.
-@capability("responses", refusal=BadRequestError)
+@capability("responses")
 def responses():
     client = instructor.from_openai(openai, mode=instructor.Mode.RESPONSES_TOOLS)
-    try:
-        client.create(model=MODEL, messages=messages, response_model=Answer, max_retries=1)
-    except InstructorRetryException as error:
-        raise error.__cause__
+    answer = client.create(model=MODEL, messages=messages, response_model=Answer, max_retries=1)
+    assert isinstance(answer.sure, bool), answer

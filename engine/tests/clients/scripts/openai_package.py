@@ -137,11 +137,10 @@ def tools_in_responses():
     assert second.output_text == TEXT, second
 
 
-@capability("log-probabilities in responses", fault="the answer has none, and no error says so")
+@capability("log-probabilities in responses", refusal=BadRequestError)
 def logprobs_in_responses():
-    response = client.responses.create(
+    client.responses.create(
         model=MODEL, input="Hi!", include=["message.output_text.logprobs"], top_logprobs=2)
-    assert response.output[0].content[0].logprobs, response
 
 
 @capability("structured output with tools", refusal=BadRequestError)
