@@ -76,7 +76,7 @@ impl ChatFlags {
     }
 }
 
-/// What the line editor shows before each message.
+/// Text that the line editor shows before each message.
 const PROMPT: &str = "> ";
 
 /// Commands that can be given instead of a message.
@@ -131,7 +131,7 @@ pub fn run(runtime: &Runtime, start: Start, flags: &ChatFlags, prepare: Prepare)
     }
 }
 
-/// What a line of input was.
+/// Kind of a line of input.
 #[derive(Debug, PartialEq, Eq)]
 enum Input {
     /// Message, which is part of the conversation now.
@@ -234,9 +234,9 @@ fn failed(error: ApiError) -> anyhow::Error {
     EnvironmentError(error.message).into()
 }
 
-/// Writes an answer to standard output.
-struct Screen<'a> {
-    out: io::StdoutLock<'a>,
+/// Writes an answer to `out`, standard output.
+struct Screen<W> {
+    out: W,
     is_terminal: bool,
     /// True while dimmed text is written.
     dim: bool,
@@ -244,7 +244,7 @@ struct Screen<'a> {
     error: Option<io::Error>,
 }
 
-impl Screen<'_> {
+impl<W: Write> Screen<W> {
     fn show(&mut self, parts: &SplitText) {
         let mut text = String::new();
         if self.is_terminal && !parts.reasoning.is_empty() {
@@ -331,6 +331,15 @@ mod tests {
         let path = json!({"role": "user", "content": "/etc/hosts is what?"});
         assert_eq!(conversation.request()["messages"], json!([path]));
         assert_eq!(conversation.read("/quit"), Input::Quit);
+    }
+
+    #[test]
+    fn a_model_cannot_control_the_terminal() {
+        let mut screen = Screen { out: Vec::new(), is_terminal: true, dim: false, error: None };
+        let (reasoning, content) = ("\u{9b}2J".into(), "a\x1b[31mb\n\u{202e}c".into());
+        screen.show(&SplitText { reasoning, content, ..SplitText::default() });
+        let shown = String::from_utf8(screen.out).unwrap();
+        assert_eq!(shown, "\x1b[2m\\u{9b}2J\x1b[0m\na\\u{1b}[31mb\n\\u{202e}c");
     }
 
     #[test]

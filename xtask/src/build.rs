@@ -76,8 +76,8 @@ pub fn and_render(shell: &Shell, rest: &[OsString]) -> Result<u8> {
     }
 }
 
-/// Builds the server of the working tree and runs `redline chat` with the arguments `rest`, the first
-/// of which names the model; returns its exit code. A model of the suite is fetched before.
+/// Builds the server of the working tree and runs `redline chat` with the arguments `rest`, which
+/// begin with the model; returns its exit code. A model of the suite is fetched before.
 ///
 /// # Errors
 /// A program does not build, cannot be started, or is killed by a signal; or the model cannot be

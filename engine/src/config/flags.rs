@@ -124,8 +124,8 @@ pub struct Flags {
     /// Name of the model in requests and answers [default: hub id, or name of the folder or file]
     #[arg(long, value_name = "S")]
     pub model_name: Option<String>,
-    /// File with the API keys of which requests must send one, a key in each line; a number after
-    /// the key limits how many of its requests are open at once
+    /// File with API keys, one in each line; each request must send one of them. A number after a
+    /// key limits how many of its requests are open at once
     #[arg(long, value_name = "F")]
     pub api_key_file: Option<PathBuf>,
     /// Allow listening without an API key on addresses that other machines can reach
