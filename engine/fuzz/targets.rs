@@ -103,7 +103,7 @@ pub fn answer(bytes: &[u8]) {
     let text = String::from_utf8_lossy(text);
     let chars: Vec<String> = text.chars().map(String::from).collect();
     let read = |length: usize| {
-        let mut splitter = Splitter::new(reasoning, "").with_calls(format);
+        let mut splitter = Splitter::new(reasoning, "").with_calls(format, false);
         let mut all = SplitText::default();
         let pieces = chars.chunks(length).map(|piece| splitter.push(&piece.concat()));
         let mut pieces: Vec<SplitText> = pieces.collect();

@@ -29,17 +29,22 @@ pub struct Calls {
     pub may_repeat: bool,
     /// True if the names of special tokens are part of the output's text.
     pub shows_special: bool,
+    /// JSON schema of an output without calls; `None` if that is free text. With a schema, calls stand
+    /// alone: no text is around them.
+    pub answer: Option<Value>,
 }
 
 impl Calls {
     /// Refuses tools whose grammar could take too much time or memory to build; the limits are those
     /// of one schema.
     pub(super) fn check(&self) -> Result<(), TextError> {
-        SchemaCost::check_all(self.tools.iter().map(|tool| &tool.parameters))
+        let parameters = self.tools.iter().map(|tool| &tool.parameters);
+        SchemaCost::check_all(parameters.chain(&self.answer))
     }
 
     /// Returns the grammar of a block of calls from after `trigger` on; with `from_start` the trigger
-    /// and, in harmony, messages of reasoning before it are part of it.
+    /// and, in harmony, messages of reasoning before it are part of it, and so is an output that
+    /// follows the schema instead of calling a tool.
     pub(super) fn grammar(
         &self,
         trigger: &Trigger,
@@ -48,11 +53,22 @@ impl Calls {
     ) -> TopLevelGrammar {
         let literal = |text: &str| literal(text, trie);
         let Format { open, before_name, after_arguments, between, close, .. } = self.format;
+        let is_harmony = trigger.text.starts_with("<|channel|>");
+        let reasoning = if from_start && is_harmony { "reasoning* " } else { "" };
         let mut lark = String::from("start: ");
-        if from_start {
-            if trigger.text.starts_with("<|channel|>") {
-                lark += "reasoning* ";
+        match self.answer.as_ref().filter(|_| from_start) {
+            None => lark += reasoning,
+            Some(schema) => {
+                let final_message =
+                    if is_harmony { literal("<|channel|>final<|message|>") } else { String::new() };
+                let repeated = self.format.repeats && self.may_repeat;
+                let more = if repeated { "(\"\\n\"? block)*" } else { "" };
+                let _ = writeln!(lark, "{reasoning}(block {more} | {final_message} answer)");
+                let _ = writeln!(lark, "answer: %json {}", super::with_spacing(schema.clone()));
+                lark += "block: ";
             }
+        }
+        if from_start {
             lark += &literal(trigger.text);
         }
         if !open.is_empty() {
@@ -74,7 +90,7 @@ impl Calls {
             let schema = super::with_spacing(tool.parameters.clone());
             let _ = writeln!(lark, "arguments_{number}: %json {schema}");
         }
-        if from_start && trigger.text.starts_with("<|channel|>") {
+        if !reasoning.is_empty() {
             let _ = writeln!(
                 lark,
                 "reasoning: {} THOUGHT {}",

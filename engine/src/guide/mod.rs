@@ -233,7 +233,7 @@ impl Grammars {
     /// follows the text around them.
     fn begun(&self, structure: &Structure) -> Result<(Matcher, Option<Watch>), TextError> {
         let trie = self.tokens.tok_trie();
-        let Structure::Calls(calls) = structure else {
+        let Structure::Calls(calls @ Calls { answer: None, .. }) = structure else {
             return Ok((self.matcher(structure.grammar(trie))?, None));
         };
         let mut triggers: Vec<(&Trigger, Matcher)> = Vec::new();

@@ -106,15 +106,16 @@ impl ChatRequest {
         let Self { mut prompt, mut params, logprobs } = self;
         let reasoning = ready.text.reasoning();
         let calls = prompt.tools.is_some().then(|| ready.text.calls()).flatten();
+        let mut are_alone = false;
         if let Some(tools) = &mut prompt.tools {
-            params.call(tools.calls(calls)?)?;
+            are_alone = params.call(tools.calls(calls)?)?;
         }
         let text = prompt.render(ready, app.clock.unix_s()).await?;
         let splits = reasoning != Reasoning::None || calls.is_some();
         let splitter = splits.then(|| {
             let splitter = Splitter::new(reasoning, &text);
             match calls {
-                Some(calls) => splitter.with_calls(calls.format),
+                Some(calls) => splitter.with_calls(calls.format, are_alone),
                 None => splitter,
             }
         });

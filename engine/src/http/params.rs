@@ -101,21 +101,33 @@ impl Params {
         })
     }
 
-    /// Wants an answer with tool calls. Where it must be a call, a structure for text has no effect.
+    /// Wants an answer with tool calls. Where it may be text instead, that follows the JSON schema that
+    /// the request wants, if any; calls then stand alone, and the result is true.
     ///
     /// # Errors
-    /// The request wants another structure already, and the answer may be text.
-    pub(super) fn call(&mut self, calls: Calls) -> Result<()> {
-        if let Some((field, _)) = &self.structure
-            && !calls.is_required
-        {
-            let message = format!("`{field}` cannot be combined with `{}`", tools::FIELD);
-            return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field));
+    /// The answer may be text, and the request wants another structure than JSON, or the model's
+    /// calls cannot be told from JSON.
+    pub(super) fn call(&mut self, mut calls: Calls) -> Result<bool> {
+        if let Some((field, structure)) = self.structure.take().filter(|_| !calls.is_required) {
+            let is_plain_json = calls.format.triggers.iter().any(|t| t.text.starts_with('{'));
+            let why = match structure {
+                Structure::Json(_) if is_plain_json => ": the calls of this model are JSON as well",
+                Structure::Json(schema) => {
+                    calls.answer = Some(schema);
+                    ""
+                }
+                _ => "",
+            };
+            if calls.answer.is_none() {
+                let message = format!("`{field}` cannot be combined with `{}`{why}", tools::FIELD);
+                return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field));
+            }
         }
+        let are_alone = calls.answer.is_some();
         self.shows_special |= calls.shows_special;
         self.structure = Some((tools::FIELD, Structure::Calls(calls)));
         self.answer.structure = Some(tools::FIELD);
-        Ok(())
+        Ok(are_alone)
     }
 
     /// Reads the request fields that completions and chat share. `max_tokens_names` lists the

@@ -84,6 +84,7 @@ impl Tools {
             is_required: self.is_required,
             may_repeat: self.may_repeat && (format.repeats || format.between.is_some()),
             shows_special: has_special,
+            answer: None,
         })
     }
 }

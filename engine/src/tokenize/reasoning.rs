@@ -108,11 +108,12 @@ impl Splitter {
         Self { state, held: String::new(), calls: Calls::Unread }
     }
 
-    /// Makes the splitter find the tool calls of a model that writes them in this format.
-    pub fn with_calls(self, format: &'static Format) -> Self {
+    /// Makes the splitter find the tool calls of a model that writes them in this format; with
+    /// `are_alone` an answer is either calls or text.
+    pub fn with_calls(self, format: &'static Format, are_alone: bool) -> Self {
         let calls = match *format == tools::HARMONY {
             true => Calls::Messages(0),
-            false => Calls::InContent(CallParser::new(format)),
+            false => Calls::InContent(CallParser::new(format, are_alone)),
         };
         Self { calls, ..self }
     }

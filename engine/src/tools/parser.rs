@@ -28,6 +28,8 @@ pub struct CallParser {
     calls: usize,
     /// True once text before the calls has been passed on.
     has_text: bool,
+    /// True if an answer with text has no calls: marks within it are text.
+    are_alone: bool,
 }
 
 /// Part of the answer that comes next.
@@ -85,8 +87,9 @@ impl Nesting {
 }
 
 impl CallParser {
-    /// Creates the parser of one answer.
-    pub fn new(format: &'static Format) -> Self {
+    /// Creates the parser of one answer. With `are_alone` an answer is either calls or text, which may
+    /// then contain the marks of calls.
+    pub fn new(format: &'static Format, are_alone: bool) -> Self {
         Self {
             format,
             state: State::Text,
@@ -94,6 +97,7 @@ impl CallParser {
             held: String::new(),
             calls: 0,
             has_text: false,
+            are_alone,
         }
     }
 
@@ -143,9 +147,10 @@ impl CallParser {
 
     /// Passes text on as far as no call can begin in it.
     fn text(&mut self, content: &mut String) -> Step {
-        let is_start = !self.has_text && !self.has_calls();
+        let is_start = !self.has_text && (self.are_alone || !self.has_calls());
+        let at_start = |trigger: &Trigger| trigger.at_start || self.are_alone;
         let begins = |trigger: &'static Trigger| {
-            let at = match trigger.at_start {
+            let at = match at_start(trigger) {
                 false => self.held.find(trigger.text)?,
                 true => {
                     let start = self.held.len() - unspaced(&self.held).len();
@@ -164,7 +169,7 @@ impl CallParser {
             self.after_name = trigger.after_name;
             return Step::To(State::Open);
         }
-        let kept = |trigger: &Trigger| match trigger.at_start {
+        let kept = |trigger: &Trigger| match at_start(trigger) {
             false => overlap(&self.held, trigger.text),
             true if is_start && trigger.text.starts_with(unspaced(&self.held)) => self.held.len(),
             true => 0,
@@ -306,7 +311,10 @@ mod tests {
     ];
 
     fn read(format: &'static Format, pieces: &[&str]) -> (String, Vec<String>) {
-        let mut parser = CallParser::new(format);
+        read_as(CallParser::new(format, false), pieces)
+    }
+
+    fn read_as(mut parser: CallParser, pieces: &[&str]) -> (String, Vec<String>) {
         let (mut content, mut parts) = (String::new(), Vec::new());
         for piece in pieces {
             parser.push(piece, &mut content, &mut parts);
@@ -329,6 +337,20 @@ mod tests {
             let found = read(format, &[text]);
             let calls: Vec<String> = calls.iter().map(|call| (*call).to_owned()).collect();
             assert_eq!(found, ((*content).to_owned(), calls), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_by_a_schema_may_contain_the_marks_of_calls() {
+        let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+        let json = format!("{{\"a\": \"{}\"}}", call.replace('"', "'").replace('\n', " "));
+        let twice = format!("\n{call}\n{call}");
+        for (text, content, calls) in [(&json, json.as_str(), 0), (&twice, "", 2)] {
+            let pieces: Vec<&str> = text.split_inclusive(|_| true).collect();
+            for pieces in [vec![text.as_str()], pieces] {
+                let (found, made) = read_as(CallParser::new(&TAGS, true), &pieces);
+                assert_eq!((found.as_str(), made.len()), (content, calls), "{text}");
+            }
         }
     }
 

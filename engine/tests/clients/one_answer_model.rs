@@ -135,7 +135,7 @@ fn lm_head(tokens: &[String]) -> Vec<f32> {
     let mut weights = vec![0.0; tokens.len() * HIDDEN];
     for (token, successor) in successor.into_iter().enumerate() {
         // Where the grammar forbids the successor.
-        for (c, weight) in [('"', 0.8), ('}', 0.6), (']', 0.6), (',', 0.4)] {
+        for (c, weight) in [('"', 0.8), ('}', 0.6), (']', 0.6), (',', 0.4), ('{', 0.2)] {
             weights[id(c) * HIDDEN + token] = weight;
         }
         weights[successor * HIDDEN + token] = 1.7;

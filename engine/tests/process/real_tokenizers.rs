@@ -145,9 +145,18 @@ async fn extra_tool_calls_hold_over_real_vocabularies() {
         let text = rendered(&server, &chat).await;
         assert!(text.contains(shown), "{text}");
         let mut ended = 0;
-        for seed in 0..4 {
+        let schema = json!({
+            "type": "object", "required": ["sure"], "properties": {"sure": {"type": "boolean"}},
+            "additionalProperties": false,
+        });
+        let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+        for (seed, must_call) in (0..4).flat_map(|seed| [(seed, true), (seed, false)]) {
             let mut body = chat.clone();
-            body["tool_choice"] = "required".into();
+            match must_call {
+                true => body["tool_choice"] = "required".into(),
+                // An answer without a call follows the schema.
+                false => body["response_format"] = format.clone(),
+            }
             body["chat_template_kwargs"] = json!({"enable_thinking": false});
             (body["max_tokens"], body["seed"]) = (200.into(), seed.into());
             body["parallel_tool_calls"] = false.into();
@@ -157,6 +166,13 @@ async fn extra_tool_calls_hold_over_real_vocabularies() {
             if choice["finish_reason"] == "length" {
                 continue;
             }
+            ended += 1;
+            if !must_call && choice["finish_reason"] == "stop" {
+                let content = choice["message"]["content"].as_str().unwrap();
+                let value: Value = serde_json::from_str(content).unwrap();
+                assert!(value["sure"].is_boolean(), "{answer}");
+                continue;
+            }
             assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
             let function = &choice["message"]["tool_calls"][0]["function"];
             assert_eq!(function["name"], "get_weather");
@@ -164,9 +180,8 @@ async fn extra_tool_calls_hold_over_real_vocabularies() {
             let value: Value = serde_json::from_str(arguments).unwrap();
             assert!(["celsius", "fahrenheit"].contains(&value["unit"].as_str().unwrap()));
             assert!(value["city"].as_str().unwrap().chars().count() <= 12, "{arguments}");
-            ended += 1;
         }
-        println!("{ended} of 4 answers ended with their call");
+        println!("{ended} of 8 answers ended");
     }
 }
 

@@ -125,7 +125,8 @@ fn answer(mut guide: Guide, texts: &[&str], random: &mut Generator) -> Option<Ve
 /// Separates an answer, which arrives token by token or as a whole.
 fn split(calls: &Calls, tokens: &[u32], streams: bool) -> SplitText {
     let reasoning = if *calls.format == HARMONY { Reasoning::Harmony } else { Reasoning::None };
-    let mut splitter = Splitter::new(reasoning, "").with_calls(calls.format);
+    let are_alone = calls.answer.is_some();
+    let mut splitter = Splitter::new(reasoning, "").with_calls(calls.format, are_alone);
     let bytes: Vec<u8> = tokens.iter().flat_map(|token| bytes_of(*token)).collect();
     let text = String::from_utf8(bytes).expect("the text of an answer is UTF-8");
     let pieces: Vec<&str> = match streams {
@@ -156,7 +157,8 @@ fn check(seeds: Range<u64>) -> (usize, usize) {
             .collect();
         let is_required = random.below(2) == 0;
         let may_repeat = (format.repeats || format.between.is_some()) && random.below(2) == 0;
-        let calls = Calls { format, tools, is_required, may_repeat, shows_special: true };
+        let shows_special = true;
+        let calls = Calls { format, tools, is_required, may_repeat, shows_special, answer: None };
         let opening = Opening::AtOnce;
         let Ok(guide) = grammars.guide(&Structure::Calls(calls.clone()), opening) else {
             refused += 1;

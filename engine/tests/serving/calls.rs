@@ -97,6 +97,53 @@ async fn calls_come_apart_from_the_text() {
 }
 
 #[tokio::test]
+async fn an_answer_is_calls_or_follows_the_schema() {
+    let rome = "get({\"city\": \"Rome\"})";
+    let schema = json!({
+        "type": "object", "properties": {"mark": {"type": "string"}}, "required": ["mark"],
+        "additionalProperties": false,
+    });
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let extra = |more: Value| {
+        let mut extra = json!({"response_format": format});
+        extra.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        extra
+    };
+    let call = CALL.strip_prefix("I look.\n").unwrap();
+    let twice =
+        format!("{call}\n<tool_call>\n{{\"name\": \"stop\", \"arguments\": {{}}}}\n</tool_call>");
+    // The text of the answer may have the mark of a call.
+    let answer = "{\"mark\": \"<tool_call>\"}";
+    // Bytes are no special tokens here: reasoning before it would have no end for the grammar.
+    let harmony_call = "<|channel|>commentary to=functions.get <|constrain|>json<|message|>\
+                        {\"city\": \"Rome\"}";
+    let harmony_answer = "<|channel|>final<|message|>{\"mark\": \"x\"}";
+    let none = Reasoning::None;
+    let harmony = Reasoning::Harmony;
+    for (reasoning, script, more, content, calls, reason) in [
+        (none, answer, json!({}), answer, vec![], "stop"),
+        (none, call, json!({}), "", vec![rome], "tool_calls"),
+        (none, &twice, json!({}), "", vec![rome, "stop({})"], "tool_calls"),
+        (none, &twice, json!({"parallel_tool_calls": false}), "", vec![rome], "tool_calls"),
+        // A call that is required leaves no text that could follow the schema.
+        (none, call, json!({"tool_choice": "required"}), "", vec![rome], "tool_calls"),
+        (none, answer, json!({"tool_choice": "none"}), answer, vec![], "stop"),
+        (harmony, harmony_call, json!({}), "", vec![rome], "tool_calls"),
+        (harmony, harmony_answer, json!({}), "{\"mark\": \"x\"}", vec![], "stop"),
+    ] {
+        let server = start(Setup { reasoning, ..Setup::script(script.as_bytes()) }).await;
+        let calls: Vec<String> = calls.into_iter().map(str::to_owned).collect();
+        let wanted = (content.to_owned(), calls, reason.to_owned());
+        assert_eq!(whole(&server, extra(more.clone())).await, wanted, "{script} {more}");
+        assert_eq!(streamed(&server, extra(more.clone())).await, wanted, "{script} {more}");
+    }
+    // A model that would rather write text writes one of both.
+    let server = start(Setup::script(b"I look at the sky, and then I say nothing.")).await;
+    let (content, calls, _) = whole(&server, extra(json!({"max_tokens": 150}))).await;
+    assert!(content.starts_with('{') || !calls.is_empty(), "{content} {calls:?}");
+}
+
+#[tokio::test]
 async fn a_call_keeps_to_its_tool_whatever_the_model_wants() {
     let wrong = "<tool_call>\n{\"name\": \"set\", \"arguments\": [1, 2]}\n</tool_call> and on";
     for (script, extra) in [
@@ -139,8 +186,8 @@ async fn tools_that_cannot_be_used_are_refused() {
     for (extra, want) in [
         (refused, "`tools` cannot be used"),
         (
-            json!({"response_format": {"type": "json_object"}}),
-            "`response_format` cannot be combined with `tools`",
+            json!({"guided_choice": ["yes", "no"]}),
+            "`guided_choice` cannot be combined with `tools`",
         ),
         (json!({"tool_choice": "sometimes"}), "`tool_choice` is `sometimes`"),
     ] {

@@ -75,8 +75,11 @@ for (const [route, model] of [["responses", provider(MODEL)], ["chats", provider
   await capability(`structured output with tools by ${route}`, async () => {
     const output = Output.object({ schema: z.object({ sure: z.boolean() }) });
     const tools = { stop: tool({ inputSchema: z.object({}), execute: async () => "stopped" }) };
-    await generateText({ model, prompt, maxRetries, tools, output, stopWhen: stepCountIs(3) });
-  }, APICallError);
+    const stopWhen = stepCountIs(3);
+    const answer = await generateText({ model, prompt, maxRetries, tools, output, stopWhen });
+    assert.equal(answer.steps.length, 2);
+    assert.equal(typeof answer.output.sure, "boolean");
+  });
 
   await capability(`images by ${route}`, async () => {
     const image = { type: "file", mediaType: "image/png", data: new Uint8Array([0x89, 0x50, 0x4e, 0x47]) };

@@ -143,11 +143,16 @@ def logprobs_in_responses():
         model=MODEL, input="Hi!", include=["message.output_text.logprobs"], top_logprobs=2)
 
 
-@capability("structured output with tools", refusal=BadRequestError)
+@capability("structured output with tools")
 def structured_with_tools():
-    tools = [pydantic_function_tool(Weather)]
-    client.chat.completions.parse(
-        model=MODEL, messages=messages, tools=tools, response_format=Answer)
+    options = {"tools": [pydantic_function_tool(Weather)], "response_format": Answer}
+    asked = client.chat.completions.parse(model=MODEL, messages=messages, **options)
+    [call] = asked.choices[0].message.tool_calls
+    assert isinstance(call.function.parsed_arguments, Weather), asked
+    result = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+    answered = client.chat.completions.parse(
+        model=MODEL, messages=[*messages, asked.choices[0].message, result], **options)
+    assert isinstance(answered.choices[0].message.parsed, Answer), answered
 
 
 @capability("web search in responses", refusal=BadRequestError)
