@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::connections::{ActiveRequest, Connection, ConnectionLimits, Connections, Stage};
+use super::open_request::OpenRequest;
 use super::socket::Socket;
 
 /// Largest size in bytes of the head of a request.
@@ -96,9 +97,10 @@ async fn converse(
         request.extensions_mut().insert(Arc::clone(&connection));
         let answer = routes.call(request);
         async move {
-            let response = answer.await?;
+            let mut response = answer.await?;
+            let open = response.extensions_mut().remove();
             active.0.advance(Stage::Answering, Stage::Streaming);
-            Ok::<_, Infallible>(response.map(|body| AnswerBody { body, active }))
+            Ok::<_, Infallible>(response.map(|body| AnswerBody { body, active, _open: open }))
         }
     });
     let mut conversation = pin!(http.serve_connection(TokioIo::new(socket), service));
@@ -114,10 +116,11 @@ async fn converse(
     }
 }
 
-/// Body of an answer, which keeps its connection from being idle.
+/// Body of an answer, which keeps its connection from being idle, and its request open.
 struct AnswerBody {
     body: Body,
     active: ActiveRequest,
+    _open: Option<Arc<OpenRequest>>,
 }
 
 impl HttpBody for AnswerBody {

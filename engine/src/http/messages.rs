@@ -15,7 +15,12 @@ use super::turn::{self, Block, Format, Kind, Usage};
 use crate::worker::Finish;
 
 pub(super) async fn messages(State(app): State<App>, body: Bytes) -> Response {
-    answer(&app, body).await.unwrap_or_else(|error| {
+    reported(answer(&app, body).await)
+}
+
+/// Returns an answer, or its error as clients of this API read it.
+fn reported(answer: Result<Response>) -> Response {
+    answer.unwrap_or_else(|error| {
         let body = failure(&error);
         error.with_body(body)
     })
@@ -23,10 +28,7 @@ pub(super) async fn messages(State(app): State<App>, body: Bytes) -> Response {
 
 /// Answers with the number of tokens of a request's prompt.
 pub(super) async fn count_tokens(State(app): State<App>, body: Bytes) -> Response {
-    count(&app, body).await.unwrap_or_else(|error| {
-        let body = failure(&error);
-        error.with_body(body)
-    })
+    reported(count(&app, body).await)
 }
 
 async fn count(app: &App, body: Bytes) -> Result<Response> {

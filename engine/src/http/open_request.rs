@@ -1,13 +1,10 @@
 //! A request until the end of its answer: it takes a place among the open requests of its API key, and
 //! becomes a line of the log.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
 use axum::response::Response;
 use engine_core::clock::Clock;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::log::{self, RequestLine};
@@ -48,16 +45,17 @@ impl OpenRequest {
         self.place = place;
     }
 
-    /// Returns `response`, with whose end the request ends.
-    pub(super) fn answered_by(mut self, response: Response) -> Response {
+    /// Returns `response`, with whose end the request ends: the body of the answer takes the request
+    /// from the response's extensions.
+    pub(super) fn answered_by(mut self, mut response: Response) -> Response {
         if let Some(line) = &mut self.line {
             line.request.status = response.status().as_u16();
             line.request.head_us = line.clock.elapsed_us() - line.start_us;
         }
-        if self.line.is_none() && self.place.is_none() {
-            return response;
+        if self.line.is_some() || self.place.is_some() {
+            response.extensions_mut().insert(Arc::new(self));
         }
-        response.map(|body| Body::new(OpenBody { body, _request: self }))
+        response
     }
 }
 
@@ -65,31 +63,5 @@ impl Drop for Line {
     fn drop(&mut self) {
         self.request.total_us = self.clock.elapsed_us() - self.start_us;
         log::request(&self.request);
-    }
-}
-
-/// Body of an answer, with the request that ends with it.
-struct OpenBody {
-    body: Body,
-    _request: OpenRequest,
-}
-
-impl HttpBody for OpenBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
