@@ -54,6 +54,7 @@ impl Timeless {
             state_bytes: 0,
             largest_matrix: MatrixShape { n: 1, k: 1, weight_type: WeightType::F32 },
             attention,
+            embedding_size: None,
         };
         Self { info, in_flight: VecDeque::new(), sampled: Vec::new() }
     }
@@ -143,6 +144,7 @@ impl Server {
             logprobs: None,
             prompt_logprobs: false,
             shows_special: false,
+            embeds: false,
             guide: None,
         };
         let first = self.next;

@@ -214,6 +214,7 @@ fn on_cpu(source: ModelSource, flags: &BenchFlags, clock: Clock) -> Result<Repor
         ..LoadOptions::default()
     };
     let mut loaded = load::load(&source, &options)?;
+    load::check_generates(loaded.model.info(), &source)?;
     // The digest of the weights is computed in the background, on a core that the measurement
     // needs.
     let _unused = loaded.weights_sha256.wait();

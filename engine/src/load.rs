@@ -10,7 +10,9 @@ use engine_cpu::{Arithmetic, Cpu, Isa};
 use engine_cuda::Cuda;
 use engine_cuda::driver::gpu::Gpu;
 use engine_cuda::driver::{Cubins, Driver};
-use engine_model::{Decoder, LoadError as ModelError, Model, Parallel, RopeChoice, on_ranks};
+use engine_model::{
+    Decoder, LoadError as ModelError, Model, ModelInfo, Parallel, RopeChoice, on_ranks,
+};
 use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 
 use crate::config::{CPU, CUDA, DeviceChoice, DtypeChoice, KvDtypeChoice};
@@ -28,6 +30,8 @@ pub enum LoadError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    #[error("`{id}` embeds texts and generates none; hint: `redline serve` and `/v1/embeddings`")]
+    Embeds { id: String },
     #[error("`--dtype int4` is not supported by this release; supported: auto, f32, bf16, int8")]
     Int4,
     #[error(
@@ -157,6 +161,17 @@ pub struct Loaded {
 /// this machine does not support, or the device reports an error or does not have enough memory.
 pub fn load(source: &ModelSource, options: &LoadOptions) -> Result<Loaded> {
     load_checkpoint(&Checkpoint::open(&source.files, options.random_seed)?, options)
+}
+
+/// Checks that a model generates, as commands need that measure how.
+///
+/// # Errors
+/// The model embeds texts.
+pub(crate) fn check_generates(info: &ModelInfo, source: &ModelSource) -> Result<()> {
+    match info.embedding_size {
+        Some(_) => Err(LoadError::Embeds { id: source.id.clone() }),
+        None => Ok(()),
+    }
 }
 
 /// Prints which of NVIDIA's libraries this process has opened, with their paths, and whether a GPU

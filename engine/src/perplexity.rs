@@ -68,6 +68,7 @@ pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Res
     let checkpoint =
         Checkpoint::open(&source.files, options.random_seed).map_err(LoadError::from)?;
     let mut loaded = load::load_checkpoint(&checkpoint, &options)?;
+    load::check_generates(loaded.model.info(), &source)?;
     let tokenizer = Tokenizer::load(&checkpoint.config)
         .map_err(LoadError::from)?
         .context("the model has no tokenizer; hint: a folder needs its tokenizer.json")?;

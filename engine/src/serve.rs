@@ -209,6 +209,7 @@ pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
         text,
         limits,
         vocab_size: info.vocab_size,
+        embedding_size: info.embedding_size,
         model_name: config.model_name.unwrap_or(source.id),
         info: server_info,
         weights_sha256: loaded.weights_sha256,

@@ -213,11 +213,14 @@ pub enum Feature {
     /// More than one rotary embedding in a model, of which [`AttentionLayer::rotation`] selects one
     /// for each layer.
     LayerRotations,
+    /// Embedding of a sequence, which the host reads in place of logits (pooling).
+    Pooling,
 }
 
 impl Feature {
     /// All model features that a device may lack.
-    pub const ALL: [Self; 3] = [Self::Gelu, Self::EmbeddingScale, Self::LayerRotations];
+    pub const ALL: [Self; 4] =
+        [Self::Gelu, Self::EmbeddingScale, Self::LayerRotations, Self::Pooling];
 
     /// Returns the name of the model feature in messages.
     pub fn name(self) -> &'static str {
@@ -225,6 +228,7 @@ impl Feature {
             Self::Gelu => "GELU activation",
             Self::EmbeddingScale => "scale of embeddings",
             Self::LayerRotations => "rotary embedding for each kind of layer",
+            Self::Pooling => "pooling of embeddings",
         }
     }
 }

@@ -9,6 +9,7 @@ use std::ops::Range;
 use super::architectures::Architecture;
 use super::block::{BlockContext, FeedForward, LayerCounts, Mixer, Scratch, Step};
 use super::config::{Settings, architecture};
+use super::pooling;
 use super::rope::RopeChoice;
 use super::shard::Heads;
 use super::spec::{DecoderSpec, LayerSpec, MixerSpec, Names};
@@ -52,6 +53,9 @@ struct Stream<D: Device> {
     /// with a single rank. A rank's own logits are in the scratch buffer of the blocks' projections
     /// instead, which is about as large and not needed any more.
     gathered: D::Buffer,
+    /// True if the host reads rows after the final norm, in the last buffer of `last`, instead of
+    /// logits.
+    embeds: bool,
 }
 
 /// Decoder-only transformer on one device: a whole model, or one tensor-parallel rank's part of it.
@@ -74,7 +78,8 @@ pub struct Decoder<D: Device> {
     embedding: D::Matrix,
     layers: Vec<Layer<D>>,
     final_norm: D::Vector,
-    /// Weights of the LM head; none where the embedding matrix serves as LM head.
+    /// Weights of the LM head; none where the embedding matrix serves as LM head, and in a model
+    /// that embeds texts.
     head: Option<D::Matrix>,
     stream: Stream<D>,
     scratch: Scratch<D>,
@@ -138,8 +143,9 @@ impl<D: Device> Decoder<D> {
         // The embedding counts only in models whose layers have no matrix of their own.
         let largest_matrix = tensors.largest.take().or(table).expect("the embedding is a matrix");
         let final_norm = tensors.norm(names.final_norm, 0, hidden)?;
+        let has_head = !spec.tied && !spec.embeds;
         let head =
-            if spec.tied { None } else { Some(tensors.matrix(&[rows(names.head)], 0, hidden)?) };
+            if has_head { Some(tensors.matrix(&[rows(names.head)], 0, hidden)?) } else { None };
         let kv_shape = kv_shape(spec, tensors.device.rank(), counts.kv, kv_type);
         let state_shape = state_shape(spec, tensors.device.rank(), counts.state);
         let precision = rope.precision(&checkpoint.config);
@@ -156,9 +162,10 @@ impl<D: Device> Decoder<D> {
             state_bytes: state_shape.map_or(0, |shape| shape.slot_bytes()),
             largest_matrix,
             attention: attention_shape(spec),
+            embedding_size: spec.embeds.then_some(hidden),
         };
         Ok(Self {
-            stream: Stream::new(&mut device, hidden, vocab)?,
+            stream: Stream::new(&mut device, hidden, vocab, spec.embeds)?,
             scratch: Scratch::new(&mut device)?,
             device,
             info,
@@ -197,28 +204,34 @@ impl<D: Device> Decoder<D> {
     }
 
     /// Computes the logits of the `rows` rows that pass the LM head from the layers' output, and
-    /// samples from them.
+    /// samples from them. In a model that embeds texts, the output of the final norm stands for the
+    /// logits.
     fn run_head(&mut self, metadata: &D::StepMetadata, rows: usize) -> Result<(), DeviceError> {
         let (device, stream) = (&mut self.device, &mut self.stream);
-        // Blocks are done with this buffer, and it is about as large as the logits.
-        let own_logits = &mut self.scratch.projected;
-        device.reshape(own_logits, rows, self.own_vocab.len())?;
-        // A step of prefill chunks that do not end has no logits, but the ranks must still meet
-        // below.
+        // A step of prefill chunks that do not end has no logits.
         if rows > 0 {
             let [hidden, delta, normed] = &mut stream.last;
             device.gather(&stream.hidden, metadata, hidden)?;
             device.gather(&stream.delta, metadata, delta)?;
             // The last block's output is added here for the gathered rows only, not for all rows.
             device.add_rms_norm(hidden, delta, &self.final_norm, self.norm_epsilon, normed)?;
-            let head = self.head.as_ref().unwrap_or(&self.embedding);
-            device.scores(normed, head, own_logits)?;
         }
+        if stream.embeds {
+            return Ok(());
+        }
+        // Blocks are done with this buffer, and it is about as large as the logits.
+        let own_logits = &mut self.scratch.projected;
+        device.reshape(own_logits, rows, self.own_vocab.len())?;
+        if rows > 0 {
+            let head = self.head.as_ref().unwrap_or(&self.embedding);
+            device.scores(&stream.last[2], head, own_logits)?;
+        }
+        // Without any row the ranks must still meet here.
         if device.rank() != Rank::ONLY {
             device.resize(&mut stream.gathered, rows)?;
             device.all_gather(own_logits, &mut stream.gathered)?;
         }
-        let logits = stream.logits(device, &mut self.scratch);
+        let logits = stream.output(device, &mut self.scratch);
         device.sample(logits, metadata)
     }
 
@@ -287,13 +300,14 @@ impl<D: Device> Layer<D> {
 }
 
 impl<D: Device> Stream<D> {
-    fn new(device: &mut D, hidden: usize, vocab: usize) -> Result<Self, DeviceError> {
+    fn new(device: &mut D, hidden: usize, vocab: usize, embeds: bool) -> Result<Self, DeviceError> {
         Ok(Self {
             hidden: device.buffer(hidden)?,
             normed: device.buffer(hidden)?,
             delta: device.buffer(hidden)?,
             last: [device.buffer(hidden)?, device.buffer(hidden)?, device.buffer(hidden)?],
             gathered: device.buffer(vocab)?,
+            embeds,
         })
     }
 
@@ -305,9 +319,15 @@ impl<D: Device> Stream<D> {
         self.last.iter_mut().try_for_each(|buffer| device.resize(buffer, head_rows))
     }
 
-    /// Returns the buffer with the logits of a step: those of all ranks, where there are several.
-    fn logits<'a>(&'a mut self, device: &D, scratch: &'a mut Scratch<D>) -> &'a mut D::Buffer {
-        if device.rank() == Rank::ONLY { &mut scratch.projected } else { &mut self.gathered }
+    /// Returns the buffer with the rows of a step that the host reads: logits, those of all ranks
+    /// where there are several, or embeddings.
+    fn output<'a>(&'a mut self, device: &D, scratch: &'a mut Scratch<D>) -> &'a mut D::Buffer {
+        match (self.embeds, device.rank() == Rank::ONLY) {
+            // Each rank has the whole row.
+            (true, _) => &mut self.last[2],
+            (false, true) => &mut scratch.projected,
+            (false, false) => &mut self.gathered,
+        }
     }
 }
 
@@ -434,12 +454,12 @@ impl<D: Device> Model for Decoder<D> {
             let StepRows { all, head } = self.device.rows(&metadata);
             self.run(&metadata, all, head)?;
         }
-        let logits = self.stream.logits(&self.device, &mut self.scratch);
+        let logits = self.stream.output(&self.device, &mut self.scratch);
         self.device.submit(logits, metadata)
     }
 
     fn complete(&mut self) -> Result<StepOutput<'_>, DeviceError> {
-        let logits = self.stream.logits(&self.device, &mut self.scratch);
+        let logits = self.stream.output(&self.device, &mut self.scratch);
         self.device.complete(logits)
     }
 }
@@ -459,5 +479,8 @@ fn describe(checkpoint: &Checkpoint) -> Result<DecoderSpec, LoadError> {
             Architecture::names()
         )));
     };
-    (architecture.describe)(checkpoint, Settings::of(&checkpoint.config)?)
+    let settings = Settings::of(&checkpoint.config)?;
+    let mut spec = (architecture.describe)(checkpoint, settings)?;
+    spec.embeds = pooling::embeds(settings)?;
+    Ok(spec)
 }

@@ -15,6 +15,7 @@ mod decoder;
 #[path = "../../cuda/emulated/mod.rs"]
 mod emulated;
 mod parallel;
+mod pooling;
 mod rope;
 mod shard;
 mod spec;
@@ -69,6 +70,18 @@ pub struct ModelInfo {
     pub largest_matrix: MatrixShape,
     /// Numbers of heads, head size and score scale of the model's attention layers, over all ranks.
     pub attention: AttentionShape,
+    /// Number of elements of an embedding, for a model that embeds texts (pooling); `None` for a
+    /// model that generates. The steps of a model that embeds return a row's output of the final
+    /// norm where others return logits, and cannot sample.
+    pub embedding_size: Option<usize>,
+}
+
+impl ModelInfo {
+    /// Returns the number of elements of a row that a step returns to the host: of logits, or of an
+    /// embedding.
+    pub fn row_size(&self) -> usize {
+        self.embedding_size.unwrap_or(self.vocab_size)
+    }
 }
 
 /// Shape `[N, K]` and element type of a weight matrix as the device loads it.

@@ -21,6 +21,9 @@ pub struct DecoderSpec {
     /// True if the embedding matrix is also the LM head.
     pub tied: bool,
     pub layers: Vec<LayerSpec>,
+    /// True if the decoder embeds texts (pooling) instead of generating: the embedding of a
+    /// sequence is its last row after the final norm, and there is no LM head.
+    pub embeds: bool,
 }
 
 impl DecoderSpec {
@@ -42,6 +45,7 @@ impl DecoderSpec {
             (Feature::Gelu, self.layers.iter().any(is_gelu)),
             (Feature::EmbeddingScale, self.embedding_scale != 1.0),
             (Feature::LayerRotations, self.ropes.len() > 1),
+            (Feature::Pooling, self.embeds),
         ];
         needed.into_iter().filter_map(|(feature, is_needed)| is_needed.then_some(feature)).collect()
     }

@@ -1,10 +1,11 @@
 //! Tests of models: golden outputs of llama.cpp, loading of changed files, and the modules for
-//! conformance, batch invariance, GGUF and CUDA.
+//! conformance, batch invariance, embeddings, GGUF and CUDA.
 
 mod agreement;
 mod conformance;
 mod cuda;
 mod drawing;
+mod embedding;
 mod gguf;
 pub mod invariance;
 pub mod loader;

@@ -159,7 +159,7 @@ struct Document<'a> {
     usage: Option<Value>,
 }
 
-fn failed(reason: &str) -> ApiError {
+pub(super) fn failed(reason: &str) -> ApiError {
     ApiError::new(ErrorKind::EngineFailed, reason)
 }
 

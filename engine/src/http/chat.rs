@@ -21,7 +21,7 @@ use crate::tokenize::{self, Reasoning, SplitText, Splitter, Text};
 use crate::worker::{Ticket, TokenOutput};
 
 pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Response> {
-    let ready = app.ready_for_work()?;
+    let ready = app.ready_to_generate()?;
     let mut fields = Fields::parse(&body)?;
     // The fields have copies of what they need; the body may be large.
     drop(body);

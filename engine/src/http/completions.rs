@@ -18,7 +18,7 @@ use crate::logprobs::TokenLogprobs;
 const DEFAULT_MAX_TOKENS: usize = 16;
 
 pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Response> {
-    let ready = app.ready_for_work()?;
+    let ready = app.ready_to_generate()?;
     let mut fields = Fields::parse(&body)?;
     // The fields have copies of what they need; the body may be large.
     drop(body);
@@ -84,7 +84,7 @@ struct CompletionRequest {
 
 impl CompletionRequest {
     fn take(mut fields: Fields, vocab_size: usize) -> Result<Self> {
-        let prompts = take_prompts(&mut fields, vocab_size)?;
+        let prompts = take_prompts(&mut fields, "prompt", vocab_size)?;
         let echo = fields.bool("echo")?;
         // With `echo`, `max_tokens: 0` is allowed: the client may want only the prompt's
         // log-probabilities.

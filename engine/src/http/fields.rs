@@ -95,7 +95,13 @@ impl Neutral {
 impl Fields {
     /// Parses a request body, which must be a JSON object without too many JSON values.
     pub(super) fn parse(body: &[u8]) -> Result<Self> {
-        let (map, budget) = json::read_object(body)?;
+        Self::parse_with_ids(body, "prompt")
+    }
+
+    /// Parses a request body as [`Fields::parse`] does, of a route whose field `name` has the token
+    /// ids.
+    pub(super) fn parse_with_ids(body: &[u8], name: &'static str) -> Result<Self> {
+        let (map, budget) = json::read_object(body, &[name, "tokens"])?;
         Ok(Self { map, budget })
     }
 

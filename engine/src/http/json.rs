@@ -19,9 +19,6 @@ const VALUES_MAX: usize = 100_000;
 /// keep other clients waiting.
 const IDS_MAX: usize = 1 << 21;
 
-/// Names of the request fields whose lists of token ids do not count as JSON values.
-const TOKEN_FIELDS: [&str; 2] = ["prompt", "tokens"];
-
 /// JSON value of a request field.
 #[derive(Debug)]
 pub(super) enum Json {
@@ -32,15 +29,18 @@ pub(super) enum Json {
     Value(Value),
 }
 
-/// Reads the fields of a request body, which must be a JSON object. Returns with them what the
-/// request may still have.
+/// Reads the fields of a request body, which must be a JSON object. Token ids in lists of the fields
+/// `with_ids` do not count as JSON values. Returns with the fields what the request may still have.
 ///
 /// # Errors
 /// The body is not a JSON object, or a field has too many JSON values.
-pub(super) fn read_object(body: &[u8]) -> Result<(BTreeMap<String, Json>, Budget)> {
+pub(super) fn read_object(
+    body: &[u8],
+    with_ids: &[&str],
+) -> Result<(BTreeMap<String, Json>, Budget)> {
     let budget = Budget::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let read = (&mut deserializer).deserialize_map(Fields(&budget));
+    let read = (&mut deserializer).deserialize_map(Fields { budget: &budget, with_ids });
     let error = match read.and_then(|fields| deserializer.end().map(|()| fields)) {
         Ok(fields) => return Ok((fields, budget)),
         Err(error) => error,
@@ -114,7 +114,10 @@ impl Budget {
 }
 
 /// Visitor that reads the fields of a request.
-struct Fields<'r>(&'r Budget);
+struct Fields<'r> {
+    budget: &'r Budget,
+    with_ids: &'r [&'r str],
+}
 
 impl<'de> Visitor<'de> for Fields<'_> {
     type Value = BTreeMap<String, Json>;
@@ -126,11 +129,11 @@ impl<'de> Visitor<'de> for Fields<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut fields = BTreeMap::new();
         while let Some(name) = map.next_key::<String>()? {
-            self.0.field.replace(name.clone());
-            let value = if TOKEN_FIELDS.contains(&name.as_str()) {
-                map.next_value_seed(Tokens(self.0))?
+            self.budget.field.replace(name.clone());
+            let value = if self.with_ids.contains(&name.as_str()) {
+                map.next_value_seed(Tokens(self.budget))?
             } else {
-                Json::Value(map.next_value_seed(One(self.0))?)
+                Json::Value(map.next_value_seed(One(self.budget))?)
             };
             fields.insert(name, value);
         }
@@ -291,7 +294,7 @@ mod tests {
     use super::*;
 
     fn read(body: &str) -> Result<BTreeMap<String, Json>> {
-        read_object(body.as_bytes()).map(|(fields, _)| fields)
+        read_object(body.as_bytes(), &["prompt", "tokens"]).map(|(fields, _)| fields)
     }
 
     #[test]

@@ -43,9 +43,9 @@ impl LocalChat {
     /// Returns the chat with the model of `app`.
     ///
     /// # Errors
-    /// The model is not loaded, or the engine has failed.
+    /// The model is not loaded or embeds texts, or the engine has failed.
     pub fn new(app: App) -> Result<Self> {
-        let ready = app.ready()?;
+        let ready = app.ready_to_generate()?;
         Ok(Self { app, ready })
     }
 

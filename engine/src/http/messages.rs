@@ -45,7 +45,7 @@ async fn count(app: &App, body: Bytes) -> Result<Response> {
 }
 
 async fn answer(app: &App, body: Bytes) -> Result<Response> {
-    let ready = app.ready_for_work()?;
+    let ready = app.ready_to_generate()?;
     let mut fields = Fields::parse(&body)?;
     drop(body);
     super::check_model(&mut fields, &ready)?;

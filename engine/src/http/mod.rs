@@ -7,6 +7,7 @@ mod body;
 mod chat;
 mod completions;
 mod connections;
+mod embeddings;
 mod error;
 mod fields;
 mod json;
@@ -101,6 +102,7 @@ fn openai(prefix: &str) -> Router<App> {
     Router::new()
         .route(&format!("{prefix}/completions"), post(completions::completions))
         .route(&format!("{prefix}/chat/completions"), post(chat::chat_completions))
+        .route(&format!("{prefix}/embeddings"), post(embeddings::embeddings))
         .route(&format!("{prefix}/responses"), post(responses::responses))
         .route(&format!("{prefix}/messages"), post(messages::messages))
         .route(&format!("{prefix}/messages/count_tokens"), post(messages::count_tokens))
@@ -110,7 +112,7 @@ fn openai(prefix: &str) -> Router<App> {
 }
 
 /// Middleware that checks whether a request may reach its route, reads its body, and counts refused
-/// requests of the routes that generate.
+/// requests of the routes for which the model computes.
 async fn guard(
     State((app, body_patience)): State<(App, Duration)>,
     request: Request,
@@ -118,10 +120,10 @@ async fn guard(
 ) -> Response {
     let path = request.uri().path();
     let path = path.strip_prefix("/v1").unwrap_or(path);
-    let generating = ["/completions", "/chat/completions", "/responses", "/messages"];
-    let generates = generating.contains(&path);
+    let computing = ["/completions", "/chat/completions", "/embeddings", "/responses", "/messages"];
+    let computes = computing.contains(&path);
     let mut open = OpenRequest::new(request.method().as_str(), request.uri().path(), app.clock);
-    let response = match admit(&app, request, generates, body_patience).await {
+    let response = match admit(&app, request, computes, body_patience).await {
         Ok((request, place)) => {
             open.take(place);
             next.run(request).await
@@ -129,7 +131,7 @@ async fn guard(
         Err(error) => error.into_response(),
     };
     let kind = response.extensions().get::<ErrorKind>().copied();
-    if let (true, Some(outcome)) = (generates, kind.and_then(ErrorKind::outcome)) {
+    if let (true, Some(outcome)) = (computes, kind.and_then(ErrorKind::outcome)) {
         app.metrics.count_request(outcome);
     }
     open.answered_by(response)
@@ -141,11 +143,11 @@ fn is_health(path: &str) -> bool {
 }
 
 /// Checks whether `request` may reach its route, and reads its body, as far as routes want one. A
-/// request that `generates` also gets a place among those of its API key, if their number is limited.
+/// request for which the model `computes` also gets a place among those of its API key, if their number is limited.
 async fn admit(
     app: &App,
     request: Request,
-    generates: bool,
+    computes: bool,
     body_patience: Duration,
 ) -> Result<(Request, Option<OwnedSemaphorePermit>)> {
     let connection = request.extensions().get::<Arc<Connection>>().cloned();
@@ -154,7 +156,7 @@ async fn admit(
     let is_spare = connection.as_ref().is_some_and(|connection| connection.is_spare());
     let mut place = None;
     if !is_health {
-        match check(app, &request, is_spare, generates) {
+        match check(app, &request, is_spare, computes) {
             Ok(taken) => place = taken,
             Err(error) => {
                 body::discard(request);
@@ -175,13 +177,13 @@ async fn admit(
 }
 
 /// Checks whether the head of `request` may reach its route on a connection which, if `is_spare`,
-/// is kept for health checks. Returns the place of a request that `generates` among those of its API
-/// key, if their number is limited.
+/// is kept for health checks. Returns the place of a request for which the model `computes` among
+/// those of its API key, if their number is limited.
 fn check(
     app: &App,
     request: &Request,
     is_spare: bool,
-    generates: bool,
+    computes: bool,
 ) -> Result<Option<OwnedSemaphorePermit>> {
     if is_spare {
         let message = "all connections of this server are in use; hint: try again later";
@@ -193,7 +195,7 @@ fn check(
         let message = "the body must be declared as JSON; hint: `Content-Type: application/json`";
         return Err(ApiError::new(ErrorKind::UnsupportedMediaType, message));
     }
-    key.filter(|_| generates).map_or(Ok(None), Key::place)
+    key.filter(|_| computes).map_or(Ok(None), Key::place)
 }
 
 /// Reads the request field `model`. It may be absent, but must not name another model than the

@@ -210,6 +210,7 @@ impl Params {
             logprobs: options.logprobs,
             prompt_logprobs: options.echo && options.logprobs.is_some(),
             shows_special: self.shows_special,
+            embeds: false,
             guide: options.guide.clone().map(Box::new),
         };
         Ok((0..self.n).map(request).collect())
@@ -379,17 +380,21 @@ pub(super) enum Prompt {
     Tokens(Vec<u32>),
 }
 
-/// Reads the field `prompt` of a completion request: a text, a list of token ids, or a list of
+/// Reads the field `name` with the prompts of a request: a text, a list of token ids, or a list of
 /// either.
-pub(super) fn take_prompts(fields: &mut Fields, vocab_size: usize) -> Result<Vec<Prompt>> {
-    let Some(json) = fields.take_json("prompt") else {
-        return Err(ApiError::missing("prompt"));
+pub(super) fn take_prompts(
+    fields: &mut Fields,
+    name: &str,
+    vocab_size: usize,
+) -> Result<Vec<Prompt>> {
+    let Some(json) = fields.take_json(name) else {
+        return Err(ApiError::missing(name));
     };
     let wanted = "a string, a list of token ids, or a list of either";
     let one = |item: Json| match item {
         Json::Value(Value::String(text)) => Ok(Prompt::Text(text)),
-        Json::Value(other) => Err(wrong_type("prompt", wanted, &other)),
-        list => fields::tokens("prompt", list, vocab_size).map(Prompt::Tokens),
+        Json::Value(other) => Err(wrong_type(name, wanted, &other)),
+        list => fields::tokens(name, list, vocab_size).map(Prompt::Tokens),
     };
     let is_number = |item: &Json| matches!(item, Json::Value(Value::Number(_)));
     match json {

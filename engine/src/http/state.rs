@@ -59,6 +59,9 @@ pub struct Ready {
     pub limits: Limits,
     /// Size of the vocabulary; every token id is below it.
     pub vocab_size: usize,
+    /// Number of elements of an embedding of a model that embeds texts; `None` for one that
+    /// generates.
+    pub embedding_size: Option<usize>,
     /// Name of the served model, the only one that the field `model` of a request may have.
     pub model_name: String,
     /// Body of `/server_info`, without the digest of the weights.
@@ -268,6 +271,19 @@ impl App {
             return Err(ApiError::new(ErrorKind::Draining, "the server is shutting down"));
         }
         self.ready()
+    }
+
+    /// Returns what [`App::ready_for_work`] does, for a request that wants an output; an error if the
+    /// model embeds texts.
+    pub(super) fn ready_to_generate(&self) -> Result<Arc<Ready>> {
+        let ready = self.ready_for_work()?;
+        if ready.embedding_size.is_none() {
+            return Ok(ready);
+        }
+        let name = &ready.model_name;
+        let message =
+            format!("the model `{name}` embeds texts and generates none; hint: `/v1/embeddings`");
+        Err(ApiError::field("model", message))
     }
 
     /// Returns a number that is unique within this process, and most likely among processes. It is

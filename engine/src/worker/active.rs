@@ -32,10 +32,11 @@ pub(super) struct Active {
 
 /// Returns the number of output tokens of a request, from the first on, that must be sampled on the
 /// host, because they need a guide, penalties, a logit bias, banned end tokens or
-/// log-probabilities; `usize::MAX` for all. Other tokens are sampled on the device, which saves
+/// log-probabilities; `usize::MAX` for all, also where the host reads an embedding instead. Other tokens are sampled on the device, which saves
 /// copying the logits and lets the next step be submitted early.
 pub(super) fn host_sampled(request: &Request, end_tokens: &[u32]) -> usize {
-    if request.guide.is_some() || request.logprobs.is_some() || request.sampling.changes_logits() {
+    let needs_rows = request.embeds || request.guide.is_some() || request.logprobs.is_some();
+    if needs_rows || request.sampling.changes_logits() {
         return usize::MAX;
     }
     let has_ends = !request.ignore_eos && !end_tokens.is_empty();

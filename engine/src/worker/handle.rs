@@ -137,6 +137,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// Returns the number of sequences of the request.
+    pub fn sequences(&self) -> usize {
+        self.ids.len()
+    }
+
     /// Returns the next output and the index of its sequence in the request; `None` once all
     /// sequences have ended, or the worker has.
     pub async fn next(&mut self) -> Option<(usize, Output)> {

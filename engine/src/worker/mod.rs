@@ -58,6 +58,8 @@ pub struct Request {
     pub prompt_logprobs: bool,
     /// True to keep special tokens in the output's text, by their names.
     pub shows_special: bool,
+    /// True to report the embedding of the prompt; the model embeds texts, and `max_tokens` is 0.
+    pub embeds: bool,
     /// Guide that keeps the output within a structure (JSON schema or regular expression), if the
     /// request wants one. Boxed, since it is large and few requests have one.
     pub guide: Option<Box<Guide>>,
@@ -115,6 +117,9 @@ pub struct Output {
     /// Log-probabilities of the prompt's tokens, from the second token on. They are part of a
     /// sequence's first output, if the request wants them.
     pub prompt: Option<Vec<TokenLogprobs>>,
+    /// Embedding of the prompt, if the request wants it: the model's row of the prompt's last token,
+    /// not normalized.
+    pub embedding: Option<Vec<f32>>,
     /// Output text that became final with this step; empty while it may end within a character or a
     /// stop string.
     pub text: String,
@@ -250,9 +255,9 @@ impl Worker {
     /// Waits for the oldest step in flight to complete, and builds its outputs.
     fn complete(&mut self, outputs: &mut Vec<Output>) -> Result<(), DeviceError> {
         let Some(step) = self.in_flight.pop_front() else { return Ok(()) };
-        let vocab_size = self.model.info().vocab_size;
+        let row_size = self.model.info().row_size();
         let output = self.model.complete()?;
-        self.requests.take(&step, output, vocab_size, outputs);
+        self.requests.take(&step, output, row_size, outputs);
         let Requests { metrics, clock, .. } = &self.requests;
         let end = clock.elapsed();
         metrics.step_tokens.observe(step.plan.rows() as f64);
@@ -268,7 +273,7 @@ impl Worker {
 impl Output {
     /// Builds the last output of a sequence that ends without a token.
     fn ended(id: SeqId, finish: Finish, cached_tokens: usize) -> Self {
-        let finish = Some(finish);
-        Self { id, token: None, prompt: None, text: String::new(), finish, cached_tokens }
+        let (token, prompt, embedding, text) = Default::default();
+        Self { id, token, prompt, embedding, text, finish: Some(finish), cached_tokens }
     }
 }

@@ -32,16 +32,17 @@ pub(super) struct Requests {
 enum Choice<'a> {
     /// Token that the device has sampled for a sequence; `None` if no logit was finite.
     Sampled(Option<u32>),
-    /// Logits `[rows, vocab]` of a sequence, from which its next token is sampled on the host.
+    /// Logits `[rows, vocab]` of a sequence, from which its next token is sampled on the host; of a
+    /// model that embeds texts, embeddings.
     From(&'a [f32]),
 }
 
 impl Choice<'_> {
     /// Reduces logits to those of the last row; a token sampled on the device stays as it is.
-    fn of_last_row(self, vocab_size: usize) -> Self {
+    fn of_last_row(self, row_size: usize) -> Self {
         match self {
             Self::Sampled(token) => Self::Sampled(token),
-            Self::From(logits) => Self::From(&logits[logits.len() - vocab_size..]),
+            Self::From(logits) => Self::From(&logits[logits.len() - row_size..]),
         }
     }
 }
@@ -146,7 +147,7 @@ impl Requests {
         &mut self,
         step: &SubmittedStep,
         output: StepOutput<'_>,
-        vocab_size: usize,
+        row_size: usize,
         outputs: &mut Vec<Output>,
     ) {
         self.scheduler.commit(&step.plan);
@@ -160,7 +161,7 @@ impl Requests {
                     Choice::Sampled(*tokens.next().expect("a token per sampled row"))
                 }
                 _ => {
-                    let (own, rest) = logits.split_at(scheduled.head_rows().len() * vocab_size);
+                    let (own, rest) = logits.split_at(scheduled.head_rows().len() * row_size);
                     logits = rest;
                     Choice::From(own)
                 }
@@ -175,12 +176,12 @@ impl Requests {
             if let (LogitRows::All, Choice::From(rows)) = (scheduled.logits, choice) {
                 let tokens = self.scheduler.sequence(planned.id).expect("it lives").tokens();
                 let prompt = active.prompt.as_mut().expect("only a prompt wants all rows");
-                for (position, row) in (scheduled.position..).zip(rows.chunks_exact(vocab_size)) {
+                for (position, row) in (scheduled.position..).zip(rows.chunks_exact(row_size)) {
                     prompt.push(position, tokens, row);
                 }
             }
             if planned.samples {
-                outputs.push(self.advance(planned.id, choice.of_last_row(vocab_size)));
+                outputs.push(self.advance(planned.id, choice.of_last_row(row_size)));
             }
         }
         assert!(logits.is_empty() && tokens.next().is_none(), "every result of the step was used");
@@ -198,9 +199,13 @@ impl Requests {
         let prompt = active.prompt.take().map(PromptLogprobs::finish);
         // The request wants the prompt computed, and no output.
         if active.request.max_tokens == 0 {
+            let embedding = match choice {
+                Choice::From(row) if active.request.embeds => Some(row.to_vec()),
+                _ => None,
+            };
             self.end(id, Outcome::Length, 0);
-            let (text, finish) = (String::new(), Some(Finish::Length));
-            return Output { id, token: None, prompt, text, finish, cached_tokens };
+            let ended = Output::ended(id, Finish::Length, cached_tokens);
+            return Output { prompt, embedding, ..ended };
         }
         let ends = self.text.end_tokens();
         let chosen = match choice {
@@ -236,7 +241,7 @@ impl Requests {
             Some(_) => self.end(id, Outcome::Stop, n_before + 1),
         }
         let token = Some(TokenOutput { token, logprobs });
-        Output { id, token, prompt, text, finish, cached_tokens }
+        Output { id, token, prompt, embedding: None, text, finish, cached_tokens }
     }
 
     /// Removes an ended sequence of `n_tokens` output tokens from the state and counts it in the

@@ -61,6 +61,7 @@ fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
         logprobs: Some(0),
         prompt_logprobs: false,
         shows_special: false,
+        embeds: false,
         guide: None,
     }
 }

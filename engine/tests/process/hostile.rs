@@ -111,6 +111,10 @@ async fn expressions_and_choices_that_are_too_large_are_the_request_s_fault() {
     let model = tiny_model();
     let server = Launched::serve(model.path().to_str().unwrap(), &["--threads", "1"]);
     let choices: Vec<String> = (0..4000).map(|i| format!("choice{i}")).collect();
+    // Each step of their intersection doubles with each of them.
+    let suffixes: Vec<Value> = (0..24)
+        .map(|i| json!({"type": "string", "pattern": format!("^(a|b)*a(a|b){{{i}}}$")}))
+        .collect();
     for (field, value) in [
         ("guided_regex", json!("((a{1,99}){1,99}){1,99}")),
         ("guided_regex", json!("(((a|b){1,999}c){1,999}d){1,999}")),
@@ -126,6 +130,9 @@ async fn expressions_and_choices_that_are_too_large_are_the_request_s_fault() {
         ("guided_json", json!({"type": "string", "minLength": 1_000_000_000})),
         ("guided_json", json!({"type": "array", "minItems": u64::MAX, "items": {"type": "null"}})),
         ("guided_json", json!({"type": "integer", "multipleOf": 0})),
+        ("guided_json", json!({"const": i64::MIN})),
+        ("guided_json", json!({"type": "integer", "minimum": i64::MIN, "maximum": -1e30})),
+        ("guided_json", json!({"allOf": suffixes})),
         ("guided_json", json!({"allOf": [{"multipleOf": 99_991}, {"multipleOf": 99_989}]})),
     ] {
         let what = format!("{field} {:.60}", value.to_string());

@@ -13,6 +13,8 @@ mod contract;
 #[cfg(test)]
 mod crowds;
 #[cfg(test)]
+mod embeddings;
+#[cfg(test)]
 mod endings;
 #[cfg(test)]
 mod hostile;

@@ -19,6 +19,8 @@ use engine_model::{MatrixShape, Model, ModelInfo};
 pub const VOCAB_SIZE: usize = 258;
 pub const BEGIN: u32 = 256;
 pub const END: u32 = 257;
+/// Number of elements of the embeddings of a fake model that embeds.
+pub const EMBEDDING_SIZE: usize = 4;
 
 /// Behavior of the fake model's steps.
 #[derive(Debug, Clone, Default)]
@@ -31,6 +33,8 @@ pub struct Behavior {
     pub fails_at: Option<usize>,
     /// Number of steps in flight while the next is submitted.
     pub run_ahead: usize,
+    /// True for a model that embeds: each row is the token, its position, and zeros.
+    pub embeds: bool,
     /// Output of every sequence after its first `>`, followed by the end token; none for hashes.
     pub script: Option<Vec<u32>>,
 }
@@ -71,6 +75,7 @@ impl FakeModel {
             state_bytes: 0,
             largest_matrix: MatrixShape { n: 1, k: 1, weight_type: WeightType::F32 },
             attention: AttentionShape { heads: 1, kv_heads: 1, head_dim: 1, scale: 1.0 },
+            embedding_size: behavior.embeds.then_some(EMBEDDING_SIZE),
         };
         Self {
             info,
@@ -164,6 +169,11 @@ impl Model for FakeModel {
                 self.advance(state, scheduled.position, &sequence);
             }
             for row in scheduled.head_rows() {
+                if self.behavior.embeds {
+                    let position = scheduled.position + row;
+                    logits.extend([sequence[position] as f32, position as f32, 0.0, 0.0]);
+                    continue;
+                }
                 let next = self.next_token(&sequence[..=scheduled.position + row]);
                 let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
                 match scheduled.logits {

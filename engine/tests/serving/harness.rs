@@ -128,6 +128,7 @@ pub async fn start(setup: Setup) -> Running {
             }),
             limits: setup.limits,
             vocab_size: model.info().vocab_size,
+            embedding_size: model.info().embedding_size,
             model_name: "fake".into(),
             info: info(),
             weights_sha256: Digest::of_files(Vec::new()),

@@ -15,6 +15,8 @@ mod connections;
 #[cfg(test)]
 mod echoes;
 #[cfg(test)]
+mod embeddings;
+#[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod harness;

@@ -104,6 +104,7 @@ impl Expected {
             logprobs: dice.one_in(4).then_some(0),
             prompt_logprobs: dice.one_in(16),
             shows_special: false,
+            embeds: false,
             guide: None,
         }
     }

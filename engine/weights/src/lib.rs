@@ -175,6 +175,7 @@ impl Checkpoint {
                     safetensors::parse(path, &map, file, &mut tensors)?;
                     maps.push(map);
                 }
+                name_as_generating(&mut tensors);
                 (WeightSource::Files(maps), Digest::of_files(paths))
             }
         };
@@ -380,6 +381,16 @@ impl Checkpoint {
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, CheckpointError> {
         Ok(self.tensor(name, shape)?.values())
     }
+}
+
+/// Gives the tensors of a folder that was stored without LM head, as those of embedding models are,
+/// the names that they have in a model that generates.
+fn name_as_generating(tensors: &mut BTreeMap<String, StoredTensor>) {
+    if !tensors.contains_key("embed_tokens.weight") {
+        return;
+    }
+    let named = std::mem::take(tensors).into_iter();
+    tensors.extend(named.map(|(name, tensor)| (format!("model.{name}"), tensor)));
 }
 
 /// Reason why a checkpoint is not found, or cannot be read or used. Messages name the file or the

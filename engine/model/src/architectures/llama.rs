@@ -188,5 +188,6 @@ pub fn dense(checkpoint: &Checkpoint, settings: Settings<'_>) -> Result<DecoderS
         },
         layers: vec![layer; config.layers],
         config,
+        embeds: false,
     })
 }

@@ -24,7 +24,7 @@ use request::ResponsesRequest;
 use store::Conversation;
 
 pub(super) async fn responses(State(app): State<App>, body: Bytes) -> Result<Response> {
-    let ready = app.ready_for_work()?;
+    let ready = app.ready_to_generate()?;
     let mut fields = Fields::parse(&body)?;
     drop(body);
     super::check_model(&mut fields, &ready)?;

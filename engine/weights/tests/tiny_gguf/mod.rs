@@ -22,6 +22,11 @@ const TEMPLATE: &str = "{% for message in messages %}{{ '<|im_start|>' + message
 /// Builds the GGUF file of a Llama model with 2 layers and hidden size 64: random weights from
 /// `seed`, a byte-level tokenizer and a chat template. Equal seeds give equal bytes, about 120 KB.
 pub fn tiny_llama_gguf(seed: u64) -> Vec<u8> {
+    tiny_llama(seed).bytes()
+}
+
+/// The same file before its end, so that a test may add to it.
+pub fn tiny_llama(seed: u64) -> Writer {
     let tokens = tokens();
     let vocab = tokens.len();
     let mut file = Writer::default();
@@ -68,7 +73,7 @@ pub fn tiny_llama_gguf(seed: u64) -> Vec<u8> {
         tensor("ffn_up", WeightType::Q4_1, &[INTERMEDIATE, HIDDEN]);
         tensor("ffn_down", WeightType::Q8_0, &[HIDDEN, INTERMEDIATE]);
     }
-    file.bytes()
+    file
 }
 
 /// Vocabulary of the model: special tokens, one token for each byte, one token for each merge.
