@@ -5,6 +5,10 @@
 //! intersect them, and these can multiply at every step: a schema of two kilobytes may fill the
 //! memory. The sizes here follow its way of resolving a schema (`json/schema.rs` of llguidance).
 
+mod decimal;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -12,6 +16,7 @@ use serde_json::{Map, Number, Value};
 
 use super::TextError;
 use super::expression::{Expressions, within};
+use decimal::Decimal;
 
 /// Limit on the number of parts of a schema, which are its subschemas, constants and required
 /// names. OpenAI's limit on properties is 5,000.
@@ -28,6 +33,9 @@ const EXPRESSION_COST: u64 = 16;
 /// Limit on the number of regular expressions that one text must match at once. The time to find out
 /// whether any text does grows exponentially with their number.
 const INTERSECTED_MAX: u64 = 8;
+/// Limit on the digits of `multipleOf`, read as a whole number, and on those of the least common
+/// multiple of several: the grammar has as many states as their value.
+const MULTIPLE_MAX: u64 = 10_000;
 /// Number at or below which the grammar engine cannot negate an integer.
 const NUMBER_MIN: f64 = i64::MIN as f64;
 
@@ -65,6 +73,8 @@ struct Size<'a> {
     /// Largest number of regular expressions that a text must match at once, without those of
     /// subschemas.
     expressions: u64,
+    /// Decimal that a number must be a multiple of, if any.
+    multiple: Option<Decimal>,
     shape: Shape<'a>,
 }
 
@@ -82,7 +92,15 @@ enum Shape<'a> {
 
 impl Size<'_> {
     fn leaf() -> Self {
-        Self { own: 1, top: 1, full: 1, deep: false, expressions: 0, shape: Shape::Other }
+        Self {
+            own: 1,
+            top: 1,
+            full: 1,
+            deep: false,
+            expressions: 0,
+            multiple: None,
+            shape: Shape::Other,
+        }
     }
 }
 
@@ -115,6 +133,7 @@ struct Group<'a> {
     required: u64,
     /// Number of the regular expressions that a text must match.
     expressions: u64,
+    multiple: Option<Decimal>,
     /// Cost of the regular expressions that the keywords are, or become.
     expression_cost: u64,
     /// True if the number of properties is limited.
@@ -363,6 +382,12 @@ impl<'a> SchemaCost<'a> {
             (_, Value::Number(number)) => {
                 check_number(keyword, number)?;
                 group.expression_cost += EXPRESSION_COST / 2;
+                if let ("multipleOf", Some(number)) = (keyword, number.as_f64()) {
+                    let multiple = Decimal::of(number);
+                    check_multiple(multiple)?;
+                    group.expression_cost += multiple.digits / 2;
+                    group.multiple = Some(multiple);
+                }
             }
             _ => {}
         }
@@ -412,7 +437,8 @@ impl<'a> SchemaCost<'a> {
             Some(kind) => Shape::Typed(kind),
             None => Shape::Other,
         };
-        Ok(Some(Size { shape, expressions: group.expressions, ..size }))
+        let Group { expressions, multiple, .. } = group;
+        Ok(Some(Size { shape, expressions, multiple, ..size }))
     }
 
     /// Returns the size of the intersection of two schemas, and adds it to the cost.
@@ -438,12 +464,13 @@ impl<'a> SchemaCost<'a> {
                 self.spend(own)?;
                 let full = a.full.saturating_mul(b.full).max(own);
                 let expressions = intersected(a, b)?;
+                let multiple = common_multiple(a, b)?;
                 let shape = match (&a.shape, &b.shape) {
                     (Shape::Typed(kind), _) | (_, Shape::Typed(kind)) => Shape::Typed(kind),
                     _ => Shape::Other,
                 };
                 let deep = a.deep || b.deep;
-                Ok(Size { own, top: own, full, deep, expressions, shape })
+                Ok(Size { own, top: own, full, deep, expressions, multiple, shape })
             }
         }
     }
@@ -484,9 +511,9 @@ impl<'a> SchemaCost<'a> {
         let own = properties(a, first).saturating_add(properties(b, second));
         let size = sum(own, merged.values());
         self.spend(size.own)?;
-        // Without a type the schemas are also those of a text.
-        let expressions = intersected(a, b)?;
-        Ok(Size { shape: Shape::Object(Rc::new(merged)), expressions, ..size })
+        // Without a type the schemas are also those of a text and of a number.
+        let (expressions, multiple) = (intersected(a, b)?, common_multiple(a, b)?);
+        Ok(Size { shape: Shape::Object(Rc::new(merged)), expressions, multiple, ..size })
     }
 }
 
@@ -499,6 +526,28 @@ fn intersected(a: &Size<'_>, b: &Size<'_>) -> Result<u64, TextError> {
     Err(TextError(format!(
         "a text must match {count} regular expressions at once, more than the limit of \
          {INTERSECTED_MAX}"
+    )))
+}
+
+/// Returns the decimal that a number must be a multiple of which conforms to both schemas.
+fn common_multiple(a: &Size<'_>, b: &Size<'_>) -> Result<Option<Decimal>, TextError> {
+    let (Some(first), Some(second)) = (a.multiple, b.multiple) else {
+        return Ok(a.multiple.or(b.multiple));
+    };
+    let multiple = first.common_multiple(second);
+    check_multiple(multiple)?;
+    Ok(Some(multiple))
+}
+
+/// Refuses a multiple of too many digits.
+fn check_multiple(multiple: Decimal) -> Result<(), TextError> {
+    if multiple.digits <= MULTIPLE_MAX {
+        return Ok(());
+    }
+    Err(TextError(format!(
+        "a number must be a multiple of {} (without its decimal point), more than the limit of \
+         {MULTIPLE_MAX}",
+        multiple.digits
     )))
 }
 
@@ -517,6 +566,3 @@ fn differ(first: &str, second: &str) -> bool {
     let kind = |kind| if kind == "integer" { "number" } else { kind };
     kind(first) != kind(second)
 }
-
-#[cfg(test)]
-mod tests;

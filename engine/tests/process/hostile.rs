@@ -130,6 +130,7 @@ async fn expressions_and_choices_that_are_too_large_are_the_request_s_fault() {
         ("guided_json", json!({"type": "string", "minLength": 1_000_000_000})),
         ("guided_json", json!({"type": "array", "minItems": u64::MAX, "items": {"type": "null"}})),
         ("guided_json", json!({"type": "integer", "multipleOf": 0})),
+        ("guided_json", json!({"type": "integer", "multipleOf": 5_000_011})),
         ("guided_json", json!({"const": i64::MIN})),
         ("guided_json", json!({"type": "integer", "minimum": i64::MIN, "maximum": -1e30})),
         ("guided_json", json!({"allOf": suffixes})),

@@ -42,6 +42,9 @@ fn schemas_that_people_write_are_cheap() {
             "$defs": {"node": node}}),
         json!({"type": "object", "properties": {"name": text}, "oneOf": kinds}),
         json!({"anyOf": [{"type": "string", "pattern": "^[a-z]+$"}, {"type": "null"}]}),
+        json!({"type": "number", "multipleOf": 0.01}),
+        json!({"allOf": [{"multipleOf": 1000}, {"multipleOf": 0.5}, {"type": "integer"}]}),
+        json!({"type": "integer", "minimum": 0, "maximum": i64::MAX}),
     ] {
         assert_eq!(refused(&schema), None, "{:.200}", schema.to_string());
     }
@@ -104,6 +107,9 @@ fn few_regular_expressions_are_intersected() {
 #[test]
 fn each_limit_is_named() {
     let long = |n: usize| "a".repeat(n);
+    let multiples: Vec<Value> = (2..13).map(|n| json!({"multipleOf": n})).collect();
+    let number = json!({"type": "integer", "multipleOf": 9973});
+    let hundred = object("p", 100, &number)["properties"].take();
     let named: Vec<Value> = (0..9).map(|_| json!({"pattern": long(8000)})).collect();
     let alternatives: Vec<Value> =
         (0..2000).map(|i| json!({"required": [i.to_string()]})).collect();
@@ -119,6 +125,12 @@ fn each_limit_is_named() {
         (json!({"pattern": format!("(?i){}", r"\w".repeat(20))}), "20 character classes in a"),
         (json!({"oneOf": alternatives}), "more than 50000 schemas"),
         (single, "more than 50000 schemas"),
+        (json!({"multipleOf": 10_007}), "a multiple of 10007 (without its decimal point)"),
+        (json!({"multipleOf": -1.0001}), "a multiple of 10001 (without"),
+        (json!({"multipleOf": 1e300}), "a multiple of 18446744073709551615 (without"),
+        (json!({"allOf": multiples}), "a multiple of 27720 (without"),
+        (json!({"allOf": [{"multipleOf": 0.001}, {"multipleOf": 11}]}), "a multiple of 11000 ("),
+        (json!({"properties": hundred}), "more than 50000 schemas"),
         (json!({"const": i64::MIN}), "`const` is -9223372036854775808; numbers must be above"),
         (json!({"enum": [[{"a": -1e19}]]}), "`const` is -1e+19; numbers"),
         (json!({"type": "integer", "minimum": i64::MIN}), "`minimum` is -9223372036854775808"),
