@@ -94,7 +94,7 @@ fn signer(line: &str) -> Result<Option<Signer>> {
 
 /// Splits a line at spaces outside quotes.
 fn fields(line: &str) -> Result<Vec<String>> {
-    if line.matches('"').count() % 2 != 0 {
+    if !line.matches('"').count().is_multiple_of(2) {
         bail!("a quote is not closed");
     }
     let words = split_unquoted(line, ' ').into_iter().flat_map(|word| split_unquoted(&word, '\t'));

@@ -273,7 +273,8 @@ fn add_known(submission: &mut Submission, listing: &Listing) -> Result<()> {
         // Engine with release, hardware, model and scenario: the first run of each is read.
         let release = &path[..path.len() - path.splitn(4, '/').nth(3).map_or(0, str::len)];
         let own = [(2, release), (3, parts[3]), (4, parts[4]), (6, parts[6])];
-        let is_new = own.into_iter().fold(false, |new, own| names.insert(own) || new);
+        // Counted, because each of the names must be noted.
+        let is_new = own.into_iter().filter(|own| names.insert(*own)).count() > 0;
         let is_near =
             place_of(path).is_some_and(|(a, b)| places.contains(&(a.to_owned(), b.to_owned())));
         is_new || is_near || planned.contains(&name(path))

@@ -2,7 +2,7 @@
 //! the real git and the real `ssh-keygen`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use samples::submission::{Machine, campaign};
@@ -59,7 +59,7 @@ impl Submitter {
     }
 }
 
-fn submit(registry: &Scratch, words: [&str; 2], signers: &PathBuf, flags: &[&str]) -> Answer {
+fn submit(registry: &Scratch, words: [&str; 2], signers: &Path, flags: &[&str]) -> Answer {
     let [action, bundle] = words;
     let words = ["submit", action, bundle, "--signers", signers.to_str().unwrap()];
     let words = [&words[..], flags].concat();
@@ -267,7 +267,7 @@ fn the_records_of_this_repository_break_no_rule_about_figures_and_times() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let maintainer = Scratch::new();
     let out = maintainer.path("../own.json");
-    let run = |words: &[&str], registry: &PathBuf| {
+    let run = |words: &[&str], registry: &Path| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redline-results"));
         let output = command.args(words).arg("--registry").arg(registry).output().unwrap();
         assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
