@@ -12,6 +12,9 @@ use crate::Stored;
 /// 2026-02-01, a month after the made-up campaign.
 const NOW: i64 = 1_769_904_000;
 
+/// A change that a test makes to a sound record or submission.
+type Change<T> = fn(&mut T);
+
 fn submission(machine: Machine) -> Submission {
     let (runs, record) = campaign(machine, 1);
     let runs = runs.into_iter().map(stored).collect();
@@ -25,7 +28,7 @@ fn stored(record: RunRecord) -> Stored<RunRecord> {
 }
 
 /// Ids of the rules that the submission breaks after `change` of its second run.
-fn broken(machine: Machine, change: fn(&mut RunRecord)) -> Vec<&'static str> {
+fn broken(machine: Machine, change: Change<RunRecord>) -> Vec<&'static str> {
     let mut submission = submission(machine);
     let run = &mut submission.runs[1];
     change(&mut run.record);
@@ -49,7 +52,7 @@ fn a_sound_submission_has_no_findings() {
 
 #[test]
 fn each_contradiction_within_a_run_is_found_by_its_rule() {
-    let cpu: [(&str, fn(&mut RunRecord)); 8] = [
+    let cpu: [(&str, Change<RunRecord>); 8] = [
         (MEASURED.id, |run| run.kind = Kind::Simulated),
         (UNBROKEN.id, |run| run.metrics.as_mut().unwrap().requests_per_s = Some(9.0)),
         (VERDICTS.id, |run| {
@@ -73,11 +76,11 @@ fn each_contradiction_within_a_run_is_found_by_its_rule() {
         let found = broken(Machine::Cpu, change);
         assert!(found.contains(&rule), "{rule}: {found:?}");
     }
-    let watts: fn(&mut RunRecord) = |run| {
+    let watts: Change<RunRecord> = |run| {
         run.hardware.gpu.as_mut().unwrap()[0].power_limit_mw = Some(300_000);
     };
     assert_eq!(broken(Machine::Gpu, watts), [POWER.id]);
-    let large: fn(&mut RunRecord) = |run| run.model.parameters = Some(9_000_000_000_000);
+    let large: Change<RunRecord> = |run| run.model.parameters = Some(9_000_000_000_000);
     assert_eq!(broken(Machine::Gpu, large), [ROOFLINE.id]);
 }
 
@@ -103,7 +106,7 @@ fn a_reservation_that_was_removed_is_missed() {
 
 #[test]
 fn runs_that_contradict_their_campaign_are_found() {
-    let cases: [(&[&str], fn(&mut Submission)); 7] = [
+    let cases: [(&[&str], Change<Submission>); 7] = [
         (&[PLANNED.id], |it| it.campaigns.clear()),
         (&[PLANNED.id], |it| it.campaigns[0].record.hardware = "h200-141g".to_owned()),
         (&[PLANNED.id], |it| it.campaigns[0].record.plan[3].block = 7),
