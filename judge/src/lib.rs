@@ -2,7 +2,7 @@
 //! and the decisions of labs. Pure: no I/O, no clock, no git.
 //!
 //! Reading order: [`records`] and [`events`] (the input), [`mod@rule`], [`rules`] and [`groups`] (is a
-//! figure valid), [`validity`] (which of its figures a run may show), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
+//! figure valid), [`submission`] (records of others), [`validity`] (which of its figures a run may show), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
 //! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
 //! [`mod@newest`] (which runs a figure comes from),
 //! [`best`], [`pick`] and [`pareto`] (rankings), [`kernels`] (operations beside their limits), [`lab`] (a
@@ -32,6 +32,7 @@ pub mod reproduction;
 pub mod rule;
 pub mod rules;
 pub mod side_by_side;
+pub mod submission;
 pub mod summary;
 pub mod table;
 pub mod trend;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::finding::STORAGE_RULES;
 use crate::groups::GROUP_RULES;
 use crate::rule::{Family, Rule};
+use crate::submission::SUBMISSION_RULES;
 use crate::table::columns;
 
 /// One rule in the list of rules.
@@ -16,27 +17,37 @@ pub struct RuleLine {
     /// Id of the rule: `S..`, `E..` or `W..`.
     pub id: &'static str,
     /// Severity of the rule as a word: a broken `storage` rule makes a registry unsound; a broken
-    /// `error` or `warning` is shown beside a run.
+    /// `error` or `warning` is shown beside a run; a broken `submission` rule is about records that
+    /// somebody submits.
     pub level: &'static str,
-    /// First revision of the quality rules that contains the rule; storage rules and rules of the
-    /// load generator have none.
+    /// First revision of the quality rules that contains the rule; storage rules, submission rules
+    /// and rules of the load generator have none.
     pub since: Option<u32>,
     /// Phrase that names the records or files which the rule judges.
     pub applies_to: String,
     /// Names of the metric families that are doubtful where the rule is broken; empty for a storage
-    /// rule.
+    /// or submission rule.
     pub affects: String,
     /// Claim of the rule that must hold, in a few words.
     pub title: &'static str,
 }
 
-/// Returns every rule: storage rules, then rules over several runs, then rules over one record.
+/// Returns every rule: storage rules, submission rules, rules over several runs, then rules over one
+/// record.
 pub fn rules() -> Vec<RuleLine> {
     let storage = STORAGE_RULES.iter().map(|rule| RuleLine {
         id: rule.id,
         level: "storage",
         since: None,
         applies_to: "every file".to_owned(),
+        affects: String::new(),
+        title: rule.title,
+    });
+    let submission = SUBMISSION_RULES.iter().map(|rule| RuleLine {
+        id: rule.id,
+        level: "submission",
+        since: None,
+        applies_to: "submitted records".to_owned(),
         affects: String::new(),
         title: rule.title,
     });
@@ -56,7 +67,7 @@ pub fn rules() -> Vec<RuleLine> {
         affects: affects(rule.affects),
         title: rule.title,
     });
-    storage.chain(over_several).chain(quality).collect()
+    storage.chain(submission).chain(over_several).chain(quality).collect()
 }
 
 /// Formats the reference page of findings as Markdown: what each rule claims and why, when the load
@@ -83,6 +94,11 @@ pub fn reference() -> String {
         let _ = write!(text, "\n## {}: {}\n\n{}\n\n", rule.id, rule.title, rule.why);
         let _ = writeln!(text, "- Judges {}; severity {}.", rule.scope, rule.level.name());
         let _ = writeln!(text, "- {}", consequence(rule.level, "all metrics", None));
+    }
+    for rule in SUBMISSION_RULES {
+        let _ = write!(text, "\n## {}: {}\n\n{}\n\n", rule.id, rule.title, rule.why);
+        let _ =
+            writeln!(text, "- Judges submitted records; its findings are shown to the maintainer.");
     }
     text
 }
@@ -178,7 +194,8 @@ mod tests {
         let listed = rules();
         let ids: BTreeSet<&str> = listed.iter().map(|rule| rule.id).collect();
         assert_eq!(ids.len(), listed.len());
-        assert_eq!(listed.len(), STORAGE_RULES.len() + GROUP_RULES.len() + crate::RULES.len());
+        let of_files = STORAGE_RULES.len() + SUBMISSION_RULES.len();
+        assert_eq!(listed.len(), of_files + GROUP_RULES.len() + crate::RULES.len());
         let text = table(&listed);
         assert!(listed.iter().all(|rule| text.contains(rule.title)));
     }

@@ -128,6 +128,22 @@ impl Bins {
         Some((sum(|bin| bin.low) / samples, sum(|bin| bin.high) / samples))
     }
 
+    /// Returns bounds of the exact standard deviation of the samples (that of the population), in
+    /// microseconds; `None` without samples.
+    #[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53")]
+    pub fn deviation(&self) -> Option<Bounds> {
+        let samples = (self.samples > 0).then_some(self.samples as f64)?;
+        let average = |value: &dyn Fn(&Bin) -> f64| -> f64 {
+            self.bins.iter().map(|bin| value(bin) * bin.count as f64).sum::<f64>() / samples
+        };
+        let middle = |bin: &Bin| (bin.low as f64 + bin.high as f64) / 2.0;
+        let mean = average(&middle);
+        let deviation = average(&|bin| (middle(bin) - mean).powi(2)).sqrt();
+        // Each sample is at most half a bin from the middle of its bin (triangle inequality).
+        let off = average(&|bin| ((bin.high - bin.low) as f64 / 2.0).powi(2)).sqrt();
+        Some(((deviation - off).max(0.0), deviation + off))
+    }
+
     /// Returns the bin of the sample with `rank` samples below it; `None` where there are too few
     /// samples.
     fn bin_at(&self, rank: u64) -> Option<&Bin> {

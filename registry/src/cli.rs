@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use registry::list::Filter;
 use registry::repository::RESULTS;
 use store::layout::RunParts;
 
@@ -58,8 +59,12 @@ pub enum Command {
     /// Rank the engines and releases that serve a model on a hardware, by a metric and within
     /// limits
     Best(BestArguments),
-    /// Print every run as a row of one flat table
+    /// Print every run as a row of one flat table, or pack runs into a signed bundle for the
+    /// maintainer of another registry
     Export(ExportArguments),
+    /// Check a signed bundle of records that somebody submits, or accept it into the registry
+    #[command(subcommand)]
+    Submit(SubmitCommand),
     /// List the rules by which records are checked
     Rules {
         #[arg(long, value_enum, default_value_t = Format::Text)]
@@ -216,7 +221,7 @@ pub struct BestArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("form").required(true).args(["csv", "parquet"])))]
+#[command(group(ArgGroup::new("form").required(true).args(["csv", "parquet", "bundle"])))]
 pub struct ExportArguments {
     /// Write comma-separated values (RFC 4180); names of columns with a unit contain it
     #[arg(long)]
@@ -225,8 +230,77 @@ pub struct ExportArguments {
     /// parquet`
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
+    /// Write the selected measured runs with their campaign records into this file, as a signed
+    /// bundle that `submit check` and `submit accept` read
+    #[arg(long, value_name = "FILE", requires = "sign")]
+    pub bundle: Option<PathBuf>,
+    /// Sign the bundle with this ed25519 key of SSH: a private key, or the public key of one that
+    /// an agent holds
+    #[arg(long, value_name = "KEY", requires = "bundle")]
+    pub sign: Option<PathBuf>,
+    /// Name of the submitter, as the maintainer's list of allowed signers has it; default: git's
+    /// `user.email`
+    #[arg(long, value_name = "NAME", requires = "bundle")]
+    pub submitter: Option<String>,
     #[command(flatten)]
     pub sources: Sources,
+    #[command(flatten)]
+    pub cells: Cells,
+    /// Only runs of this release, such as v0.9.2
+    #[arg(long)]
+    pub release: Option<String>,
+    /// Only runs of the campaign with this id
+    #[arg(long)]
+    pub campaign: Option<String>,
+}
+
+impl ExportArguments {
+    /// Returns the filter that the flags select runs by.
+    pub fn filter(&self) -> Filter {
+        Filter {
+            parts: (&self.cells).into(),
+            release: self.release.clone(),
+            campaign: self.campaign.clone(),
+            ..Filter::default()
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SubmitCommand {
+    /// Check a bundle: form, hashes, signature, and all rules over its records. Exit code 3 means
+    /// that only remarks were found, which the maintainer decides about
+    Check(SubmitCheckArguments),
+    /// Check a bundle, and commit its records together with the pages that show them
+    Accept(SubmitAcceptArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct SubmitCheckArguments {
+    /// Bundle to check
+    pub bundle: PathBuf,
+    /// List of allowed signers, in the form of `ssh-keygen -Y verify`; without it, the signature is
+    /// verified and its key is not compared
+    #[arg(long, value_name = "FILE")]
+    pub signers: Option<PathBuf>,
+    #[command(flatten)]
+    pub place: Place,
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+#[derive(Debug, Args)]
+pub struct SubmitAcceptArguments {
+    /// Bundle whose records to commit
+    pub bundle: PathBuf,
+    /// List of allowed signers, in the form of `ssh-keygen -Y verify`
+    #[arg(long, value_name = "FILE")]
+    pub signers: PathBuf,
+    /// Reason to accept a bundle on which the check has remarks; it stands in the commit's message
+    #[arg(long, value_name = "REASON", value_parser = message)]
+    pub despite: Option<String>,
+    #[command(flatten)]
+    pub renders: Renders,
 }
 
 /// Flags of every command that writes an event.

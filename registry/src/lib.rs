@@ -4,8 +4,8 @@
 //! Reading order: [`survey`] (the content of a large folder, read quickly), [`record`] and [`commit`]
 //! (adding to it), [`undo`] (after a writer that was killed), [`sync`] (uniting two clones in one
 //! history), [`check`] and [`history`] (is the registry sound), [`events`] (retractions, annotations
-//! and waivers), [`import`] (figures published elsewhere) and [`list`]. The package `store` reads a
-//! folder, and `judge` draws the conclusions.
+//! and waivers), [`import`] (figures published elsewhere), [`submission`] (signed bundles of records)
+//! and [`list`]. The package `store` reads a folder, and `judge` draws the conclusions.
 
 #![warn(missing_docs)]
 
@@ -19,6 +19,7 @@ pub mod list;
 pub mod parquet;
 pub mod record;
 pub mod repository;
+pub mod submission;
 pub mod survey;
 pub mod sync;
 mod turn;

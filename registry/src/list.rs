@@ -92,6 +92,8 @@ pub struct Filter {
     pub status: Option<String>,
     /// Validity verdict of the listed runs, as records spell it; `None` for all.
     pub validity: Option<String>,
+    /// Id of the campaign of the listed runs; `None` for all.
+    pub campaign: Option<String>,
 }
 
 impl Filter {
@@ -107,6 +109,7 @@ impl Filter {
             && (is(scenario, &run.scenario) || is(scenario, id))
             && is(&self.status, &run.status)
             && is(&self.validity, &run.validity)
+            && is(&self.campaign, run.campaign.as_deref().unwrap_or_default())
     }
 }
 

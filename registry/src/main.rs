@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use clap::Parser;
-use cli::{Arguments, Command};
-use commands::{World, additions, queries};
+use cli::{Arguments, Command, SubmitCommand};
+use commands::{World, additions, queries, submissions};
 use registry::repository::{Unsound, chain, exit_of};
 use schema::event::EventKind;
 use schema::exit::Exit;
@@ -80,7 +80,12 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         Command::Lab(given) => queries::lab(given),
         Command::List(given) => queries::list(world, given),
         Command::Best(given) => queries::best(given),
-        Command::Export(given) => queries::export(given),
+        Command::Export(given) => match &given.bundle {
+            Some(out) => submissions::export(world, given, out),
+            None => queries::export(given),
+        },
+        Command::Submit(SubmitCommand::Check(given)) => submissions::check(world, given),
+        Command::Submit(SubmitCommand::Accept(given)) => submissions::accept(world, given),
         Command::Rules { format } => queries::rules(*format),
         Command::Show { run, sources } => queries::show(run, sources),
     }

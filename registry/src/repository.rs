@@ -134,6 +134,13 @@ impl WorkTree {
         )
     }
 
+    /// Returns git's `user.email`, or an error with a hint where git has none.
+    pub fn user_email(&self) -> Result<String> {
+        let config = self.repo.config()?.snapshot()?;
+        let email = config.get_string("user.email");
+        email.context("git has no `user.email`\nhint: `--submitter` says who submits the records")
+    }
+
     /// Returns the path of the folder `results/` in the working tree; it need not exist.
     pub fn results(&self) -> PathBuf {
         self.root.join(RESULTS)

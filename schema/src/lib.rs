@@ -41,6 +41,7 @@ pub mod schemas;
 pub mod search;
 pub mod setup;
 pub mod shell;
+pub mod submission;
 pub mod target;
 pub mod telemetry;
 pub mod trend;

@@ -26,6 +26,8 @@ pub fn all() -> Vec<(&'static str, Schema)> {
         ("samples.v1", schema_for!(crate::samples::Line)),
         ("scenario", schema_for!(crate::scenario::Scenario)),
         ("search.v1", schema_for!(crate::search::SearchResult)),
+        ("submission-manifest.v1", schema_for!(crate::submission::SubmissionManifest)),
+        ("submission.v1", schema_for!(crate::submission::SubmissionBundle)),
         ("target", schema_for!(crate::target::Target)),
         ("trend.v1", schema_for!(crate::trend::Trend)),
         ("verdict", schema_for!(crate::verdict::Verdict)),

@@ -74,6 +74,8 @@ fn records_of_every_version_are_read_and_nothing_is_lost() {
     kept::<schema::gpu_validation::ValidationBundle>(&text("proof-box.v1.json"));
     kept::<schema::gpu_validation::ValidationBundle>(&text("proof-box.v1.calls.json"));
     kept::<schema::gpu_validation::StageReport>(&text("proof-stage.v1.json"));
+    kept::<schema::submission::SubmissionBundle>(&text("submission.v1.json"));
+    kept::<schema::submission::SubmissionManifest>(&text("submission-manifest.v1.json"));
     for line in text("samples.v1.jsonl").lines() {
         kept::<schema::samples::Line>(line);
     }

@@ -76,7 +76,7 @@ fn within(left: f64, right: f64, share: f64) -> bool {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "times and counts of a run are far below 2^53")]
-fn float(value: u64) -> f64 {
+pub(crate) fn float(value: u64) -> f64 {
     value as f64
 }
 

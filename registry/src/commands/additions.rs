@@ -62,14 +62,14 @@ pub fn record(world: &World, given: &RecordArguments) -> anyhow::Result<Exit> {
 
 /// Temporary folder, laid out like `results/`, with new files that are to be committed together
 /// with the pages that show them.
-struct StagedResults(TempDir);
+pub(super) struct StagedResults(TempDir);
 
 impl StagedResults {
-    fn new() -> anyhow::Result<Self> {
+    pub(super) fn new() -> anyhow::Result<Self> {
         Ok(Self(tempfile::tempdir().context("cannot make a folder for the records")?))
     }
 
-    fn write(&self, place: &Path, text: &str) -> anyhow::Result<()> {
+    pub(super) fn write(&self, place: &Path, text: &str) -> anyhow::Result<()> {
         let path = self.0.path().join(place);
         fs::create_dir_all(path.parent().context("a record has no folder")?)?;
         Ok(fs::write(path, text)?)
@@ -77,7 +77,12 @@ impl StagedResults {
 
     /// Renders the pages that show the staged files, commits both, and prints the notes of the
     /// commit: one commit never contains records without their pages.
-    fn commit(&self, world: &World, to: &Renders, message: &str) -> anyhow::Result<Recorded> {
+    pub(super) fn commit(
+        &self,
+        world: &World,
+        to: &Renders,
+        message: &str,
+    ) -> anyhow::Result<Recorded> {
         let (registry, staged) = (&to.place.registry, self.0.path());
         let tools = to.tools_dir.as_deref().unwrap_or(&world.tools);
         // Pages must not show what a killed writer has left, which is undone here.

@@ -3,6 +3,7 @@
 
 pub mod additions;
 pub mod queries;
+pub mod submissions;
 
 use std::path::{Path, PathBuf};
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use judge::best::{self, Limit, Question};
 use judge::diff::{self, policy};
+use judge::facts::run_facts;
 use judge::lab::{self as labs, Next};
 use judge::{Registry, listing, trend};
 use registry::history::commits_between;
@@ -39,6 +40,7 @@ pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
         release: given.release.clone(),
         status: given.status.clone(),
         validity: given.validity.clone(),
+        ..Filter::default()
     };
     let place = world.place(&given.sources.place.registry);
     let roots = given.sources.roots();
@@ -88,10 +90,19 @@ pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
+/// Prints or writes the table of the selected runs; `submissions` makes bundles.
 pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
     let in_table = |path: &str| !["kernels", "campaigns"].contains(&first_part(path));
+    let filter = given.filter();
     // The registry is loaded late, so that a build without Parquet refuses before it reads it.
-    let load = || store::load_figures(&paths(&given.sources.roots()), &in_table).map(reported);
+    let load = || {
+        let roots = given.sources.roots();
+        let mut loaded = reported(store::load_figures(&paths(&roots), &in_table)?);
+        loaded
+            .runs
+            .retain(|run| filter == Filter::default() || filter.covers(&run_facts(&run.record)));
+        Ok::<_, store::StoreError>(loaded)
+    };
     match &given.parquet {
         Some(file) => export_parquet(load, file)?,
         None => print(exports::csv(&load()?).trim_end())?,
@@ -208,7 +219,7 @@ pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
 }
 
 /// Prints the result of a command: as JSON if `format` asks for it, else as text.
-fn answer(
+pub(super) fn answer(
     format: Format,
     result: &impl Serialize,
     text: impl FnOnce() -> String,
@@ -220,7 +231,7 @@ fn answer(
     Ok(Exit::Well)
 }
 
-fn paths(roots: &[PathBuf]) -> Vec<&Path> {
+pub(super) fn paths(roots: &[PathBuf]) -> Vec<&Path> {
     roots.iter().map(PathBuf::as_path).collect()
 }
 

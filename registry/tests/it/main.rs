@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
 mod check;
+mod detection;
 mod disks;
 mod events;
 mod gate;
@@ -15,5 +16,7 @@ mod read;
 mod record;
 mod scratch;
 mod simulation;
+mod submit;
 mod sync;
+mod tampering;
 mod validity;

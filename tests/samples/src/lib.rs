@@ -4,6 +4,7 @@
 pub mod alternation;
 pub mod lab;
 pub mod registry;
+pub mod submission;
 
 use std::collections::BTreeMap;
 
