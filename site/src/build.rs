@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 use schema::canonical::sha256_hex;
 
@@ -18,26 +18,30 @@ use crate::link::{Place, Target};
 use crate::template::Renderer;
 use crate::view::explore;
 
+/// File of a site that lists its records, by which an earlier build is recognized.
+const SUMS: &str = "data/SHA256SUMS";
+
 /// Site that is being built, in a temporary folder beside its destination.
 struct Site {
     folder: PathBuf,
 }
 
-/// Writes the site of `catalog` to the folder `out`, which is replaced as a whole. `roots` are the
+/// Writes the site of `catalog` to the folder `out`; an earlier site there is replaced as a whole. `roots` are the
 /// results folders from which the catalog's registry was read, in the same order. With `address`, at
 /// which the site will be published, a site map lists the pages for search engines.
 ///
 /// # Errors
 ///
 /// A template has a fault or does not fit a page, `judge` cannot compare releases or compute
-/// trends, the site's data have no JSON form, `out` has no name (such as `..`), or a file or folder
-/// cannot be read, written, moved or deleted.
+/// trends, the site's data have no JSON form, `out` has no name (such as `..`) or is something else
+/// than a site, or a file or folder cannot be read, written, moved or deleted.
 pub fn build(
     catalog: &Catalog,
     roots: &[&Path],
     renderer: &Renderer,
     (out, address): (&Path, Option<&str>),
 ) -> Result<()> {
+    check_replaceable(out)?;
     let folder = sibling(out, "new")?;
     // An earlier build may have been stopped and left its folder.
     remove(&folder)?;
@@ -109,7 +113,7 @@ impl Site {
         };
         let lines = files.par_iter().filter_map(|file| copy(file).transpose());
         let lines = lines.collect::<Result<Vec<_>>>()?;
-        self.file("data/SHA256SUMS", &lines.concat())
+        self.file(SUMS, &lines.concat())
     }
 
     fn file(&self, path: &str, text: &str) -> Result<()> {
@@ -132,6 +136,21 @@ impl Site {
         rename(&self.folder, out)?;
         remove(&old)
     }
+}
+
+/// Refuses to replace what no earlier build has written: a link, a device, or a folder with other
+/// files.
+fn check_replaceable(out: &Path) -> Result<()> {
+    let Ok(found) = fs::symlink_metadata(out) else { return Ok(()) };
+    let is_empty = || fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_none());
+    if found.is_dir() && (out.join(SUMS).is_file() || is_empty()) {
+        return Ok(());
+    }
+    bail!(
+        "`{}` is no site of an earlier build, and is not replaced\n  hint: name a folder that does \
+         not exist",
+        out.display()
+    )
 }
 
 /// Returns the path of a hidden folder beside `out`, for a site before it is put in place or after

@@ -214,6 +214,28 @@ fn a_release_that_is_not_there_is_wrong_use() {
 }
 
 #[test]
+fn only_an_earlier_site_or_an_empty_folder_is_replaced() {
+    let folder = registry();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir(at("empty")).expect("a folder");
+    fs::create_dir(at("letters")).expect("a folder");
+    fs::write(at("letters/one"), "dear").expect("a file");
+    std::os::unix::fs::symlink("letters", at("link")).expect("a link");
+    for out in ["empty", "empty", "new"] {
+        let (exit, said) = site(folder.path(), &["build", "--out", out]);
+        assert_eq!(exit, Some(0), "{said}");
+        assert!(at(out).join("index.html").is_file());
+    }
+    for out in ["letters", "link", "letters/one"] {
+        let (exit, said) = site(folder.path(), &["build", "--out", out]);
+        assert_ne!(exit, Some(0), "{out}: {said}");
+        assert!(said.contains("is no site of an earlier build, and is not replaced"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(at("letters/one")).expect("a file"), "dear");
+    assert_eq!(fs::read_link(at("link")).expect("a link"), Path::new("letters"));
+}
+
+#[test]
 fn an_unsound_record_stops_every_command() {
     let folder = registry();
     let stray = folder.path().join("results/runs/redline/v0.9.1/broken.json");

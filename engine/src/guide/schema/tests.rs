@@ -107,7 +107,8 @@ fn few_regular_expressions_are_intersected() {
 #[test]
 fn each_limit_is_named() {
     let long = |n: usize| "a".repeat(n);
-    let multiples: Vec<Value> = (2..13).map(|n| json!({"multipleOf": n})).collect();
+    let multiple = |n: u64| json!({"type": "number", "multipleOf": n});
+    let multiples: Vec<Value> = (2..13).map(multiple).collect();
     let number = json!({"type": "integer", "multipleOf": 9973});
     let hundred = object("p", 100, &number)["properties"].take();
     let named: Vec<Value> = (0..9).map(|_| json!({"pattern": long(8000)})).collect();
