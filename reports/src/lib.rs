@@ -61,7 +61,7 @@ struct Found {
 
 /// Revision of the reader: raised whenever it reads another record from the same text. It is part of
 /// a record's id and path, so that a later reading stands beside the earlier one.
-pub const READER: u32 = 2;
+pub const READER: u32 = 3;
 
 /// Reads the results in `text`; the name `file` and the text's SHA-256 are recorded as their
 /// source.

@@ -80,6 +80,7 @@ const LAYOUTS: [Layout; 7] = [
             ("p99", "/percentiles/p99"),
             ("max", "/max"),
         ],
+        served: guidellm_served,
         ..EMPTY
     },
     Layout {
@@ -109,6 +110,7 @@ const LAYOUTS: [Layout; 7] = [
             ("p99", "/p99"),
             ("max", "/max"),
         ],
+        served: aiperf_served,
         ..EMPTY
     },
     Layout {
@@ -412,6 +414,28 @@ fn inference_perf(_: &Value, report: &Value, figures: &mut Figures) -> Result<()
     let strays = |total: &f64| (total - rate * seconds.unwrap_or(0.0)).abs();
     let tokens = counts.into_iter().flatten().min_by(|a, b| strays(a).total_cmp(&strays(b)));
     tokens.map_or(Ok(()), |tokens| figures.take("total_output_tokens", tokens))
+}
+
+/// Returns the first text at one of the JSON pointers `pointers` that a server can have as a model's
+/// name.
+fn model_at(report: &Value, pointers: &[&str]) -> Option<String> {
+    let texts = pointers.iter().filter_map(|pointer| report.pointer(pointer)?.as_str());
+    texts.map(str::trim).find(|text| !text.is_empty()).map(public)
+}
+
+/// Reads the model from guidellm's report. Its backend is the API, such as `openai_http`, and names
+/// no server.
+fn guidellm_served(report: &Value) -> Served {
+    let model =
+        model_at(report, &["/benchmarks/0/config/backend/model", "/config/spec/backend/model"]);
+    Served { model, ..Served::default() }
+}
+
+/// Reads the model from AIPerf's report, whose configuration has it in one of two places by
+/// version.
+fn aiperf_served(report: &Value) -> Served {
+    let places = ["/input_config/models/items/0/name", "/input_config/endpoint/model_names/0"];
+    Served { model: model_at(report, &places), ..Served::default() }
 }
 
 fn trtllm_served(report: &Value) -> Served {

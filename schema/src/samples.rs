@@ -96,6 +96,10 @@ pub struct Sample {
     /// Number of tokens in each chunk with tokens; null where neither token ids nor running usage
     /// tell it.
     pub chunk_tokens: Vec<Option<u32>>,
+    /// Arrival of each chunk whose text is empty and that shows no number of tokens, in nanoseconds
+    /// since the file's `origin_ns`; it may hold a token without text. Left out where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub empty_chunks_at_ns: Vec<u64>,
     /// Number of prompt tokens of the request, as the server reports; null where it does not.
     pub prompt_tokens: Option<u64>,
     /// Number of output tokens of the answer, as the server reports; null where it does not.
@@ -105,6 +109,9 @@ pub struct Sample {
     pub cached_tokens: Option<u64>,
     /// Finish reason of the answer, in the server's words; null where it gave none.
     pub finish_reason: Option<String>,
+    /// Text of the answer, with reasoning text and tool calls; left out unless a flag asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
     /// Failure of the request; left out where the answer is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,

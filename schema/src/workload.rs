@@ -76,6 +76,9 @@ pub enum Pack {
     /// Conversation text of fixed or uniform length, as SGLang 0.5's `random` samples it.
     #[serde(rename = "random@sglang")]
     RandomSglang,
+    /// Synthetic prompts that run through the vocabulary, as SGLang 0.5's `random-ids` makes them.
+    #[serde(rename = "random-ids@sglang")]
+    RandomIdsSglang,
     /// Synthetic prompts that run through the vocabulary, as vLLM 0.33's `random` makes them.
     #[serde(rename = "random@vllm")]
     RandomVllm,
@@ -98,6 +101,10 @@ pub enum Pack {
     /// Requests of the user's own file, one JSON document per line.
     #[serde(rename = "jsonl")]
     Jsonl,
+    /// Requests of the user's own file, in shuffled order and repeated where they are too few, as
+    /// vLLM 0.33's `custom` samples them. `output_tokens` replaces the lengths in the file.
+    #[serde(rename = "custom@vllm")]
+    CustomVllm,
     /// Prompts of common English words, sent as text. It needs neither dataset nor tokenizer; the
     /// server counts the tokens.
     #[serde(rename = "words")]
@@ -131,6 +138,7 @@ impl Pack {
             Self::SharegptSglangOld => rule("sharegpt@sglang-old", CONVERSATIONS, FIXED_ANSWERS),
             Self::RandomLmdeploy => rule("random@lmdeploy", RANDOM_TEXT, &[]),
             Self::RandomSglang => rule("random@sglang", RANDOM_TEXT, &[]),
+            Self::RandomIdsSglang => rule("random-ids@sglang", RANDOM, &[]),
             Self::RandomVllm => rule("random@vllm", RANDOM, &["prefix_tokens"]),
             Self::RandomInferencex => rule("random@inferencex", RANDOM, &["prefix_tokens"]),
             Self::PrefixGroupsSglang => rule("prefix-groups@sglang", GROUPS_RANGED, &[]),
@@ -140,6 +148,7 @@ impl Pack {
             }
             Self::TraceMooncake => rule("trace@mooncake", CONVERSATIONS, &[]),
             Self::Jsonl => rule("jsonl", CONVERSATIONS, &["output_tokens"]),
+            Self::CustomVllm => rule("custom@vllm", CONVERSATIONS, FIXED_ANSWERS),
             Self::Words => rule("words", WORDS, &[]),
         }
     }

@@ -24,21 +24,7 @@ pub fn skip(package: &str) {
 /// Python interpreter of an environment with `package`, or `None` with a message that the test is
 /// skipped.
 pub fn python_with(package: &str) -> Option<PathBuf> {
-    let folder = scratch(package);
-    let python = folder.join("bin/python");
-    let done = folder.join("installed");
-    if !done.exists() {
-        let made = run(Command::new("python3").args(["-m", "venv"]).arg(&folder)).and_then(|_| {
-            let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", package];
-            run(Command::new(&python).args(pip))
-        });
-        if made.is_none() {
-            skip(package);
-            return None;
-        }
-        std::fs::write(&done, "").unwrap();
-    }
-    Some(python)
+    fixtures::python_with(&scratch(package), &[&[package]])
 }
 
 /// Folder with the packages of `npm/package.json` in `node_modules`, or `None` with a message that the

@@ -3,13 +3,10 @@
 //! of their own, never on the measuring thread.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use schema::untrusted::one_line;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -18,6 +15,7 @@ use url::Url;
 
 use super::channel::Channel;
 pub use super::channel::Trust;
+use super::headers::{self, Header, Key};
 use super::http::{HttpError, ResponseDecoder};
 use super::tls::Tls;
 use crate::clock::monotonic_ns;
@@ -33,8 +31,6 @@ const LIST_MAX: usize = 4 << 20;
 const PAGE_MAX: usize = 16 << 20;
 /// Largest part of the body of an error response that enters a message, in characters.
 const MESSAGE_MAX: usize = 300;
-/// Largest file with an API key, in bytes, as in the engine.
-const KEY_MAX: u64 = 4 << 10;
 /// Longest name of a model, in bytes, that requests are sent with: it is part of each of them.
 const NAME_MAX: usize = 1024;
 
@@ -48,46 +44,11 @@ pub struct Server {
     /// TLS configuration of connections to the server; `None` where its URL begins with `http://`.
     pub tls: Option<Tls>,
     /// API key sent with every request to the server; `None` sends none. The key enters no record.
-    pub key: Option<Key>,
+    key: Option<Key>,
+    /// Further headers sent with every request to the server.
+    headers: Vec<Header>,
     /// Time after which a control request to the server fails.
     limit: Duration,
-}
-
-/// API key of a server, which is never printed.
-#[derive(Clone)]
-pub struct Key(String);
-
-impl fmt::Debug for Key {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Key")
-    }
-}
-
-impl Key {
-    /// Reads an API key from the file at `path`.
-    ///
-    /// # Errors
-    /// The file cannot be read, is not a regular file, has more than 4 KiB, or does not hold exactly
-    /// one line of visible ASCII characters.
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
-        let text = whole_file::read_text(path, "key file", KEY_MAX)?;
-        Self::of(&text).with_context(|| {
-            format!("key file `{}` must hold one line of visible ASCII characters", path.display())
-        })
-    }
-
-    /// Returns the key in `text` without surrounding white space, or `None` where the rest is empty
-    /// or has other than visible ASCII characters.
-    pub fn of(text: &str) -> Option<Self> {
-        let key = text.trim();
-        let fits = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
-        fits.then(|| Self(key.to_owned()))
-    }
-
-    /// Returns the value of the `Authorization` header for the API key.
-    pub fn authorization(&self) -> String {
-        format!("Bearer {}", self.0)
-    }
 }
 
 /// Error of a control request, or of the address and TLS setup of the server that requests go to.
@@ -175,7 +136,8 @@ pub enum ControlError {
 }
 
 impl Server {
-    /// Returns the server at `url`, with its host resolved to an address, without connecting to it.
+    /// Returns the server at `url`, with its host resolved to an address, without connecting to it. A
+    /// URL without a scheme is one of `http`, as of `localhost:8000`.
     /// For `https://`, `trust` decides which certificates are accepted.
     ///
     /// # Errors
@@ -187,7 +149,8 @@ impl Server {
             return Err(ControlError::UserInfo(one_line(host)));
         }
         let wrong = || ControlError::Url(url.to_owned());
-        let base = Url::parse(url).map_err(|_| wrong())?;
+        let scheme = if url.contains("://") { "" } else { "http://" };
+        let base = Url::parse(&format!("{scheme}{url}")).map_err(|_| wrong())?;
         let secured = base.scheme() == "https";
         // Clients of OpenAI's API are given the address with `/v1`, with which all its routes begin.
         // Any other path would be ignored, because routes come from the engine file: refuse it.
@@ -200,12 +163,22 @@ impl Server {
         let mut addresses = authority.to_socket_addrs().map_err(unknown)?;
         let address = addresses.next().ok_or_else(|| unknown(ErrorKind::NotFound.into()))?;
         let tls = secured.then(|| Tls::new(host, trust).map_err(ControlError::Tls)).transpose()?;
-        Ok(Self { address, authority, tls, key: None, limit: LIMIT })
+        Ok(Self { address, authority, tls, key: None, headers: Vec::new(), limit: LIMIT })
     }
 
     /// Returns the server with `key` as the API key of every request; `None` sends no key.
     pub fn with_key(self, key: Option<Key>) -> Self {
         Self { key, ..self }
+    }
+
+    /// Returns the server with `headers` in every request, besides those of the client.
+    pub fn with_headers(self, headers: Vec<Header>) -> Self {
+        Self { headers, ..self }
+    }
+
+    /// Returns the lines of a request's head for the API key and the further headers.
+    pub fn added_headers(&self) -> String {
+        headers::lines(self.key.as_ref(), &self.headers)
     }
 
     /// Returns the server with control requests that fail after `limit`, or after [`LIMIT`] where
@@ -328,12 +301,10 @@ impl Server {
         Ok(json(route, &text).unwrap_or_default())
     }
 
-    /// Returns the first lines of a request: method, route, host and API key.
+    /// Returns the first lines of a request: method, route, host and added headers.
     fn head(&self, method: &str, route: &str) -> String {
-        let key = self.key.as_ref();
-        let key = key.map(|key| format!("Authorization: {}\r\n", key.authorization()));
-        let (authority, key) = (&self.authority, key.unwrap_or_default());
-        format!("{method} {route} HTTP/1.1\r\nHost: {authority}\r\nAccept: */*\r\n{key}")
+        let (authority, added) = (&self.authority, self.added_headers());
+        format!("{method} {route} HTTP/1.1\r\nHost: {authority}\r\nAccept: */*\r\n{added}")
     }
 
     /// Returns the URL of `route` on the server.
@@ -570,12 +541,18 @@ mod tests {
     #[test]
     fn only_bare_addresses_of_http_are_taken() {
         let at = |url: &str| Server::at(url, &Trust::default());
-        for url in
-            ["", "127.0.0.1:80", "ftp://127.0.0.1:9", "http://", "https://", "http://127.0.0.1/v2"]
-        {
+        for url in [
+            "",
+            "127.0.0.1:x",
+            "127.0.0.1:80/v2",
+            "ftp://127.0.0.1:9",
+            "http://",
+            "https://",
+            "http://127.0.0.1/v2",
+        ] {
             assert!(matches!(at(url), Err(ControlError::Url(_))), "{url:?}");
         }
-        for url in ["http://127.0.0.1:8000/", "http://127.0.0.1:8000/v1"] {
+        for url in ["http://127.0.0.1:8000/", "http://127.0.0.1:8000/v1", "127.0.0.1:8000"] {
             assert_eq!(at(url).unwrap().authority, "127.0.0.1:8000");
         }
         let server = at("http://127.0.0.1:8000").unwrap();

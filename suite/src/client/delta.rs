@@ -43,6 +43,8 @@ pub struct Chunk<'a> {
     /// True when the chunk has a choice, a part of the answer; false for chunks such as a trailing
     /// one that has only usage.
     pub has_choice: bool,
+    /// True when the chunk announces the role of the speaker, which is no part of the answer.
+    pub has_role: bool,
     /// Token usage that the chunk reports; `None` if it reports none.
     pub usage: Option<Usage>,
 }
@@ -114,6 +116,8 @@ struct WireChoice<'a> {
 #[derive(Deserialize)]
 struct WireDelta<'a> {
     #[serde(borrow)]
+    role: Option<Cow<'a, str>>,
+    #[serde(borrow)]
     content: Option<Cow<'a, str>>,
     /// Reasoning text of a delta, under SGLang's and LMDeploy's field name; `None` without the
     /// field.
@@ -173,6 +177,7 @@ impl<'a> Wire<'a> {
         chunk.finish_reason = choice.finish_reason;
         chunk.content = choice.text;
         if let Some(delta) = choice.delta {
+            chunk.has_role = delta.role.is_some();
             chunk.tool_call = delta.tool_text();
             // Some servers send the same reasoning under both names; it counts once.
             chunk.reasoning = delta.reasoning.or(delta.reasoning_content);
@@ -199,6 +204,13 @@ impl Chunk<'_> {
     pub fn words(&self) -> impl Iterator<Item = &str> {
         let tool = self.tool_call.as_deref();
         [self.reasoning.as_deref(), self.content.as_deref(), tool].into_iter().flatten()
+    }
+
+    /// True when the chunk is a part of the answer whose text is empty, without token ids: it may
+    /// hold a token that has no text.
+    pub fn is_empty_text(&self) -> bool {
+        let is_empty = self.content.as_deref() == Some("") && self.words().all(str::is_empty);
+        is_empty && !self.has_role && self.ids.is_none()
     }
 }
 

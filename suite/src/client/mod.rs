@@ -8,6 +8,7 @@ mod connection;
 pub mod control;
 pub mod delta;
 pub mod drive;
+pub mod headers;
 mod http;
 mod load;
 pub mod orders;

@@ -5,8 +5,6 @@ use schema::manifest::ManifestRequest;
 use schema::scenario::Output;
 use serde_json::{Map, Value, json};
 
-use super::control::Key;
-
 /// Destination of requests: host, path, model and API key.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
@@ -16,8 +14,9 @@ pub struct Endpoint {
     pub path: String,
     /// Name of the model that requests ask for.
     pub model: String,
-    /// API key for the `Authorization` header; `None` sends no such header.
-    pub key: Option<Key>,
+    /// Lines of the head for the API key and further headers, each with its line end; empty for
+    /// none.
+    pub added_headers: String,
 }
 
 /// One request as bytes, with its send time.
@@ -146,10 +145,7 @@ fn sample_natively(body: &mut Map<String, Value>, own: Map<String, Value>, outpu
 }
 
 fn head(endpoint: &Endpoint, dialect: ApiFormat, length: usize) -> String {
-    let mut more = String::new();
-    if let Some(key) = &endpoint.key {
-        more += &format!("Authorization: {}\r\n", key.authorization());
-    }
+    let mut more = endpoint.added_headers.clone();
     if dialect == ApiFormat::Messages {
         // The only version of this protocol; servers may require the header.
         more += "anthropic-version: 2023-06-01\r\n";
@@ -171,7 +167,7 @@ mod tests {
             authority: "127.0.0.1:8000".into(),
             path: path.into(),
             model: "tiny".into(),
-            key: None,
+            added_headers: String::new(),
         };
         let takes = Request {
             route: path.into(),

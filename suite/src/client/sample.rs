@@ -80,6 +80,10 @@ pub struct Sample {
     pub parsed_ns: Option<u64>,
     /// Chunks of the answer with at least one token, in order of arrival.
     pub chunks: Vec<ChunkStamp>,
+    /// Arrival times of chunks whose text is empty and that show no number of tokens, in
+    /// nanoseconds. They may hold a token without text, such as one that ends the answer; vLLM's
+    /// tool counts them as chunks.
+    pub empty_ns: Vec<u64>,
     /// Time at which the request ended, in nanoseconds: arrival of the last bytes of its response,
     /// or the time at which it failed or was given up.
     pub end_ns: u64,

@@ -27,6 +27,8 @@ const TEXT_PER_TOKEN: u64 = 256;
 const BYTES_REPEATED: u64 = 32;
 /// Largest number of prompt tokens that a usage may claim: sums over all requests fit 64 bits.
 const PROMPT_MAX: u64 = 1 << 40;
+/// Largest number of chunks without text whose arrival is kept of an answer.
+const EMPTY_MAX: usize = 4096;
 /// Longest part of a finish reason that is kept, in characters.
 const REASON_MAX: usize = 64;
 
@@ -348,6 +350,8 @@ impl EventReader {
             sample.chunks.push(ChunkStamp { at_ns, lag_ns, early_ns: 0, tokens, text_bytes });
             self.brought.chunks += 1;
             self.brought.tokens += u64::from(tokens.unwrap_or(1));
+        } else if chunk.is_empty_text() && grown.is_none() && sample.empty_ns.len() < EMPTY_MAX {
+            sample.empty_ns.push(at.at_ns);
         }
         chunk.words().for_each(|text| sample.text.push_str(text));
         sample.ids.extend(chunk.ids.into_iter().flatten());

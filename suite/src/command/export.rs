@@ -60,6 +60,13 @@ pub struct ExportTo {
     file: PathBuf,
 }
 
+impl ExportTo {
+    /// True when the format has the texts of the answers.
+    pub fn has_texts(&self) -> bool {
+        self.format.has_texts()
+    }
+}
+
 impl FromStr for ExportTo {
     type Err = String;
 

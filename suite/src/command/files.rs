@@ -18,8 +18,9 @@ use serde::Serialize;
 use whole_file::TEXT_MAX;
 
 use super::progress::Progress;
-use crate::client::control::{Key, Server, Trust};
+use crate::client::control::{Server, Trust};
 use crate::client::drive::{DriveError, Observer, Tally};
+use crate::client::headers::Key;
 use crate::client::sample::Sample;
 use crate::clock::utc_now;
 use crate::session::journal::Journal;
@@ -122,7 +123,8 @@ fn stem(path: &Path) -> String {
 /// Command-line flags of `redline-bench` that describe the server to connect to.
 #[derive(Debug, Args)]
 pub struct ServerFlags {
-    /// URL of the server that the command connects to; a path `/v1` is accepted and left out.
+    /// URL of the server that the command connects to; `http://` may be left out, and a path `/v1`
+    /// is accepted.
     #[arg(long, value_name = "http[s]://HOST:PORT")]
     url: String,
     #[command(flatten)]
@@ -217,8 +219,8 @@ struct InProgress {
 
 impl Keeper {
     /// Creates the files of a run in progress: a placeholder measurement at `out`, and the samples
-    /// file with the same stem and the ending `.samples.jsonl`; no files where `out` is a device or
-    /// pipe.
+    /// file with the same stem and the ending `.samples.jsonl`, which gets the texts of the answers
+    /// if `keeps_text` is true; no files where `out` is a device or pipe.
     ///
     /// # Errors
     /// `out` is a folder, one of the files cannot be written, or the system refuses to start the
@@ -227,10 +229,12 @@ impl Keeper {
         out: &Path,
         facts: &ScenarioFacts,
         requests: u64,
+        keeps_text: bool,
         progress: Progress,
     ) -> anyhow::Result<Self> {
         let is_stream = whole_file::is_stream(out).with_context(|| cannot_write(out))?;
-        let files = (!is_stream).then(|| InProgress::begin(out, facts, requests)).transpose()?;
+        let begin = || InProgress::begin(out, facts, requests, keeps_text);
+        let files = (!is_stream).then(begin).transpose()?;
         Ok(Self { out: out.to_owned(), files, progress })
     }
 
@@ -269,7 +273,12 @@ impl Keeper {
 }
 
 impl InProgress {
-    fn begin(out: &Path, facts: &ScenarioFacts, requests: u64) -> anyhow::Result<Self> {
+    fn begin(
+        out: &Path,
+        facts: &ScenarioFacts,
+        requests: u64,
+        keeps_text: bool,
+    ) -> anyhow::Result<Self> {
         let samples = out.with_extension("samples.jsonl");
         let head = Head {
             schema: SCHEMA.to_owned(),
@@ -282,7 +291,7 @@ impl InProgress {
         let name = samples.file_name().unwrap_or_default().to_string_lossy();
         // The placeholder is written before anything is sent, so that even a killed run leaves it.
         json(out, &unfinished(facts, &name))?;
-        let journal = Journal::create(&samples, head)
+        let journal = Journal::create(&samples, head, keeps_text)
             .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
         Ok(Self { samples, journal, ended: 0 })
     }

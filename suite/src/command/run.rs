@@ -188,6 +188,7 @@ impl Bench {
             telemetry_ns: Some(nanoseconds(flags.telemetry_s)).filter(|pause| *pause > 0),
             kernel_timestamps: !flags.no_kernel_timestamps,
             check_outputs: !flags.no_output_check,
+            keeps_text: false,
         };
         let (meter, model, progress) = (gpu::open(), flags.model.clone(), flags.progress);
         Ok(Self {
@@ -253,7 +254,8 @@ impl Bench {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;
         let progress = Progress::begin(self.progress, requests, manifest.output_tokens());
-        let mut keeper = Keeper::begin(out, &point.facts, requests, progress)?;
+        let mut keeper =
+            Keeper::begin(out, &point.facts, requests, self.conduct.keeps_text, progress)?;
         let assignment = Assignment {
             server: &self.server,
             engine: &self.engine.file,
@@ -472,7 +474,8 @@ What the numbers mean:
 /// A file or other value that the flags give cannot be used, the server does not answer, the system
 /// refuses signal handlers, the run ends without a measurement, or a result cannot be written.
 pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
-    let bench = Bench::open(&flags.bench, Some(words_scenario))?;
+    let mut bench = Bench::open(&flags.bench, Some(words_scenario))?;
+    bench.conduct.keeps_text = flags.export.iter().any(ExportTo::has_texts);
     let out = flags.out.clone().map_or_else(|| default_out("measurement"), Ok)?;
     if flags.bench.is_scenario_built_in() {
         // The scenario is saved so that it can be edited, and the same prompts sent again.

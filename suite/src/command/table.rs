@@ -37,12 +37,16 @@ pub fn table(measurement: &Measurement) -> String {
             lines.extend(wrapped(&format!("{head:<15}"), &text));
         }
     }
-    if let Some(failure) = &measurement.failure {
-        lines.extend(wrapped("failure        ", &failure.message));
-    }
+    lines.extend(failure(measurement));
     lines.push(String::new());
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect::<String>()
         + &verdict(measurement)
+}
+
+/// Formats the cause of a run's failed requests; no lines where all were answered.
+pub fn failure(measurement: &Measurement) -> Vec<String> {
+    let failure = measurement.failure.as_ref();
+    failure.map_or_else(Vec::new, |failure| wrapped("failure        ", &failure.message))
 }
 
 /// Formats the last lines of a measurement's table: the headline verdict, the metrics whose own

@@ -2,7 +2,10 @@
 //! times and tokens of each request, read from the samples file, with their distributions as the
 //! tools compute them.
 
+use std::collections::BTreeMap;
+
 use judge::quantile::quantile_of_floats;
+use schema::event::unix_s_of;
 use schema::measurement::Measurement;
 use schema::run::{Counts, Metrics, Summary, Time, TokenSource};
 use schema::samples::Sample;
@@ -10,7 +13,7 @@ use schema::scenario::Arrival;
 use serde_json::{Value, json};
 
 use super::{Format, ReportFacts};
-use crate::measure::summary::float;
+use crate::measure::summary::{float, whole};
 use crate::workload::arrival::requested_rate;
 
 /// Counts, metrics and times of a run with at least one answered request, from which the tools'
@@ -22,11 +25,17 @@ pub struct Figures<'a> {
     pub counts: &'a Counts,
     pub metrics: &'a Metrics,
     pub time: &'a Time,
+    pub requests: &'a Requests<'a>,
     pub seconds: f64,
     pub completed: u64,
     pub failed: u64,
+    /// Number of prompt tokens as the exported format's tool counts them; `None` if unknown.
+    input_tokens: Option<u64>,
     /// Number of output tokens as the exported format's tool counts them; `None` if unknown.
     output_tokens: Option<u64>,
+    /// True when the tool's definition of a chunk differs from Redline's, so that latencies are
+    /// those of the requests and not those of the measurement.
+    from_requests: bool,
 }
 
 impl<'a> Figures<'a> {
@@ -36,17 +45,25 @@ impl<'a> Figures<'a> {
         measurement: &'a Measurement,
         asked: &'a ReportFacts,
         format: Format,
+        requests: &'a Requests<'a>,
     ) -> Option<Self> {
         let (counts, time) = (measurement.counts.as_ref()?, measurement.time.as_ref()?);
         let usage =
             matches!(counts.token_source, Some(TokenSource::Usage | TokenSource::UsagePerChunk));
+        let from_requests = format.is_vllm();
+        let wall_s = float(time.wall_us?) / 1e6;
         Some(Self {
             asked,
             measurement,
             counts,
             metrics: measurement.metrics.as_ref()?,
             time,
-            seconds: float(time.wall_us?) / 1e6,
+            requests,
+            // A chunk that only this tool counts may follow the last token.
+            seconds: if from_requests { wall_s.max(requests.end_s()) } else { wall_s },
+            // vLLM's tool counts the prompt tokens that the server reports.
+            input_tokens: requests.input_tokens().filter(|_| from_requests).or(counts.input_tokens),
+            from_requests,
             completed: counts.requests_ok?,
             failed: counts.requests_failed.unwrap_or(0),
             output_tokens: match format {
@@ -65,7 +82,7 @@ impl<'a> Figures<'a> {
     pub fn value(&self, name: &str) -> Value {
         let (counts, asked) = (self.counts, self.asked);
         let lengths = asked.random();
-        let total = counts.input_tokens.zip(self.output_tokens);
+        let total = self.input_tokens.zip(self.output_tokens);
         let per_second = |count: Option<u64>| json!(count.map(|count| float(count) / self.seconds));
         match name {
             "tag" | "label" => json!(asked.label),
@@ -88,22 +105,23 @@ impl<'a> Figures<'a> {
             "duration" => json!(self.seconds),
             "completed" => json!(self.completed),
             "failed" => json!(self.failed),
-            "total_input_tokens" | "total_input_text_tokens" => json!(counts.input_tokens),
+            "total_input_tokens" | "total_input_text_tokens" => json!(self.input_tokens),
             "total_input_vision_tokens" => json!(0),
             "total_output_tokens" => json!(self.output_tokens),
             "total_output_tokens_retokenized" => json!(counts.output_tokens_retokenized),
             "request_throughput" => per_second(Some(self.completed)),
-            "input_throughput" => per_second(counts.input_tokens),
+            "input_throughput" => per_second(self.input_tokens),
             "output_throughput" => per_second(self.output_tokens),
             "total_throughput" | "total_token_throughput" => {
                 per_second(total.map(|(input, output)| input + output))
             }
             "request_goodput" => json!(self.goodput()),
             "concurrency" => json!(self.metrics.concurrency_mean),
-            "max_output_tokens_per_s" => json!(self.metrics.output_tokens_per_s_peak),
-            "max_concurrent_requests" => {
-                json!(self.measurement.client.as_ref().and_then(|client| client.streams_max))
-            }
+            "max_output_tokens_per_s" => json!(self.requests.peaks().map(|(chunks, _)| chunks)),
+            "max_concurrent_requests" => json!(self.requests.peaks().map(|(_, running)| running)),
+            // A rate of input audio, of which there is none.
+            "rtfx" => json!(0.0),
+            "protocol" => json!("http"),
             _ => json!(self.latency_ms(name)),
         }
     }
@@ -112,7 +130,21 @@ impl<'a> Figures<'a> {
     /// `None` for another name or an unknown value.
     fn latency_ms(&self, name: &str) -> Option<f64> {
         let (statistic, rest) = name.split_once('_')?;
-        let summary = self.summary(rest.strip_suffix("_ms")?)?;
+        let quantity = rest.strip_suffix("_ms")?;
+        if self.from_requests {
+            let spread = Spread::of(self.requests.times_s(quantity))?;
+            let seconds = match statistic {
+                "mean" => spread.mean,
+                "std" => spread.variance.sqrt(),
+                "median" => spread.percentile(0.5)?,
+                percentile => {
+                    let percent: f64 = percentile.strip_prefix('p')?.parse().ok()?;
+                    spread.percentile(percent / 100.0)?
+                }
+            };
+            return Some(seconds * 1e3);
+        }
+        let summary = self.summary(quantity)?;
         let us = match statistic {
             "mean" => summary.mean,
             "std" => summary.std,
@@ -134,7 +166,7 @@ impl<'a> Figures<'a> {
             "ttft" => metrics.ttft_us.as_ref(),
             "tpot" => metrics.tpot_us.as_ref(),
             "itl" => metrics.itl_chunk_us.as_ref(),
-            "e2el" | "e2e_latency" => metrics.e2e_us.as_ref(),
+            "e2e_latency" => metrics.e2e_us.as_ref(),
             _ => None,
         }
     }
@@ -190,6 +222,12 @@ pub fn compact_date(rfc3339: &str) -> String {
     kept.map(|sign| if sign == 'T' { '-' } else { sign }).take(15).collect()
 }
 
+/// Returns the Unix time at which the run started, in seconds; `None` if it is unknown.
+pub fn started_s(figures: &Figures<'_>) -> Option<f64> {
+    let started = unix_s_of(figures.time.started_at.as_deref()?)?;
+    u64::try_from(started).ok().map(float)
+}
+
 /// Times in seconds and token counts of one request of a run. An unknown token count is `None`; a
 /// request without a token has zero as TTFT and E2E.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -197,6 +235,9 @@ pub struct Request<'a> {
     pub answered: bool,
     /// Time at which the request was sent, in seconds after the run's first scheduled send.
     pub start_s: f64,
+    /// Time that the request waited for the concurrency limit as vLLM's tool counts it, in seconds:
+    /// where all requests are due at once, since the start of the run.
+    pub queue_s: f64,
     pub ttft_s: f64,
     /// Time from the request's send to its last token, in seconds.
     pub e2e_s: f64,
@@ -206,7 +247,10 @@ pub struct Request<'a> {
     pub output_tokens: Option<u64>,
     /// Number of tokens in the first chunk of the request's answer; `None` if unknown.
     pub first_tokens: Option<u64>,
-    pub error: &'a str,
+    /// Text of the request's answer; `None` if the run did not keep it.
+    pub text: Option<&'a str>,
+    /// Class and message of the request's failure; both empty for an answered request.
+    pub error: (&'a str, &'a str),
 }
 
 impl Request<'_> {
@@ -223,11 +267,19 @@ impl Request<'_> {
 pub struct Requests<'a>(pub Vec<Request<'a>>);
 
 impl<'a> Requests<'a> {
-    /// Converts the samples of a run to requests; their times count in seconds from the first
-    /// scheduled send.
-    pub fn of(samples: &'a [Sample]) -> Self {
+    /// Converts the samples of a run with the arrival process `arrival` to requests, for export in
+    /// `format`; their times count in seconds from the first scheduled send.
+    pub fn of(samples: &'a [Sample], arrival: Option<&Arrival>, format: Format) -> Self {
         let origin_ns = samples.iter().map(|sample| sample.scheduled_at_ns).min().unwrap_or(0);
-        Self(samples.iter().map(|sample| request(sample, origin_ns)).collect())
+        let closed = matches!(arrival, Some(Arrival::Closed { .. }));
+        let each = samples.iter().map(|sample| {
+            let mut request = request(sample, &chunk_times(sample, format), origin_ns);
+            if closed {
+                request.queue_s = request.start_s;
+            }
+            request
+        });
+        Self(each.collect())
     }
 
     /// Iterates over the requests whose answer is complete.
@@ -241,29 +293,96 @@ impl<'a> Requests<'a> {
         self.answered().filter_map(read).collect()
     }
 
+    /// Returns the values of the latency metric `quantity`, by the tools' name for it, of all answered
+    /// requests, in seconds; none for another name.
+    pub fn times_s(&self, quantity: &str) -> Vec<f64> {
+        match quantity {
+            "ttft" => self.values(|request| Some(request.ttft_s)),
+            "tpot" => self.values(Request::tpot_s),
+            "itl" => self.gaps_s(),
+            "e2el" | "e2e_latency" => self.values(|request| Some(request.e2e_s)),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns the number of prompt tokens of all answered requests as the server reports it; `None`
+    /// if it reports none for some request, or no request was answered.
+    fn input_tokens(&self) -> Option<u64> {
+        let total: Option<u64> = self.answered().map(|request| request.input_tokens).sum();
+        total.filter(|tokens| *tokens > 0)
+    }
+
+    /// Returns the arrival of the last chunk of an answered request, in seconds.
+    fn end_s(&self) -> f64 {
+        self.answered().map(|request| request.start_s + request.e2e_s).fold(0.0, f64::max)
+    }
+
+    /// Returns the largest number of chunks in a second, and of requests that ran in a second, as
+    /// the tools of vLLM and SGLang count them: seconds follow each other from the first send, a
+    /// chunk counts as one token, and a request counts in each second that it touches. `None` if no
+    /// request was answered.
+    pub fn peaks(&self) -> Option<(f64, u64)> {
+        let start_s = self.answered().map(|request| request.start_s).reduce(f64::min)?;
+        let second = |at_s: f64| whole((at_s - start_s).max(0.0).floor());
+        let (mut chunks, mut running) = (BTreeMap::new(), BTreeMap::new());
+        for request in self.answered() {
+            let mut at_s = request.start_s + request.ttft_s;
+            *chunks.entry(second(at_s)).or_insert(0_u64) += 1;
+            for gap_s in &request.gaps_s {
+                at_s += gap_s;
+                *chunks.entry(second(at_s)).or_insert(0) += 1;
+            }
+            for touched in second(request.start_s)..=second(request.start_s + request.e2e_s) {
+                *running.entry(touched).or_insert(0_u64) += 1;
+            }
+        }
+        let most = |of: BTreeMap<u64, u64>| of.into_values().max().unwrap_or(0);
+        Some((float(most(chunks)), most(running)))
+    }
+
     /// Returns the gaps between chunks of all answered requests, in seconds.
     pub fn gaps_s(&self) -> Vec<f64> {
         self.answered().flat_map(|request| request.gaps_s.iter().copied()).collect()
     }
 }
 
-fn request(sample: &Sample, origin_ns: u64) -> Request<'_> {
+/// Returns the arrival of each chunk of a sample's answer that the tool of `format` counts, in
+/// nanoseconds. vLLM's tool also counts chunks with an empty text, since a token may have none.
+fn chunk_times(sample: &Sample, format: Format) -> Vec<u64> {
+    let Some(first) = sample.first_chunk_at_ns else { return Vec::new() };
+    let later = sample.gaps_ns.iter().scan(first, |at, gap| {
+        *at += gap;
+        Some(*at)
+    });
+    let mut times: Vec<u64> = std::iter::once(first).chain(later).collect();
+    if format.is_vllm() {
+        times.extend(&sample.empty_chunks_at_ns);
+        times.sort_unstable();
+    }
+    times
+}
+
+/// Converts a sample to a request whose chunks arrived at `times`.
+fn request<'a>(sample: &'a Sample, times: &[u64], origin_ns: u64) -> Request<'a> {
     // A request that failed before it was sent has only its scheduled time.
     let sent = sample.sent_at_ns.unwrap_or(sample.scheduled_at_ns);
-    let ttft_ns = sample.first_chunk_at_ns.map_or(0, |first| first.saturating_sub(sent));
     let chunks: Option<u64> = sample.chunk_tokens.iter().map(|tokens| tokens.map(u64::from)).sum();
     let seconds = |ns: u64| float(ns) / 1e9;
+    let since = |at: Option<&u64>| seconds(at.map_or(0, |at| at.saturating_sub(sent)));
+    let failure = sample.failure.as_ref();
     Request {
-        answered: sample.failure.is_none(),
+        answered: failure.is_none(),
         start_s: seconds(sent.saturating_sub(origin_ns)),
-        ttft_s: seconds(ttft_ns),
-        e2e_s: seconds(ttft_ns + sample.gaps_ns.iter().sum::<u64>()),
-        gaps_s: sample.gaps_ns.iter().map(|gap| seconds(*gap)).collect(),
+        queue_s: seconds(sample.queue_ns.unwrap_or(0)),
+        ttft_s: since(times.first()),
+        e2e_s: since(times.last()),
+        gaps_s: times.windows(2).map(|pair| seconds(pair[1] - pair[0])).collect(),
         input_tokens: sample.prompt_tokens,
         // Without usage the tokens of the chunks are summed, if every chunk has a count.
         output_tokens: sample.completion_tokens.or(chunks),
         first_tokens: sample.chunk_tokens.first().copied().flatten().map(u64::from),
-        error: sample.failure.as_ref().map_or("", |failure| failure.message.as_str()),
+        text: sample.text.as_deref(),
+        error: failure.map_or(("", ""), |failure| (&failure.kind, &failure.message)),
     }
 }
 

@@ -6,8 +6,10 @@
 //! the last token and the duration is `wall_us`, whereas the tools continue to the end of the
 //! stream.
 
+mod aiperf;
 mod figures;
-mod nested;
+mod guidellm;
+mod llm_d;
 mod serving_tools;
 
 use anyhow::{Context, ensure};
@@ -46,6 +48,8 @@ pub enum Format {
     Guidellm,
     /// AIPerf's JSON report `profile_export_aiperf.json`, schema 1.4.
     Aiperf,
+    /// AIPerf's records of all requests, `profile_export.jsonl`, one JSON object per line.
+    AiperfJsonl,
     /// llm-d's benchmark report 0.2.1, in the JSON that its schema describes.
     LlmD,
 }
@@ -59,8 +63,18 @@ impl Format {
     /// True when the format cannot be written without the samples file, because it has values that
     /// the measurement does not contain.
     pub fn needs_samples(self) -> bool {
-        let detailed = matches!(self, Self::SglangJsonlDetailed | Self::VllmJsonDetailed);
-        detailed || matches!(self, Self::Guidellm | Self::Aiperf | Self::LlmD)
+        let nested = matches!(self, Self::Guidellm | Self::Aiperf | Self::AiperfJsonl | Self::LlmD);
+        self.is_vllm() || self.has_texts() || nested
+    }
+
+    /// True when the format has the texts of the answers, which a run keeps only for it.
+    pub fn has_texts(self) -> bool {
+        matches!(self, Self::SglangJsonlDetailed | Self::VllmJsonDetailed)
+    }
+
+    /// True for the formats of vLLM's tool, which counts a chunk without text as a token.
+    fn is_vllm(self) -> bool {
+        matches!(self, Self::Vllm | Self::VllmJson | Self::VllmJsonDetailed)
     }
 }
 
@@ -100,7 +114,8 @@ impl ReportFacts {
             Pack::PrefixGroupsSglang => "generated-shared-prefix",
             Pack::PrefixRepetitionVllm => "prefix_repetition",
             Pack::TraceMooncake => "mooncake",
-            Pack::Jsonl | Pack::Words => "custom",
+            Pack::RandomIdsSglang => "random-ids",
+            Pack::Jsonl | Pack::CustomVllm | Pack::Words => "custom",
             Pack::MultiTurn => return None,
         })
     }
@@ -131,7 +146,8 @@ pub fn export(
     samples: &[Sample],
     asked: &ReportFacts,
 ) -> anyhow::Result<String> {
-    let figures = Figures::of(measurement, asked, format)
+    let requests = Requests::of(samples, measurement.scenario.arrival.as_ref(), format);
+    let figures = Figures::of(measurement, asked, format, &requests)
         .context("no request was answered, so that there are no figures to export")?;
     ensure!(
         !(format.needs_samples() && samples.is_empty()),
@@ -139,19 +155,19 @@ pub fn export(
          `.samples.jsonl` beside the measurement",
         name_of(format)
     );
-    let requests = Requests::of(samples);
     Ok(match format {
         Format::Lmdeploy => serving_tools::lmdeploy_block(&figures),
         Format::LmdeployCsv => serving_tools::lmdeploy_csv(&figures),
         Format::Sglang => serving_tools::sglang_block(&figures),
-        Format::SglangJsonl => line(&serving_tools::sglang_json(&figures, None)),
-        Format::SglangJsonlDetailed => line(&serving_tools::sglang_json(&figures, Some(&requests))),
-        Format::Vllm => serving_tools::vllm_block(&figures, &requests),
-        Format::VllmJson => line(&serving_tools::vllm_json(&figures, &requests, false)),
-        Format::VllmJsonDetailed => line(&serving_tools::vllm_json(&figures, &requests, true)),
-        Format::Guidellm => pretty(&nested::guidellm(&figures, &requests)),
-        Format::Aiperf => pretty(&nested::aiperf(&figures, &requests)),
-        Format::LlmD => pretty(&nested::llm_d(&figures, &requests)),
+        Format::SglangJsonl => line(&serving_tools::sglang_json(&figures, false)),
+        Format::SglangJsonlDetailed => line(&serving_tools::sglang_json(&figures, true)),
+        Format::Vllm => serving_tools::vllm_block(&figures),
+        Format::VllmJson => line(&serving_tools::vllm_json(&figures, false)),
+        Format::VllmJsonDetailed => line(&serving_tools::vllm_json(&figures, true)),
+        Format::Guidellm => pretty(&guidellm::report(&figures)),
+        Format::Aiperf => pretty(&aiperf::report(&figures)),
+        Format::AiperfJsonl => aiperf::records(&figures).iter().map(line).collect(),
+        Format::LlmD => pretty(&llm_d::report(&figures)),
     })
 }
 

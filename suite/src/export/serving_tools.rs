@@ -6,10 +6,9 @@
 //! `Infinity`, which is not JSON; here it is "inf", as in SGLang's Rust client.
 
 use clap::ValueEnum;
-use judge::quantile::quantile_of_floats;
 use serde_json::{Map, Value, json};
 
-use super::figures::{Figures, Request, Requests, python_float};
+use super::figures::{Figures, Requests, python_float};
 use super::name_of;
 
 /// Latency metric for which vLLM's tool reports percentiles: TTFT, TPOT, ITL or E2E.
@@ -19,17 +18,6 @@ pub enum Quantity {
     Tpot,
     Itl,
     E2el,
-}
-
-impl Quantity {
-    fn samples_s(self, requests: &Requests<'_>) -> Vec<f64> {
-        match self {
-            Self::Ttft => requests.values(|request| Some(request.ttft_s)),
-            Self::Tpot => requests.values(Request::tpot_s),
-            Self::Itl => requests.gaps_s(),
-            Self::E2el => requests.values(|request| Some(request.e2e_s)),
-        }
-    }
 }
 
 /// Metrics and percentiles that vLLM's report shows, as vLLM's `--percentile-metrics` and
@@ -45,24 +33,6 @@ impl Default for Selection {
     fn default() -> Self {
         Self { quantities: Quantity::value_variants().to_vec(), percentiles: vec![99.0] }
     }
-}
-
-/// Returns a percentile of a latency metric in milliseconds. Percentiles 50, 90, 95 and 99 are
-/// those of the measurement, others are computed from the samples; `None` if the measurement lacks
-/// the metric or no sample has a value.
-fn percentile_ms(
-    quantity: Quantity,
-    percentile: f64,
-    figures: &Figures<'_>,
-    requests: &Requests<'_>,
-) -> Option<f64> {
-    let name = name_of(quantity);
-    figures.summary(&name)?;
-    if [50.0, 90.0, 95.0, 99.0].contains(&percentile) {
-        return figures.value(&format!("p{percentile}_{name}_ms")).as_f64();
-    }
-    let seconds = quantile_of_floats(&quantity.samples_s(requests), percentile / 100.0)?;
-    Some(seconds * 1e3)
 }
 
 /// Labels of LMDeploy's console block in order, separated by `; `; `#` begins the title of a
@@ -104,7 +74,7 @@ pub fn sglang_block(figures: &Figures<'_>) -> String {
 }
 
 /// Formats the run as vLLM's console block.
-pub fn vllm_block(figures: &Figures<'_>, requests: &Requests<'_>) -> String {
+pub fn vllm_block(figures: &Figures<'_>) -> String {
     let mut text = lines(VLLM_BLOCK, |label| match label {
         // vLLM's tool prints this count with two decimals, like a float.
         "Peak concurrent requests" => json!(printed(figures, label).as_f64()),
@@ -120,8 +90,8 @@ pub fn vllm_block(figures: &Figures<'_>, requests: &Requests<'_>) -> String {
         let fixed = format!("#{title}; Mean {name} (ms); Median {name} (ms)");
         text += &lines(&fixed, |label| printed(figures, label));
         for percentile in &figures.asked.selection.percentiles {
-            let value = percentile_ms(*quantity, *percentile, figures, requests);
-            text += &lines(&format!("P{percentile} {name} (ms)"), |_| json!(value));
+            let label = format!("P{percentile} {name} (ms)");
+            text += &lines(&label, |label| printed(figures, label));
         }
     }
     framed(&text)
@@ -209,11 +179,17 @@ const SGLANG_TAIL: &str =
 const VLLM_HEAD: &str = "date endpoint_type backend label model_id tokenizer_id num_prompts";
 const VLLM_TAIL: &str = "request_rate burstiness max_concurrency duration completed failed \
     total_input_tokens total_output_tokens request_throughput request_goodput output_throughput \
-    total_token_throughput max_output_tokens_per_s max_concurrent_requests";
+    total_token_throughput";
+/// Lists of vLLM's result file, one value for each request; those of `VLLM_LISTS` are left out
+/// without `--save-detailed`, as in vLLM's tool.
+const VLLM_LISTS: &str = "input_lens output_lens ttfts itls start_times generated_texts errors";
+const VLLM_LISTS_KEPT: &str = "latencies queue_times";
+/// Keys of vLLM's result file between its lists and its latencies.
+const VLLM_PEAKS: &str = "max_output_tokens_per_s max_concurrent_requests rtfx";
 
 /// Builds SGLang's result of the run as one JSON object; `detailed` adds lists of the figures of
 /// the given requests.
-pub fn sglang_json(figures: &Figures<'_>, detailed: Option<&Requests<'_>>) -> Value {
+pub fn sglang_json(figures: &Figures<'_>, detailed: bool) -> Value {
     let mut object = Map::new();
     put(&mut object, figures, SGLANG_HEAD);
     for quantity in ["e2e_latency", "ttft", "tpot", "itl"] {
@@ -222,30 +198,31 @@ pub fn sglang_json(figures: &Figures<'_>, detailed: Option<&Requests<'_>>) -> Va
         }
     }
     put(&mut object, figures, SGLANG_TAIL);
-    if let Some(requests) = detailed {
-        put_lists(&mut object, requests, "input_lens output_lens ttfts itls errors");
+    if detailed {
+        let names = "input_lens output_lens ttfts itls generated_texts errors";
+        put_lists(&mut object, figures.requests, names);
     }
     Value::Object(object)
 }
 
 /// Builds vLLM's result of the run as one JSON object; `detailed` adds lists of the figures of all
 /// requests.
-pub fn vllm_json(figures: &Figures<'_>, requests: &Requests<'_>, detailed: bool) -> Value {
+pub fn vllm_json(figures: &Figures<'_>, detailed: bool) -> Value {
     let mut object = Map::new();
     put(&mut object, figures, VLLM_HEAD);
     let metadata = figures.asked.metadata.iter();
     object.extend(metadata.map(|(key, value)| (key.clone(), json!(value))));
     put(&mut object, figures, VLLM_TAIL);
     if detailed {
-        let names = "input_lens output_lens ttfts itls start_times errors latencies";
-        put_lists(&mut object, requests, names);
+        put_lists(&mut object, figures.requests, VLLM_LISTS);
     }
+    put_lists(&mut object, figures.requests, VLLM_LISTS_KEPT);
+    put(&mut object, figures, VLLM_PEAKS);
     for quantity in &figures.asked.selection.quantities {
         let name = name_of(*quantity);
         put(&mut object, figures, &format!("mean_{name}_ms median_{name}_ms std_{name}_ms"));
         for percentile in &figures.asked.selection.percentiles {
-            let value = percentile_ms(*quantity, *percentile, figures, requests);
-            object.insert(format!("p{percentile}_{name}_ms"), json!(value));
+            put(&mut object, figures, &format!("p{percentile}_{name}_ms"));
         }
     }
     Value::Object(object)
@@ -255,18 +232,25 @@ fn put(object: &mut Map<String, Value>, figures: &Figures<'_>, names: &str) {
     object.extend(names.split(' ').map(|name| (name.to_owned(), figures.value(name))));
 }
 
-/// Adds to a result the lists `names`, with the times in seconds, the token counts and the error of
-/// each request. The answers' texts are not included, as a run does not store them.
+/// Adds to a result the lists `names`, with the times in seconds, the token counts, the text and the
+/// error of each request. The texts are left out where the run did not keep them.
 fn put_lists(object: &mut Map<String, Value>, requests: &Requests<'_>, names: &str) {
     for name in names.split(' ') {
+        if name == "generated_texts" && requests.answered().any(|request| request.text.is_none()) {
+            continue;
+        }
         let each = requests.0.iter().map(|request| match name {
             "input_lens" => json!(request.input_tokens),
+            // The tools count no output of a failed request.
+            "output_lens" if !request.answered => json!(0),
             "output_lens" => json!(request.output_tokens),
             "ttfts" => json!(request.ttft_s),
             "itls" => json!(request.gaps_s),
             "start_times" => json!(request.start_s),
             "latencies" => json!(request.e2e_s),
-            _ => json!(request.error),
+            "queue_times" => json!(request.queue_s),
+            "generated_texts" => json!(request.text.unwrap_or_default()),
+            _ => json!(request.error.1),
         });
         object.insert(name.to_owned(), each.collect());
     }

@@ -22,6 +22,8 @@ pub struct Journal {
     /// Time of the monotonic clock, in nanoseconds, to which all times in the samples file are
     /// relative.
     origin_ns: u64,
+    /// True when the file gets the texts of the answers, which may be long.
+    keeps_text: bool,
     /// Lines of the samples file that are formatted but not yet passed to the writer thread.
     pending: Vec<u8>,
     lines: Sender<Vec<u8>>,
@@ -32,11 +34,12 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Creates the samples file at `path`, replacing an older one, and writes its head.
+    /// Creates the samples file at `path`, replacing an older one, and writes its head. The texts of
+    /// the answers are left out unless `keeps_text` is true.
     ///
     /// # Errors
     /// The file cannot be created or written, or the system refuses to start the writer thread.
-    pub fn create(path: &Path, head: Head) -> std::io::Result<Self> {
+    pub fn create(path: &Path, head: Head, keeps_text: bool) -> std::io::Result<Self> {
         let origin_ns = monotonic_ns();
         let mut file = File::create(path)?;
         file.write_all(&text(&Line::Head(Head { origin_ns: Some(origin_ns), ..head })))?;
@@ -46,6 +49,7 @@ impl Journal {
         let writer = thread::Builder::new().name("samples".to_owned()).spawn(write)?;
         Ok(Self {
             origin_ns,
+            keeps_text,
             pending: Vec::new(),
             lines,
             writer,
@@ -61,7 +65,12 @@ impl Journal {
         if let Some(failure) = &sample.failure {
             *self.failures.entry(failure.kind.to_string()).or_insert(0) += 1;
         }
-        self.pending.extend(text(&Line::Sample(Box::new(line(index, sample, self.origin_ns)))));
+        self.pending.extend(text(&Line::Sample(Box::new(line(
+            index,
+            sample,
+            self.origin_ns,
+            self.keeps_text,
+        )))));
     }
 
     /// Passes the pending lines of the samples file to the writer thread, without waiting for the
@@ -94,7 +103,7 @@ fn text(line: &Line) -> Vec<u8> {
     text
 }
 
-fn line(index: usize, sample: &Sample, origin_ns: u64) -> SampleLine {
+fn line(index: usize, sample: &Sample, origin_ns: u64, keeps_text: bool) -> SampleLine {
     let at = |ns: u64| ns.saturating_sub(origin_ns);
     let chunks = &sample.chunks;
     let gaps = chunks.windows(2).map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns));
@@ -115,10 +124,12 @@ fn line(index: usize, sample: &Sample, origin_ns: u64) -> SampleLine {
         gaps_ns: gaps.collect(),
         lags_ns: chunks.iter().map(|chunk| chunk.lag_ns).collect(),
         chunk_tokens: chunks.iter().map(|chunk| chunk.tokens).collect(),
+        empty_chunks_at_ns: sample.empty_ns.iter().map(|ns| at(*ns)).collect(),
         prompt_tokens: sample.usage.map(|usage| usage.prompt_tokens),
         completion_tokens: sample.usage.map(|usage| usage.completion_tokens),
         cached_tokens: sample.usage.and_then(|usage| usage.cached_tokens),
         finish_reason: sample.finish_reason.clone(),
+        text: keeps_text.then(|| sample.text.clone()),
         failure: sample.failure.as_ref().map(|failure| Failure {
             kind: failure.kind.to_string(),
             message: failure.message.clone(),

@@ -91,6 +91,8 @@ pub struct Conduct {
     pub kernel_timestamps: bool,
     /// True to send the fixed prompts of the correctness check after the run's clock has stopped.
     pub check_outputs: bool,
+    /// True to keep the texts of the answers in the samples file.
+    pub keeps_text: bool,
 }
 
 /// Observations of one run, from which its measurement is built: results of the load generation
@@ -242,7 +244,7 @@ fn written(
         authority: server.authority.clone(),
         path: engine.request.route.clone(),
         model: model.to_owned(),
-        key: server.key.clone(),
+        added_headers: server.added_headers(),
     };
     let write = |entry| payload(&endpoint, &engine.request, output, entry);
     requests.iter().map(write).collect()

@@ -371,7 +371,7 @@ fn wrong_use_is_named() {
     };
     for (scenario, url, expected) in [
         ("wrong.toml", url.as_str(), "scenario `wrong.toml` cannot be used"),
-        ("short.toml", "127.0.0.1:80", "hint: give it as `http://HOST:PORT`"),
+        ("short.toml", "127.0.0.1:80/v2", "hint: give it as `http://HOST:PORT`"),
     ] {
         let output = with(scenario, url);
         assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));

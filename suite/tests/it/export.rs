@@ -6,6 +6,7 @@ use std::fs;
 use expect_test::expect;
 use schema::measurement::Measurement;
 use serde_json::Value;
+use suite::mock_server::script::{Answer, Scripted};
 
 use crate::workspace::{REQUESTS, Workspace, server, stderr};
 
@@ -52,13 +53,16 @@ fn what_is_exported_is_read_back_without_an_error() {
         // run.
         let block = ["lmdeploy", "sglang", "vllm"].contains(&format);
         assert!(
-            wrong.iter().all(|rule| block && (**rule == "E06" || **rule == "E21")),
+            wrong.iter().all(|rule| block && ["E06", "E21", "E36"].map(Value::from).contains(rule)),
             "{format}: {wrong:?}"
         );
         assert_eq!(results.len(), 1, "{format}");
         assert_eq!(results[0]["requests_ok"], REQUESTS, "{format}");
         let tool = results[0]["tool"].as_str().expect("a name");
         assert!(format.starts_with(tool), "{format} is taken for {tool}");
+        if ["guidellm", "aiperf", "vllm-json"].contains(&format) {
+            assert_eq!(results[0]["model"], "emitter", "{format}");
+        }
     }
 }
 
@@ -118,7 +122,11 @@ fn lists_hold_every_request_in_the_order_of_the_plan() {
         assert_eq!(found["output_lens"], serde_json::json!([5, 5, 5, 5]), "{format}");
         let gaps = found["itls"].as_array().expect("lists");
         assert!(gaps.iter().all(|gaps| gaps.as_array().is_some_and(|gaps| gaps.len() == 4)));
+        assert_eq!(found["generated_texts"], Value::from(vec![" t t t t t"; 4]), "{format}");
+        assert_eq!(found["errors"], Value::from(vec![""; 4]), "{format}");
     }
+    let found = json(&workspace, "vllm-json-detailed");
+    assert_eq!((&found["queue_times"], &found["rtfx"]), (&Value::from(vec![0.0; 4]), &0.0.into()));
     assert!(json(&workspace, "vllm-json").get("ttfts").is_none());
 }
 
@@ -129,10 +137,13 @@ fn a_report_says_what_it_does_not_know_by_null() {
     for key in ["tag", "server_info", "accept_length", "max_concurrency", "random_input_len"] {
         assert!(found[key].is_null(), "{key}: {}", found[key]);
     }
-    // The run is shorter than the second over which a peak rate is taken.
-    assert!(found["max_output_tokens_per_s"].is_null());
+    // All 20 chunks come within the first second, as the tool counts them.
+    assert_eq!(
+        (&found["max_output_tokens_per_s"], &found["max_concurrent_requests"]),
+        (&20.0.into(), &4.into())
+    );
     assert_eq!((&found["request_rate"], &found["backend"]), (&"inf".into(), &"redline".into()));
-    assert_eq!(json(&workspace, "guidellm")["metadata"]["guidellm_version"], Value::Null);
+    assert_eq!(json(&workspace, "guidellm")["metadata"]["guidellm_version"], "unknown");
 }
 
 #[test]
@@ -142,7 +153,7 @@ fn keys_stand_in_the_order_of_the_tool() {
     let keys: Vec<&str> =
         found.as_object().expect("an object").keys().map(String::as_str).collect();
     expect![[r#"
-        date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests mean_ttft_ms median_ttft_ms std_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms std_tpot_ms p99_tpot_ms mean_itl_ms median_itl_ms std_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms std_e2el_ms p99_e2el_ms
+        date endpoint_type backend label model_id tokenizer_id num_prompts request_rate burstiness max_concurrency duration completed failed total_input_tokens total_output_tokens request_throughput request_goodput output_throughput total_token_throughput latencies queue_times max_output_tokens_per_s max_concurrent_requests rtfx mean_ttft_ms median_ttft_ms std_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms std_tpot_ms p99_tpot_ms mean_itl_ms median_itl_ms std_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms std_e2el_ms p99_e2el_ms
     "#]]
     .assert_eq(&(keys.join(" ") + "\n"));
 }
@@ -182,4 +193,47 @@ fn a_measurement_without_figures_or_samples_is_refused() {
     let (code, said) = export("lmdeploy");
     assert_eq!(code, Some(2));
     assert!(said.contains("no request was answered"), "{said}");
+}
+
+/// Answer of a server that sends each token as a chunk, the last of which has no text, and counts
+/// all of them in its usage, as vLLM does for an answer that ends at the end-of-sequence token.
+fn ends_without_text(prompt_tokens: u64) -> Answer {
+    let chunk = |at: u64, text: &str| {
+        let choice = serde_json::json!({"choices": [{"index": 0, "text": text}]});
+        Scripted::text(20_000 + at * 5_000, format!("data: {choice}\n\n"))
+    };
+    let mut events: Vec<Scripted> =
+        (0..5).map(|at| chunk(at, [" t", ""][usize::from(at == 4)])).collect();
+    let usage = serde_json::json!({"prompt_tokens": prompt_tokens, "completion_tokens": 5});
+    let usage = serde_json::json!({"choices": [], "usage": usage});
+    events.push(Scripted::text(40_000, format!("data: {usage}\n\ndata: [DONE]\n\n")));
+    Answer { times: 0, ..Answer::events(events) }
+}
+
+#[test]
+fn vllms_formats_count_prompts_and_chunks_as_its_tool_does() {
+    let workspace = Workspace::new();
+    let flags = [
+        "--no-output-check",
+        "--export",
+        "vllm-json-detailed=v.json",
+        "--export",
+        "sglang-jsonl=s",
+    ];
+    let (_, measurement) = workspace.run(&server(vec![ends_without_text(11)]), &flags);
+    assert_eq!(measurement.counts.expect("counts").output_chunks, Some(16), "those with text");
+    let found = json(&workspace, "v.json");
+    assert_eq!(found["total_input_tokens"], 44, "the server's count, not that of the plan");
+    let gaps = found["itls"].as_array().expect("a list");
+    assert!(
+        gaps.iter().all(|gaps| gaps.as_array().is_some_and(|gaps| gaps.len() == 4)),
+        "{gaps:?}"
+    );
+    assert_eq!(found["max_output_tokens_per_s"], 20.0);
+    assert_eq!(json(&workspace, "s")["max_output_tokens_per_s"], 16.0);
+    let output = workspace.bench().args(["audit", "--json", "v.json"]).output().expect("runs");
+    let files: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let checks = files[0]["results"][0]["checks"].as_array().expect("a list");
+    let chunks = checks.iter().find(|check| check["rule"] == "W12").expect("checked");
+    assert_eq!(chunks["ok"], true, "{chunks}");
 }

@@ -101,7 +101,7 @@ fn a_full_standard_output_is_an_error_and_a_closed_one_is_not() {
 fn a_measurement_goes_to_the_null_device_and_the_table_to_the_user() {
     let workspace = Workspace::new();
     link(&workspace, "null", "/dev/null");
-    let output = run_to(&workspace, "null", &["--export", "vllm-json=v.json"]);
+    let output = run_to(&workspace, "null", &["--export", "sglang-jsonl=v.json"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains("verdict"));
     assert_eq!(target(&workspace, "null"), "/dev/null");

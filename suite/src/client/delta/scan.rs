@@ -80,6 +80,7 @@ impl<'a> Cursor<'a> {
         let (mut content, mut other) = (None, None);
         self.object(|key, cursor| match key {
             b"content" => cursor.text().map(|text| content = text),
+            b"role" => cursor.text().map(|role| choice.has_role = role.is_some()),
             b"reasoning" => cursor.text().map(|text| choice.reasoning = text),
             b"reasoning_content" => cursor.text().map(|text| other = text),
             b"tool_calls" | b"function_call" => cursor.null().then_some(()),

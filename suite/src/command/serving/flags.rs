@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::super::run::positive;
 use crate::client::control::Trust;
+use crate::client::headers::Header;
 use crate::export::{Format, Quantity};
 use crate::measure::rates::Slo;
 
@@ -31,6 +32,8 @@ pub enum Tool {
 pub enum Backend {
     Vllm,
     VllmChat,
+    // The alias is the name in older versions of vLLM's tool.
+    #[value(alias = "openai-comp")]
     Openai,
     OpenaiChat,
     Sglang,
@@ -47,9 +50,22 @@ pub enum DatasetName {
     Sharegpt,
     Random,
     Custom,
+    RandomIds,
     #[value(name = "prefix_repetition")]
     PrefixRepetition,
     GeneratedSharedPrefix,
+    // These two are refused with a way out, so that the help does not offer them.
+    #[value(hide = true)]
+    Hf,
+    #[value(hide = true)]
+    Sonnet,
+}
+
+impl DatasetName {
+    /// True for a dataset whose prompts have a drawn length, which is part of a result file's name.
+    pub fn is_random(self) -> bool {
+        matches!(self, Self::Random | Self::RandomIds)
+    }
 }
 
 /// Defaults and formats of a benchmark tool that `redline-bench serving` replaces.
@@ -102,7 +118,7 @@ const SGLANG: Habits = Habits {
     backend: Backend::Sglang,
     port: 30000,
     dataset: DatasetName::Sharegpt,
-    seed: 1,
+    seed: 42,
     random_tokens: Some((1024, 1024)),
     warmup_requests: 1,
     warmup_tokens_max: Some(32),
@@ -116,10 +132,11 @@ const SGLANG: Habits = Habits {
     always_appends: true,
 };
 
-const SGLANG_OLD: Habits = Habits { sharegpt: Pack::SharegptSglangOld, ..SGLANG };
+const SGLANG_OLD: Habits = Habits { seed: 1, sharegpt: Pack::SharegptSglangOld, ..SGLANG };
 
 const LMDEPLOY: Habits = Habits {
     port: 23333,
+    seed: 1,
     random_tokens: None,
     warmup_tokens_max: None,
     sharegpt: Pack::SharegptLmdeploy,
@@ -143,7 +160,18 @@ impl Tool {
 }
 
 impl Backend {
-    /// Returns the benchmark tool that is replaced for the backend unless a flag names one.
+    /// Returns the benchmark tool that has the backend; `None` for `vllm`, which several tools have.
+    /// vLLM's tool calls its chat backend `openai-chat`, so that `vllm-chat` is SGLang's name.
+    pub fn tool_alone(self) -> Option<Tool> {
+        Some(match self {
+            Self::Vllm => return None,
+            Self::VllmChat => Tool::Sglang,
+            other => other.tool(),
+        })
+    }
+
+    /// Returns the benchmark tool of the project whose server the backend is; its defaults include
+    /// the server's port.
     pub fn tool(self) -> Tool {
         match self {
             Self::Vllm | Self::VllmChat | Self::Openai | Self::OpenaiChat => Tool::Vllm,
@@ -176,13 +204,19 @@ impl Backend {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerFlags {
-    /// Kind of server. It sets port and route, and also the tool unless `--tool` is given.
+    /// Kind of server. It sets port and route, and also the tool unless `--tool` is given; for `vllm`
+    /// the other flags decide.
     #[arg(long, value_enum)]
-    pub backend: Option<Backend>,
+    backend: Option<Backend>,
+    /// Kind of server, by the name that older versions of vLLM's tool have for the flag; replaces
+    /// `--backend`.
+    #[arg(long, value_enum, hide = true)]
+    endpoint_type: Option<Backend>,
     /// Benchmark tool whose workload, defaults and report are used.
     #[arg(long, value_enum)]
     pub tool: Option<Tool>,
-    /// URL of the server; replaces `--host` and `--port`.
+    /// URL of the server; replaces `--host` and `--port`. `http://` may be left out, and a path
+    /// `/v1` is accepted.
     #[arg(long, value_name = "http[s]://HOST:PORT", conflicts_with_all = ["host", "port"])]
     pub base_url: Option<String>,
     #[command(flatten)]
@@ -213,10 +247,20 @@ pub struct ServerFlags {
     /// OPENAI_API_KEY.
     #[arg(long, value_name = "FILE")]
     pub api_key_file: Option<PathBuf>,
+    /// Header that all requests carry, as NAME=VALUE; several may follow each other.
+    #[arg(long, value_name = "NAME=VALUE", num_args = 1..)]
+    pub header: Vec<Header>,
     /// Longest time, in seconds, to wait for a server that does not answer yet.
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
     pub ready_check_timeout_sec: u64,
+}
+
+impl ServerFlags {
+    /// Returns the kind of server that a flag names; `None` without such a flag.
+    pub fn backend(&self) -> Option<Backend> {
+        self.endpoint_type.or(self.backend)
+    }
 }
 
 /// Flags that select the requests: dataset, number and lengths.
@@ -233,7 +277,8 @@ pub struct WorkloadFlags {
     #[arg(long, value_name = "N", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub num_prompts: u64,
-    /// Seed of the workload; by default 0 with vLLM's tool, else 1.
+    /// Seed of the workload; by default 0 with vLLM's tool, 42 with SGLang's, else
+    /// 1.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// Number of output tokens to request for each conversation, instead of the length of the
@@ -252,20 +297,20 @@ pub struct WorkloadFlags {
     /// Number of tokens that all `random` prompts begin with (vLLM's tool only).
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
     pub random_prefix_len: u64,
-    /// Number of output tokens of each request of the dataset `custom`.
-    #[arg(long, value_name = "TOKENS", default_value_t = 256)]
-    pub custom_output_len: u64,
+    /// Number of output tokens of each request of the dataset `custom`; -1 takes those of the file.
+    #[arg(long, value_name = "TOKENS", default_value_t = 256, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i64).range(-1..))]
+    pub custom_output_len: i64,
     /// Number of output tokens of every request, in place of the dataset's own flag; not for
     /// `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS")]
     pub output_len: Option<u64>,
-    /// Use the prompts of the dataset `custom` in the order of their file; required for that
-    /// dataset.
+    /// Use the prompts of the dataset `custom` in the order of their file.
     #[arg(long)]
     pub disable_shuffle: bool,
     /// Send the prompts of the dataset `custom` unchanged, without a chat template; required for
-    /// that dataset.
-    #[arg(long)]
+    /// that dataset, except behind `openai-chat`.
+    #[arg(long, alias = "custom-skip-chat-template")]
     pub skip_chat_template: bool,
     /// Number of tokens of each shared prefix in the dataset `prefix_repetition`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]

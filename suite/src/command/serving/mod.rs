@@ -5,6 +5,7 @@ mod flags;
 mod refused;
 mod results;
 mod scenario;
+mod tool;
 
 use std::time::{Duration, Instant};
 
@@ -18,17 +19,19 @@ use super::plan::drawn;
 use super::progress::Style;
 use super::run::exit_of;
 use super::run::{Bench, Signals, TELEMETRY_NS, nanoseconds};
-use super::table::verdict;
-use crate::client::control::{ControlError, Key, Server};
+use super::table::{failure, verdict};
+use crate::client::control::{ControlError, Server};
+use crate::client::headers::Key;
 use crate::client::probe::{Probed, probe, served_model};
 use crate::clock::utc_now;
 use crate::export::{ReportFacts, Selection, name_of};
 use crate::session::{Conduct, Finished};
 use crate::telemetry::gpu;
 use crate::workload::tokenizer::Tokenizer;
-use flags::{Backend, Tool};
+use flags::Tool;
 use results::Places;
 use scenario::{Wanted, wanted};
+use tool::followed;
 
 /// Function that returns the value of an environment variable; `None` if it is not set.
 pub type Variables<'a> = dyn Fn(&str) -> Option<String> + 'a;
@@ -53,8 +56,12 @@ const POLL: Duration = Duration::from_millis(500);
 /// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, or a request failed; 2 wrong use; 4 no
 /// server, interrupted, a file that cannot be read or written, or a failure of the client's system.
 #[derive(Debug, Args)]
-#[command(after_long_help = EXAMPLE, infer_long_args = true)]
+// As with Python's `argparse`, the last of several values of a flag counts.
+#[command(after_long_help = EXAMPLE, infer_long_args = true, args_override_self = true)]
 pub struct ServingFlags {
+    // This field comes first: parsing the others takes their flags out of the matches.
+    #[command(flatten)]
+    own: tool::OwnFlags,
     #[command(flatten)]
     server: flags::ServerFlags,
     #[command(flatten)]
@@ -97,10 +104,12 @@ and the cache.";
 pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Exit> {
     // Refused flags are reported before anything is opened or sent.
     flags.refused.check()?;
+    let followed = followed(&flags.server, flags.workload.dataset_name, &flags.own)?;
     let signals = Signals::caught()?;
-    let server = server(flags, variable)?;
+    let server = server(flags, followed.tool, variable)?;
     let here = server.address.ip();
-    let wanted = wanted(flags, here.is_loopback() || here.is_unspecified())?;
+    let is_local = here.is_loopback() || here.is_unspecified();
+    let wanted = wanted(flags, followed.tool, is_local)?;
     let engine = engine(flags, &wanted)?;
     let probed = awaited(flags, &server, &engine)?;
     let model = model(flags, &server)?;
@@ -114,6 +123,7 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     places.prepare()?;
     // The scenario is saved so that `redline-bench run` can repeat the measurement.
     files::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
+    eprintln!("{}", followed.note());
     notes(&wanted, &file.id, &plan.manifest);
     let asked = report_facts(flags, &wanted, &model);
     let conduct = Conduct {
@@ -121,6 +131,7 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
         telemetry_ns: Some(TELEMETRY_NS),
         kernel_timestamps: true,
         check_outputs: true,
+        keeps_text: flags.results.save_detailed,
     };
     let bench = Bench {
         signals,
@@ -143,19 +154,19 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     };
     places.report(&asked)?;
     let (own, verdict) = (places.own.display(), verdict(&measurement));
-    whole_file::print(&format!("measurement    {own}\n{verdict}"))?;
+    let failure: String = failure(&measurement).iter().map(|line| format!("{line}\n")).collect();
+    whole_file::print(&format!("measurement    {own}\n{failure}{verdict}"))?;
     Ok(if interrupted { bench.interrupted(&places.own) } else { exit_of(&measurement) })
 }
 
-fn server(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Server> {
+fn server(flags: &ServingFlags, tool: Tool, variable: &Variables<'_>) -> anyhow::Result<Server> {
     let limit = Duration::from_secs_f64(flags.sending.timeout_s);
     let flags = &flags.server;
     let url = match &flags.base_url {
         Some(url) => url.clone(),
         None => {
-            let backend = flags.backend.or(flags.tool.map(|tool| tool.habits().backend));
-            let tool = backend.map_or(Tool::Vllm, Backend::tool);
-            format!("http://{}:{}", flags.host, flags.port.unwrap_or(tool.habits().port))
+            let project = flags.backend().unwrap_or(tool.habits().backend).tool();
+            format!("http://{}:{}", flags.host, flags.port.unwrap_or(project.habits().port))
         }
     };
     let key = match &flags.api_key_file {
@@ -168,7 +179,8 @@ fn server(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result<Serv
             None => None,
         },
     };
-    Ok(Server::at(&url, &flags.trust)?.with_key(key).within(limit))
+    let server = Server::at(&url, &flags.trust)?.with_key(key);
+    Ok(server.with_headers(flags.header.clone()).within(limit))
 }
 
 /// Returns the engine file given by `--engine`, else a built-in one with only routes; the route of

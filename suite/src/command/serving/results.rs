@@ -13,7 +13,7 @@ use whole_file::DATA_MAX;
 use super::super::export::Saved;
 use super::super::files;
 use super::Variables;
-use super::flags::{DatasetName, ResultFlags, Tool};
+use super::flags::{ResultFlags, Tool};
 use super::scenario::Wanted;
 use crate::export::{Format, ReportFacts, compact_date, name_of, python_float};
 use crate::workload::arrival::requested_rate;
@@ -131,7 +131,7 @@ fn echo(wanted: &Wanted) -> String {
         workload.requests, workload.seed
     );
     let lengths = workload.input_tokens.zip(workload.output_tokens);
-    if let Some((input, output)) = lengths.filter(|_| wanted.dataset == DatasetName::Random) {
+    if let Some((input, output)) = lengths.filter(|_| wanted.dataset.is_random()) {
         let ratio = python_float(workload.range_ratio.unwrap_or(0.0));
         echo += &format!(
             " --random-input-len {input} --random-output-len {output} --random-range-ratio {ratio}"
@@ -147,7 +147,7 @@ fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> St
     // Digits 5 to 8 of the date, month and day of `2026-01-02T...`.
     let day: String = now.chars().filter(char::is_ascii_digit).skip(4).take(4).collect();
     let lengths = workload.input_tokens.zip(workload.output_tokens);
-    let random = lengths.filter(|_| wanted.dataset == DatasetName::Random);
+    let random = lengths.filter(|_| wanted.dataset.is_random());
     let stem = format!("{backend}_{day}_{}", workload.requests);
     match (wanted.tool, random) {
         (Tool::Vllm, _) => {

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::ServingFlags;
 use super::flags::{Backend, BodyFlags, DatasetName, Habits, SendingFlags, Tool, WorkloadFlags};
+use crate::export::name_of;
 
 /// Benchmark tool to replace, and the scenario that its flags define.
 #[derive(Debug)]
@@ -21,22 +22,20 @@ pub struct Wanted {
     pub scenario: Scenario,
 }
 
-/// Interprets the flags as their tool does. `local` is true when server and client share a machine.
+/// Interprets the flags as `tool` does. `local` is true when server and client share a machine.
 ///
 /// # Errors
 /// Flags contradict each other, or do not give a scenario that can be run.
-pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
-    // `--tool` overrides the backend's tool: published pages measure vLLM with LMDeploy's tool.
-    let given = flags.server.tool.or(flags.server.backend.map(Backend::tool));
-    let tool = given.unwrap_or(Tool::Vllm);
+pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<Wanted> {
     let habits = tool.habits();
+    let backend = flags.server.backend().unwrap_or(habits.backend);
     let dataset = flags.workload.dataset_name.unwrap_or(habits.dataset);
     let warmups = if flags.sending.disable_warmup { Some(0) } else { flags.sending.num_warmups };
     let state = if flags.sending.flush_cache { CacheState::Cold } else { CacheState::Unknown };
     let scenario = Scenario {
         question: "How fast is what the tool's flags ask for?".to_owned(),
         rev: 1,
-        workload: workload(&flags.workload, tool, dataset)?,
+        workload: workload(&flags.workload, (tool, backend), dataset)?,
         warmup: Warmup {
             requests: warmups.unwrap_or(habits.warmup_requests),
             // The tools warm up with a measured prompt, which the prefix cache would then hold.
@@ -52,11 +51,14 @@ pub fn wanted(flags: &ServingFlags, local: bool) -> anyhow::Result<Wanted> {
         cache: CacheProtocol { state, share: None },
     };
     scenario.check().context("the flags do not give a scenario that can be run")?;
-    let backend = flags.server.backend.unwrap_or(habits.backend);
     Ok(Wanted { tool, backend, dataset, scenario })
 }
 
-fn workload(flags: &WorkloadFlags, tool: Tool, dataset: DatasetName) -> anyhow::Result<Workload> {
+fn workload(
+    flags: &WorkloadFlags,
+    (tool, backend): (Tool, Backend),
+    dataset: DatasetName,
+) -> anyhow::Result<Workload> {
     let bare = Workload {
         pack: Pack::Jsonl,
         dataset: flags.dataset_path.as_ref().map(|path| {
@@ -75,9 +77,16 @@ fn workload(flags: &WorkloadFlags, tool: Tool, dataset: DatasetName) -> anyhow::
     match dataset {
         DatasetName::Sharegpt => sharegpt(flags, tool, bare),
         DatasetName::Random => random(flags, tool, bare),
-        DatasetName::Custom => custom(flags, tool, bare),
+        DatasetName::RandomIds => random_ids(flags, tool, bare),
+        DatasetName::Custom => custom(flags, (tool, backend), bare),
         DatasetName::PrefixRepetition => prefix_repetition(flags, bare),
         DatasetName::GeneratedSharedPrefix => shared_prefix(flags, bare),
+        DatasetName::Hf | DatasetName::Sonnet => bail!(
+            "`--dataset-name {}` is not supported: vLLM's tool downloads it, or writes the model's \
+             chat template around its prompts\nhint: write one `{{\"prompt\": \"...\"}}` per line \
+             into a file, and give `--dataset-name custom` with `--dataset-path`",
+            name_of(dataset)
+        ),
     }
 }
 
@@ -119,20 +128,44 @@ fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
     })
 }
 
-fn custom(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<Workload> {
+fn random_ids(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<Workload> {
+    takes_no_file(&bare, "random-ids")?;
+    ensure!(
+        matches!(tool, Tool::Sglang | Tool::SglangOld),
+        "`--dataset-name random-ids` exists only in SGLang's tool\nhint: give `--tool sglang`, or \
+         `--dataset-name random` with vLLM's tool"
+    );
+    let (input, output) = tool.habits().random_tokens.unwrap_or_default();
+    Ok(Workload {
+        pack: Pack::RandomIdsSglang,
+        input_tokens: Some(flags.random_input_len.unwrap_or(input)),
+        output_tokens: Some(flags.random_output_len.unwrap_or(output)),
+        range_ratio: Some(flags.random_range_ratio),
+        ..bare
+    })
+}
+
+fn custom(
+    flags: &WorkloadFlags,
+    (tool, backend): (Tool, Backend),
+    bare: Workload,
+) -> anyhow::Result<Workload> {
     needs_file(&bare, "custom", "takes its prompts from one")?;
     ensure!(
         tool == Tool::Vllm,
         "`--dataset-name custom` is supported only as in vLLM's tool\nhint: give `--tool vllm`"
     );
+    // Behind a chat route the server applies its template, and vLLM's tool would apply it twice.
+    let has_template = backend.route() == Backend::OpenaiChat.route();
     ensure!(
-        flags.disable_shuffle && flags.skip_chat_template,
-        "`--dataset-name custom` shuffles its file and writes the chat template around prompts, \
-         which is not supported\nhint: give `--disable-shuffle` and `--skip-chat-template`, or let \
-         the server apply its template behind `--backend openai-chat`"
+        has_template || flags.skip_chat_template,
+        "`--dataset-name custom` writes the chat template around prompts, which is not supported\n\
+         hint: give `--skip-chat-template`, or let the server apply its template behind `--backend \
+         openai-chat`"
     );
-    let output_tokens = Some(flags.output_len.unwrap_or(flags.custom_output_len));
-    Ok(Workload { pack: Pack::Jsonl, output_tokens, ..bare })
+    let own = u64::try_from(flags.custom_output_len).ok();
+    let pack = if flags.disable_shuffle { Pack::Jsonl } else { Pack::CustomVllm };
+    Ok(Workload { pack, output_tokens: flags.output_len.or(own), ..bare })
 }
 
 fn prefix_repetition(flags: &WorkloadFlags, bare: Workload) -> anyhow::Result<Workload> {
@@ -229,7 +262,7 @@ fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::R
         None => flags.temperature.or(habits.temperature),
     };
     // vLLM's tool ignores the end of sequence for `random` only.
-    let forced = habits.ignore_eos || dataset == DatasetName::Random;
+    let forced = habits.ignore_eos || dataset.is_random();
     let ignore_eos = match body.remove("ignore_eos") {
         Some(value) => {
             value.as_bool().context("`ignore_eos` of `--extra-body` is not a boolean")?

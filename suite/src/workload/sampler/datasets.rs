@@ -371,9 +371,11 @@ pub fn own(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     let mut requests = Vec::new();
     for (number, line) in dataset.lines::<Own>()? {
         let wrong = |message: &str| dataset.line_error(number, message.to_owned());
-        let output_tokens = line
-            .output_tokens
-            .or(scenario.workload.output_tokens)
+        let (own, fixed) = (line.output_tokens, scenario.workload.output_tokens);
+        // vLLM's tool prefers the length of its flag to that of the file.
+        let is_fixed = scenario.workload.pack == Pack::CustomVllm;
+        let output_tokens = if is_fixed { fixed.or(own) } else { own.or(fixed) };
+        let output_tokens = output_tokens
             .ok_or_else(|| wrong("it has no `output_tokens`, and neither has the scenario"))?;
         if timed && line.send_us.is_none() {
             return Err(wrong("it has no `send_us`, and `arrival.kind` is `trace`"));

@@ -115,7 +115,8 @@ impl<'a> Draw<'a> {
     fn requests(&self) -> anyhow::Result<(Requests, Requests)> {
         match self.scenario.workload.pack {
             Pack::MultiTurn => self.of_conversations(),
-            Pack::Jsonl => self.of_lines(),
+            Pack::Jsonl | Pack::CustomVllm => self.of_lines(),
+            Pack::RandomIdsSglang => self.made_up(synthetic::random_ids_sglang),
             Pack::RandomVllm => self.made_up(synthetic::random_vllm),
             Pack::RandomInferencex => self.made_up(synthetic::random_inferencex),
             Pack::PrefixGroupsSglang => self.made_up(synthetic::prefix_groups_sglang),
@@ -171,9 +172,14 @@ impl<'a> Draw<'a> {
     }
 
     fn of_lines(&self) -> anyhow::Result<(Requests, Requests)> {
+        let workload = &self.scenario.workload;
         let mut requests = datasets::own(self)?;
+        if workload.pack == Pack::CustomVllm {
+            PythonRandom::seed(workload.seed).shuffle(&mut requests);
+            drawn_again(&mut requests, workload);
+        }
         self.enough(&requests)?;
-        let wanted = usize::try_from(self.scenario.workload.requests).unwrap_or(usize::MAX);
+        let wanted = usize::try_from(workload.requests).unwrap_or(usize::MAX);
         let mut rest = requests.split_off(wanted).into_iter();
         let warmup = self.warmup(&requests, || Ok(rest.next()))?;
         Ok((requests, warmup))

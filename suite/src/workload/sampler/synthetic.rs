@@ -1,7 +1,10 @@
-//! Samplers of synthetic prompts. Those that run through the vocabulary, `random@vllm` and
-//! `random@inferencex`, draw lengths and a start id for each request, take consecutive ids from there,
+//! Samplers of synthetic prompts. Those that run through the vocabulary, `random@vllm`,
+//! `random@inferencex` and `random-ids@sglang`, draw lengths and a start id for each request, take consecutive ids from there,
 //! and then decode and encode up to ten times until the text has the requested number of tokens.
 //! `prefix-groups@sglang` and `prefix-repetition@vllm` have groups with a shared prefix.
+
+use schema::manifest::ManifestRequest;
+use schema::run::PromptForm;
 
 use super::{Draw, Requests, filled, scaled, scaled_up, uniform};
 use crate::workload::generators::{Pcg64, PythonRandom};
@@ -32,6 +35,30 @@ pub fn random_vllm(draw: &Draw<'_>) -> anyhow::Result<Requests> {
     let mut settle =
         |ids| draw.settled(ids, || narrow(random.integers(0, size))).map(|found| found.0);
     Runs { prefix, ids: &ids, inputs, outputs, offsets }.requests(draw, &mut settle)
+}
+
+/// Draws requests as the dataset `random-ids` of SGLang's benchmark tool does. The text is that of
+/// the drawn ids, for which the server may count another length.
+pub fn random_ids_sglang(draw: &Draw<'_>) -> anyhow::Result<Requests> {
+    let (workload, tokenizer) = (draw.workload, draw.tokenizer()?);
+    let mut random = draw.numpy()?;
+    let size = tokenizer.vocabulary_size() as u64;
+    let ratio = workload.range_ratio.unwrap_or(1.0);
+    let mut lengths =
+        |bound: Option<u64>| uniform(&mut random, bound.unwrap_or(0), ratio, workload.requests, 1);
+    let (inputs, outputs) = (lengths(workload.input_tokens), lengths(workload.output_tokens));
+    let is_text = draw.form == PromptForm::Text;
+    // The server adds its special tokens to a text.
+    let specials = if is_text { tokenizer.specials_added() as u64 } else { 0 };
+    let mut requests = Vec::new();
+    for (index, (input, output_tokens)) in (0..).zip(inputs.into_iter().zip(outputs)) {
+        let offset = random.randint(0, size) + index;
+        let length = input.saturating_sub(specials).max(1);
+        let prompt: Vec<u32> = (0..length).map(|j| narrow((offset + j) % size)).collect();
+        let text = is_text.then(|| tokenizer.decode(&prompt)).transpose()?;
+        requests.push(ManifestRequest { prompt, text, output_tokens, ..Default::default() });
+    }
+    Ok(requests)
 }
 
 /// Draws requests as the dataset `random` of InferenceX's benchmark tool does.

@@ -1,0 +1,147 @@
+//! Decides which benchmark tool a command line is meant for. The tools share names of backends and
+//! flags, and the same line means another workload in each of them.
+
+use anyhow::bail;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
+
+use super::flags::{Backend, DatasetName, ServerFlags, Tool};
+
+/// Flags that only vLLM's tool has.
+const VLLM: &[&str] = &[
+    "append_result",
+    "burstiness",
+    "custom_output_len",
+    "disable_shuffle",
+    "endpoint",
+    "endpoint_type",
+    "frequency_penalty",
+    "ignore_eos",
+    "metadata",
+    "metric_percentiles",
+    "min_p",
+    "output_len",
+    "percentile_metrics",
+    "prefix_repetition_num_prefixes",
+    "prefix_repetition_output_len",
+    "prefix_repetition_prefix_len",
+    "prefix_repetition_suffix_len",
+    "presence_penalty",
+    "random_prefix_len",
+    "repetition_penalty",
+    "result_dir",
+    "result_filename",
+    "save_result",
+    "skip_chat_template",
+    "top_k",
+];
+/// Flags that SGLang's tool has and vLLM's has not.
+const SGLANG: &[&str] = &[
+    "disable_ignore_eos",
+    "flush_cache",
+    "gsp_num_groups",
+    "gsp_output_len",
+    "gsp_prompts_per_group",
+    "gsp_question_len",
+    "gsp_range_ratio",
+    "gsp_system_prompt_len",
+    "output_file",
+    "tokenize_prompt",
+];
+
+/// Flags on the command line that belong to one of the tools.
+#[derive(Clone, Debug)]
+pub struct OwnFlags {
+    vllm: Option<&'static str>,
+    sglang: Option<&'static str>,
+}
+
+impl Args for OwnFlags {
+    fn augment_args(command: Command) -> Command {
+        command
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        command
+    }
+}
+
+impl FromArgMatches for OwnFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let is_given = |name: &&&str| matches.value_source(name) == Some(ValueSource::CommandLine);
+        let first = |names: &'static [&'static str]| names.iter().find(is_given).copied();
+        Ok(Self { vllm: first(VLLM), sglang: first(SGLANG) })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Benchmark tool that a command line is meant for, and the flag that shows it.
+#[derive(Debug)]
+pub struct Followed {
+    pub tool: Tool,
+    /// Flag or default from which the tool follows, in words.
+    because: String,
+}
+
+impl Followed {
+    /// Returns the sentence that tells the user which tool is followed, and how that is known.
+    pub fn note(&self) -> String {
+        let name = match self.tool {
+            Tool::Vllm => "vLLM's `bench serve` 0.33",
+            Tool::Sglang => "SGLang's `bench_serving` 0.5.23",
+            Tool::SglangOld => "an older `bench_serving` of SGLang",
+            Tool::Lmdeploy => "LMDeploy's `profile_restful_api.py` v0.9.2",
+        };
+        format!("note: follows {name}: {}; `--tool` names another", self.because)
+    }
+}
+
+/// Returns the benchmark tool that the flags are meant for.
+///
+/// # Errors
+/// Flags of two tools are given, or none shows which tool is meant and the tools would send
+/// different data.
+pub fn followed(
+    server: &ServerFlags,
+    dataset: Option<DatasetName>,
+    own: &OwnFlags,
+) -> anyhow::Result<Followed> {
+    let by = |tool, because: String| Ok(Followed { tool, because });
+    if let Some(tool) = server.tool {
+        return by(tool, "`--tool` names it".to_owned());
+    }
+    let backend = server.backend();
+    if let Some(tool) = backend.and_then(Backend::tool_alone) {
+        return by(tool, "it has the backend".to_owned());
+    }
+    let of_sglang = match dataset {
+        Some(DatasetName::RandomIds | DatasetName::GeneratedSharedPrefix) => Some("dataset_name"),
+        _ => own.sglang,
+    };
+    let flag = |name: &str| format!("`--{}`", name.replace('_', "-"));
+    match (own.vllm, of_sglang) {
+        (Some(vllm), Some(sglang)) => bail!(
+            "{} is a flag of vLLM's tool, and {} one of SGLang's\nhint: leave one out, or name the \
+             tool with `--tool`",
+            flag(vllm),
+            flag(sglang)
+        ),
+        (Some(name), None) => by(Tool::Vllm, format!("{} is its own", flag(name))),
+        (None, Some(name)) => by(Tool::Sglang, format!("{} is its own", flag(name))),
+        (None, None) if backend.is_none() => {
+            by(Tool::Vllm, "no backend is named, and no flag of another tool".to_owned())
+        }
+        (None, None) if dataset.is_some() => {
+            by(Tool::Vllm, "the backend `vllm` is also in other tools".to_owned())
+        }
+        (None, None) => bail!(
+            "`--backend vllm` without `--dataset-name` sends `random` prompts with vLLM's tool and \
+             `sharegpt` with SGLang's\nhint: give `--dataset-name`, or `--tool vllm` or \
+             `--tool sglang`"
+        ),
+    }
+}

@@ -1,0 +1,258 @@
+//! Command lines from the documentation of the tools that `redline-bench serving` replaces, with
+//! small numbers and local files in place of theirs; and which tool a command line means.
+
+use std::fs;
+use std::process::Output;
+
+use schema::measurement::Measurement;
+use serde_json::Value;
+use suite::mock_server::script::{Answer, Script, Shape, Steady, When};
+
+use crate::harness::Exchange;
+use crate::workspace::{Workspace, server, stderr};
+
+/// Runs `redline-bench serving` with the words of `line`, in a folder with `rows.json` and
+/// `lines.jsonl`, against the mock server `exchange`.
+fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output {
+    let port = exchange.address.port().to_string();
+    workspace.write("lines.jsonl", &lines());
+    let mut command = workspace.bench();
+    command.args(["serving", "--port", &port, "--tokenizer", "tiny.json", "--out", "own.json"]);
+    command.args(line.split_whitespace()).env_remove("OPENAI_API_KEY").output().expect("runs")
+}
+
+/// Dataset of the documented form for `--dataset-name custom`: eight prompts, some with a length.
+fn lines() -> String {
+    let line = |i: usize| format!("{{\"prompt\": \"w{i} w1 w2\", \"output_tokens\": {}}}\n", i + 2);
+    (0..8).map(line).collect()
+}
+
+fn planned(workspace: &Workspace) -> Measurement {
+    let text = fs::read(workspace.path("own.json")).expect("a measurement");
+    serde_json::from_slice(&text).expect("JSON")
+}
+
+/// Documentation page or help text of the tool, command line, number of answered requests, and
+/// number of output tokens that they ask for.
+const DOCUMENTED: &[(&str, &str, u64, u64)] = &[
+    (
+        "vLLM, docs/benchmarking/cli.md, online benchmark",
+        "--backend vllm --model NousResearch/Hermes-3-Llama-3.1-8B --endpoint /v1/completions \
+         --dataset-name sharegpt --dataset-path rows.json --num-prompts 10",
+        10,
+        50,
+    ),
+    (
+        "vLLM, docs/benchmarking/cli.md, custom dataset",
+        "--save-result --save-detailed --backend vllm --model meta-llama/Llama-3.1-8B-Instruct \
+         --endpoint /v1/completions --dataset-name custom --dataset-path lines.jsonl \
+         --custom-skip-chat-template --num-prompts 2 --max-concurrency 1 --temperature=0.3 \
+         --top-p=0.75 --result-dir log",
+        2,
+        2 * 256,
+    ),
+    (
+        "vLLM, docs/benchmarking/cli.md, sampling parameters",
+        "--backend vllm --model NousResearch/Hermes-3-Llama-3.1-8B --endpoint /v1/completions \
+         --dataset-name sharegpt --dataset-path rows.json --top-k 10 --top-p 0.9 \
+         --temperature 0.5 --num-prompts 10",
+        10,
+        50,
+    ),
+    (
+        "vLLM, docs/benchmarking/cli.md, load pattern",
+        "--backend openai --model m --dataset-name random --random-input-len 9 \
+         --random-output-len 3 --num-prompts 6 --request-rate 500 --burstiness 0.5 \
+         --max-concurrency 3",
+        6,
+        18,
+    ),
+    (
+        "vLLM, docs/benchmarking/cli.md, prefix repetition",
+        "--backend openai --model m --dataset-name prefix_repetition --num-prompts 6 \
+         --prefix-repetition-prefix-len 4 --prefix-repetition-suffix-len 4 \
+         --prefix-repetition-num-prefixes 2 --prefix-repetition-output-len 3",
+        6,
+        18,
+    ),
+    (
+        "vLLM, docs/serving/parallelism_scaling.md and others, without a backend",
+        "--model m --random-input-len 9 --random-output-len 4 --num-prompts 5 --ignore-eos",
+        5,
+        20,
+    ),
+    (
+        "vLLM 0.9, benchmarks/README.md, older flags",
+        "--endpoint-type openai-comp --model m --endpoint /v1/completions --dataset-name sharegpt \
+         --dataset-path rows.json --num-prompts 10 --seed 3 --seed 0",
+        10,
+        50,
+    ),
+    (
+        "vLLM, `bench serve --help`, headers and goodput",
+        "--backend openai --model m --header x-additional-info=0.3.3 --dataset-name random \
+         --random-input-len 9 --random-output-len 3 --num-prompts 5 --goodput ttft:5000 tpot:500 \
+         --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 25,50,75",
+        5,
+        15,
+    ),
+    (
+        "SGLang, docs/developer_guide/bench_serving.md, native backend",
+        "--backend sglang --num-prompts 10 --dataset-path rows.json --model m",
+        10,
+        50,
+    ),
+    (
+        "SGLang, docs/developer_guide/bench_serving.md, random lengths",
+        "--backend sglang --dataset-name random --dataset-path rows.json --num-prompts 6 \
+         --random-input-len 9 --random-output-len 3 --random-range-ratio 1 --request-rate 500 \
+         --max-concurrency 4",
+        6,
+        18,
+    ),
+    (
+        "SGLang, docs/developer_guide/bench_serving.md, random-ids",
+        "--backend sglang --dataset-name random-ids --num-prompts 6 --random-input-len 9 \
+         --random-output-len 3 --random-range-ratio 1 --output-file r.jsonl --output-details",
+        6,
+        18,
+    ),
+    (
+        "SGLang, docs/developer_guide/bench_serving.md, shared prefix",
+        "--backend sglang --dataset-name generated-shared-prefix --gsp-num-groups 2 \
+         --gsp-prompts-per-group 3 --gsp-system-prompt-len 6 --gsp-question-len 3 \
+         --gsp-output-len 2",
+        6,
+        12,
+    ),
+    (
+        "SGLang, docs/developer_guide/bench_serving.md, vLLM's server",
+        "--backend vllm --model m --tokenize-prompt --dataset-path rows.json --num-prompts 10",
+        10,
+        50,
+    ),
+    (
+        "LMDeploy, docs/en/benchmark/benchmark.md",
+        "--backend lmdeploy --dataset-path rows.json --num-prompts 10 --dataset-name sharegpt",
+        10,
+        50,
+    ),
+];
+
+#[test]
+fn documented_command_lines_send_what_their_tool_sends() {
+    let exchange = server(Vec::new());
+    for (source, line, requests, tokens) in DOCUMENTED {
+        let workspace = Workspace::new();
+        let output = served(&workspace, &exchange, line);
+        assert_eq!(output.status.code(), Some(0), "{source}: {}", stderr(&output));
+        let counts = planned(&workspace).counts.expect("counts");
+        let found = (counts.requests_ok, counts.output_tokens_requested);
+        assert_eq!(found, (Some(*requests), Some(*tokens)), "{source}");
+    }
+}
+
+#[test]
+fn a_line_that_means_another_workload_in_another_tool_says_which_it_follows_or_is_refused() {
+    let exchange = server(Vec::new());
+    let rows = "--dataset-path rows.json --num-prompts 4";
+    let data = format!("{rows} --dataset-name sharegpt");
+    let followed = [
+        (format!("--backend vllm {data}"), "follows vLLM's `bench serve` 0.33: the backend `vllm`"),
+        (
+            format!("--backend vllm {data} --save-result"),
+            "vLLM's `bench serve` 0.33: `--save-result`",
+        ),
+        (
+            format!("--backend vllm {rows} --disable-ignore-eos"),
+            "0.5.23: `--disable-ignore-eos` is",
+        ),
+        (format!("--backend vllm-chat {rows}"), "follows SGLang's `bench_serving` 0.5.23: it has"),
+        (format!("--tool lmdeploy --backend vllm {data}"), "v0.9.2: `--tool` names it"),
+    ];
+    for (line, expected) in followed {
+        let workspace = Workspace::new();
+        let output = served(&workspace, &exchange, &line);
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{line}: {}", stderr(&output));
+    }
+    let refused = [
+        (format!("--backend vllm {rows}"), "hint: give `--dataset-name`, or `--tool vllm` or"),
+        (format!("{data} --save-result --flush-cache"), "hint: leave one out, or name the tool"),
+    ];
+    for (line, expected) in refused {
+        let workspace = Workspace::new();
+        let output = served(&workspace, &exchange, &line);
+        assert_eq!(output.status.code(), Some(2), "{line}: {}", stderr(&output));
+        assert!(stderr(&output).contains(expected), "{line}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn custom_prompts_are_shuffled_and_repeated_as_vllms_tool_does() {
+    let exchange = server(Vec::new());
+    let prompts = |flags: &str| -> Vec<String> {
+        let workspace = Workspace::new();
+        let line = "--backend openai --dataset-name custom --dataset-path lines.jsonl \
+                    --skip-chat-template --custom-output-len -1";
+        let output = served(&workspace, &exchange, &format!("{line} {flags}"));
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let scenario = workspace.left_over().into_iter().find(|name| name.ends_with(".toml"));
+        let mut plan = workspace.bench();
+        plan.args(["plan", "--scenario", &scenario.expect("the scenario"), "--dataset"]);
+        plan.args(["lines.jsonl", "--tokenizer", "tiny.json", "--prompt-form", "text"]);
+        assert_eq!(plan.args(["--out", "plan.json"]).status().expect("runs").code(), Some(0));
+        let plan = fs::read(workspace.path("plan.json")).expect("the plan");
+        let plan: Value = serde_json::from_slice(&plan).expect("JSON");
+        let requests = plan["manifest"]["requests"].as_array().expect("a list").iter();
+        let shown = |request: &Value| format!("{}:{}", request["text"], request["output_tokens"]);
+        requests.map(|request| shown(request).replace(" w1 w2", "").replace('"', "")).collect()
+    };
+    // `random.seed(0)` and `random.shuffle` of eight rows in Python.
+    let shuffled = ["w4:6", "w1:3", "w5:7", "w2:4", "w0:2", "w3:5", "w7:9", "w6:8"];
+    assert_eq!(prompts("--num-prompts 8"), shuffled);
+    let more = prompts("--num-prompts 11");
+    assert_eq!((&more[..8], more.len()), (&shuffled.map(str::to_owned)[..], 11));
+    assert_eq!(prompts("--num-prompts 2 --disable-shuffle"), ["w0:2", "w1:3"]);
+}
+
+#[test]
+fn a_server_is_named_by_a_url_with_or_without_its_scheme_and_path() {
+    let header = When {
+        head_contains: Some("X-Team: a b\r\n".to_owned()),
+        path: Some("/v1/completions".to_owned()),
+        ..When::default()
+    };
+    let shape = Shape::Completions;
+    let steady =
+        Answer { when: header, times: 0, ..Answer::steady(Steady { shape, ..Steady::default() }) };
+    let mut script = Script::steady();
+    script.requests = vec![steady];
+    let exchange = Exchange::playing(script);
+    let address = exchange.address;
+    for url in
+        [format!("http://{address}/v1"), format!("http://{address}/v1/"), address.to_string()]
+    {
+        let workspace = Workspace::new();
+        let mut command = workspace.bench();
+        command.args(["serving", "--base-url", &url, "--tokenizer", "tiny.json", "--model", "m"]);
+        command.args(["--random-input-len", "9", "--random-output-len", "3", "--num-prompts", "4"]);
+        let output = command.args(["--header", "X-Team=a b", "X-Other=1"]).output().expect("runs");
+        assert_eq!(output.status.code(), Some(0), "{url}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn an_engine_file_is_told_all_that_it_lacks_at_once() {
+    let workspace = Workspace::new();
+    workspace.write("bare.toml", "title = \"Bare\"\nmetrics = {}\n[launch]\nargv = [\"x\"]\n");
+    let mut command = workspace.bench();
+    let output = command.args(["probe", "--url", "127.0.0.1:1", "--engine", "bare.toml"]).output();
+    let output = output.expect("runs");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    let said = stderr(&output);
+    for field in ["`info.dialect`", "`launch.timeout_s`", "`ready.route`", "`request.route`"] {
+        assert!(said.contains(field), "{field}: {said}");
+    }
+    assert!(!said.contains("`launch.argv`") && !said.contains("`title`"), "{said}");
+}
