@@ -32,8 +32,8 @@ fn planned(workspace: &Workspace) -> Measurement {
     serde_json::from_slice(&text).expect("JSON")
 }
 
-/// Documentation page or help text of the tool, command line, number of answered requests, and
-/// number of output tokens that they ask for.
+/// Documentation page or help text of the tool that describes the flags, command line, number of
+/// answered requests, and number of output tokens that they ask for.
 const DOCUMENTED: &[(&str, &str, u64, u64)] = &[
     (
         "vLLM, docs/benchmarking/cli.md, online benchmark",
