@@ -1,13 +1,10 @@
 //! File with API keys, as `--api-key-file` names it.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use nix::fcntl::OFlag;
 
+use crate::given::read_text;
 use crate::http::Key;
 
 /// Largest size in bytes of a file with API keys.
@@ -21,19 +18,7 @@ const BYTES_MAX: u64 = 64 << 10;
 /// has a line that is no key.
 pub fn read(path: &Path) -> Result<Vec<Key>> {
     let shown = path.display();
-    let failed = || format!("failed to read `{shown}`");
-    // Without this flag opening a pipe waits until somebody writes into it.
-    let without_waiting = OFlag::O_NONBLOCK.bits();
-    let file = File::options().read(true).custom_flags(without_waiting).open(path);
-    let file = file.with_context(failed)?;
-    if !file.metadata().with_context(failed)?.is_file() {
-        bail!("the key file `{shown}` is not a regular file");
-    }
-    let mut text = String::new();
-    file.take(BYTES_MAX + 1).read_to_string(&mut text).with_context(failed)?;
-    if text.len() as u64 > BYTES_MAX {
-        bail!("the key file `{shown}` is longer than {BYTES_MAX} bytes");
-    }
+    let text = read_text(path, "key file", BYTES_MAX)?;
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let keys = lines.map(|(number, line)| {

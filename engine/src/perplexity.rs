@@ -5,7 +5,6 @@
 //! results for the same file and text are comparable: the text is cut into windows of equal length,
 //! each begins with the BOS token where the model has one, and the second half of each is scored.
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -13,11 +12,15 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::config::{DtypeChoice, PAGE_TOKENS};
+use crate::given::read_text;
 use crate::load::{self, LoadError, LoadOptions};
 use crate::tokenize::{Text, Tokenizer};
 use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBatch};
 use engine_model::Model;
 use engine_weights::{Checkpoint, ModelSource};
+
+/// Largest size in bytes of a text.
+const TEXT_BYTES_MAX: u64 = 1 << 30;
 
 /// Options of `redline perplexity`: text, windows, data type of the matrix multiplications,
 /// threads, and form of the result.
@@ -60,8 +63,7 @@ struct Report {
 /// The model cannot be found, loaded or run, or has no tokenizer; the text cannot be read or
 /// tokenized, or is too short; or the window length is outside the range that the model takes.
 pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Result<String> {
-    let text = fs::read_to_string(&flags.text)
-        .with_context(|| format!("failed to read the text `{}`", flags.text.display()))?;
+    let text = read_text(&flags.text, "text", TEXT_BYTES_MAX)?;
     let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
     let options =
         LoadOptions { threads: flags.threads, dtype: flags.dtype, ..LoadOptions::default() };

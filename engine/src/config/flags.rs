@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::given::read_text;
+
 /// Kind of device to compute on: value of `--device`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -145,15 +147,17 @@ pub struct Flags {
     pub profile: Option<PathBuf>,
 }
 
+/// Largest size in bytes of a profile.
+const PROFILE_BYTES_MAX: u64 = 1 << 20;
+
 impl Flags {
     /// Reads the flags of a profile, a TOML file.
     ///
     /// # Errors
-    /// The file cannot be read, is not TOML, or has a key or value that no flag takes.
+    /// The file cannot be read, is no regular file, is longer than 1 MiB, is not TOML, or has a key or value that no flag takes.
     pub fn read_profile(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let text =
-            std::fs::read_to_string(path).with_context(|| format!("failed to read `{shown}`"))?;
+        let text = read_text(path, "profile", PROFILE_BYTES_MAX)?;
         toml::from_str(&text)
             .with_context(|| format!("the profile `{shown}` is not a TOML table of flags"))
     }

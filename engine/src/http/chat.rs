@@ -22,9 +22,7 @@ use crate::worker::{Ticket, TokenOutput};
 
 pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_to_generate()?;
-    let mut fields = Fields::parse(&body)?;
-    // The fields have copies of what they need; the body may be large.
-    drop(body);
+    let mut fields = Fields::read(body).await?;
     super::check_model(&mut fields, &ready)?;
     let reasoning = ready.text.reasoning();
     let request = ChatRequest::take(fields, reasoning, ready.vocab_size)?;

@@ -19,9 +19,7 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 
 pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_to_generate()?;
-    let mut fields = Fields::parse(&body)?;
-    // The fields have copies of what they need; the body may be large.
-    drop(body);
+    let mut fields = Fields::read(body).await?;
     super::check_model(&mut fields, &ready)?;
     let CompletionRequest { prompts, echo, mut params, logprobs, add_special_tokens } =
         CompletionRequest::take(fields, ready.vocab_size)?;

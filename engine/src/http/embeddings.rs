@@ -67,8 +67,7 @@ pub(super) async fn embeddings(State(app): State<App>, body: Bytes) -> Result<Re
         );
         return Err(ApiError::field("model", message));
     };
-    let mut fields = Fields::parse_with_ids(&body, INPUT)?;
-    drop(body);
+    let mut fields = Fields::read_with_ids(body, INPUT).await?;
     super::check_model(&mut fields, &ready)?;
     let EmbeddingRequest { inputs, dimensions, is_base64, add_special_tokens } =
         EmbeddingRequest::take(fields, ready.vocab_size, size)?;

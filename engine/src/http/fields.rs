@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use axum::body::Bytes;
 use serde_json::{Map, Value};
 
 use super::error::{ApiError, ErrorKind, Result, shown};
 use super::json::{self, Budget, Json};
+use super::work::parsing;
 
 /// Fields of a request's JSON object that have not been read yet. A `null` value counts as absent.
 #[derive(Debug)]
@@ -92,15 +94,32 @@ impl Neutral {
     }
 }
 
+/// Length in bytes up to which a body is parsed on the event loop, within a millisecond. A longer one
+/// goes to a blocking thread.
+const INLINE_BYTES_MAX: usize = 64 * 1024;
+
 impl Fields {
+    /// Parses a request body as [`Fields::parse`] does, and drops it. Other clients need not wait for
+    /// a long one.
+    pub(super) async fn read(body: Bytes) -> Result<Self> {
+        Self::read_with_ids(body, "prompt").await
+    }
+
+    /// Parses a request body as [`Fields::read`] does, of a route whose field `name` has the token
+    /// ids.
+    pub(super) async fn read_with_ids(body: Bytes, name: &'static str) -> Result<Self> {
+        if body.len() <= INLINE_BYTES_MAX {
+            return Self::parse_with_ids(&body, name);
+        }
+        parsing(move || Self::parse_with_ids(&body, name)).await?
+    }
+
     /// Parses a request body, which must be a JSON object without too many JSON values.
     pub(super) fn parse(body: &[u8]) -> Result<Self> {
         Self::parse_with_ids(body, "prompt")
     }
 
-    /// Parses a request body as [`Fields::parse`] does, of a route whose field `name` has the token
-    /// ids.
-    pub(super) fn parse_with_ids(body: &[u8], name: &'static str) -> Result<Self> {
+    fn parse_with_ids(body: &[u8], name: &'static str) -> Result<Self> {
         let (map, budget) = json::read_object(body, &[name, "tokens"])?;
         Ok(Self { map, budget })
     }
@@ -288,6 +307,8 @@ pub(super) fn unsupported_part(name: &str, kind: &Value) -> ApiError {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
 
     use super::*;
 
@@ -310,6 +331,18 @@ mod tests {
         ] {
             assert_eq!(refused(body).as_deref(), expected, "{body}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_long_body_is_not_parsed_where_others_wait() {
+        let mut context = Context::from_waker(Waker::noop());
+        let body = |ids: usize| Bytes::from(format!("{{\"prompt\": [{}1]}}", "1, ".repeat(ids)));
+        let mut short = pin!(Fields::read(body(1000)));
+        assert!(short.as_mut().poll(&mut context).is_ready());
+        let mut long = pin!(Fields::read(body(1_000_000)));
+        assert!(long.as_mut().poll(&mut context).is_pending());
+        let ids = long.await.unwrap().tokens("prompt", 2, usize::MAX).unwrap().unwrap();
+        assert_eq!(ids.len(), 1_000_001);
     }
 
     #[test]

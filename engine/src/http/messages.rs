@@ -33,8 +33,7 @@ pub(super) async fn count_tokens(State(app): State<App>, body: Bytes) -> Respons
 
 async fn count(app: &App, body: Bytes) -> Result<Response> {
     let ready = app.ready()?;
-    let mut fields = Fields::parse(&body)?;
-    drop(body);
+    let mut fields = Fields::read(body).await?;
     super::check_model(&mut fields, &ready)?;
     let mut chat = chat_of(&mut fields)?;
     // An answer's limit, which here is none, does not change the prompt.
@@ -46,8 +45,7 @@ async fn count(app: &App, body: Bytes) -> Result<Response> {
 
 async fn answer(app: &App, body: Bytes) -> Result<Response> {
     let ready = app.ready_to_generate()?;
-    let mut fields = Fields::parse(&body)?;
-    drop(body);
+    let mut fields = Fields::read(body).await?;
     super::check_model(&mut fields, &ready)?;
     let streams = fields.bool("stream")?;
     let chat = chat_of(&mut fields)?;

@@ -300,7 +300,7 @@ async fn method_not_allowed(request: Request) -> ApiError {
 
 async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>> {
     let ready = app.ready()?;
-    let mut fields = Fields::parse(&body)?;
+    let mut fields = Fields::read(body).await?;
     check_model(&mut fields, &ready)?;
     let tokens = match fields.string("prompt")? {
         Some(text) => {
@@ -324,7 +324,7 @@ async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>> {
 
 async fn detokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>> {
     let ready = app.ready()?;
-    let mut fields = Fields::parse(&body)?;
+    let mut fields = Fields::read(body).await?;
     check_model(&mut fields, &ready)?;
     let longest = ready.limits.max_seq_len;
     let tokens = fields.tokens("tokens", ready.vocab_size, longest)?;

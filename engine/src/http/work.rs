@@ -12,6 +12,10 @@ use super::error::{ApiError, ErrorKind, Result};
 const GRAMMARS_MAX: usize = 2;
 static GRAMMARS: Semaphore = Semaphore::const_new(GRAMMARS_MAX);
 
+/// Number of long bodies that are parsed at once.
+const BODIES_MAX: usize = 2;
+static BODIES: Semaphore = Semaphore::const_new(BODIES_MAX);
+
 /// Longest time that a request waits until building its grammar begins, and then until it ends. What
 /// the limits of `guide` admit takes about a second at most; this is for what they overlook, and for
 /// busy machines.
@@ -45,6 +49,19 @@ pub(super) async fn tokenizing<T: Send + 'static>(
         work()
     };
     blocking("the tokenizer", work).await
+}
+
+/// Parses a long body on a blocking thread, by `work`, once fewer than [`BODIES_MAX`] are being
+/// parsed.
+pub(super) async fn parsing<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    let permit = BODIES.acquire().await.expect("the semaphore is never closed");
+    let work = move || {
+        let _permit = permit;
+        work()
+    };
+    blocking("reading the body", work).await
 }
 
 /// Builds a grammar on a blocking thread, by `work`, once fewer than [`GRAMMARS_MAX`] are being

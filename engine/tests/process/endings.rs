@@ -66,7 +66,9 @@ fn wrong_flags_end_with_2() {
     check_end(
         &["serve", "x", "--profile", "nowhere.toml"],
         2,
-        &expect!["error: failed to read `nowhere.toml`: No such file or directory (os error 2)"],
+        &expect![
+            "error: failed to read the profile `nowhere.toml`: No such file or directory (os error 2)"
+        ],
     );
     for args in
         [&["serve"][..], &["serve", "x", "--dtype", "int3"], &["sing"], &["serve", "x", "-q"]]
@@ -252,6 +254,25 @@ fn a_key_file_that_is_no_short_text_ends_with_2() {
         assert!(said.contains("line 4 ") && !said.contains("sesame"), "{said}");
     }
     check(&at("missing"), "failed to read");
+}
+
+#[test]
+fn a_profile_or_text_that_is_no_regular_file_ends_with_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    let long = folder.path().join("long.toml");
+    std::fs::write(&long, "#".repeat((1 << 20) + 1)).unwrap();
+    for path in [pipe.to_str().unwrap(), "/dev/zero", "/dev/null", "/"] {
+        for args in [&["serve", "x", "--profile", path][..], &["perplexity", "x", path]] {
+            let (code, said) = end_of(args);
+            assert_eq!(code, Some(2), "{said}");
+            assert!(said.ends_with("is not a regular file"), "{said}");
+        }
+    }
+    let (code, said) = end_of(&["serve", "x", "--profile", long.to_str().unwrap()]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.ends_with("is longer than 1048576 bytes"), "{said}");
 }
 
 #[test]

@@ -25,8 +25,7 @@ use store::Conversation;
 
 pub(super) async fn responses(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_to_generate()?;
-    let mut fields = Fields::parse(&body)?;
-    drop(body);
+    let mut fields = Fields::read(body).await?;
     super::check_model(&mut fields, &ready)?;
     let ResponsesRequest { chat, conversation, echoed, streams, stores } =
         request::take(&mut fields, &app.conversations).map_err(renamed)?;
