@@ -1,6 +1,7 @@
 //! Text of others (records, servers, files) on its way to a terminal, into JSON that is printed, or
 //! into Markdown: escaped there, so that a reader sees it and it does nothing.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// True for a character that is not shown as itself: a control character, one that changes the
@@ -22,9 +23,14 @@ pub fn one_line(text: &str) -> String {
 /// Returns the first `chars_max` characters of `text` as [`one_line`] does, with an ellipsis where it
 /// is longer.
 pub fn excerpt(text: &str, chars_max: usize) -> String {
+    one_line(&shortened(text, chars_max))
+}
+
+/// Returns the first `chars_max` characters of `text`, with an ellipsis where it is longer.
+pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
     match text.char_indices().nth(chars_max) {
-        Some((end, _)) => one_line(&text[..end]) + "…",
-        None => one_line(text),
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
+        None => text.into(),
     }
 }
 

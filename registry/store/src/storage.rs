@@ -1,6 +1,8 @@
 //! Storage rules over one file: bytes go in, a parsed record, its facts and findings come out. Pure,
 //! so that an index may store facts and findings. No files, no git.
 
+use std::fmt::Display;
+
 use schema::campaign::{self, CampaignRecord};
 use schema::canonical::record_sha256_of;
 use schema::event::{self, Event};
@@ -8,6 +10,7 @@ use schema::id::{is_ulid, ulid_unix_ms};
 use schema::kernel::{self, KernelRecord};
 use schema::path::{self, PathError};
 use schema::run::{self, Check, EngineFacts, Kind, RunRecord};
+use schema::untrusted::shortened;
 use schema::version::is_later;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -149,7 +152,7 @@ fn json<T: DeserializeOwned>(
     parsed: fn(T) -> Parsed,
 ) -> Result<(Parsed, Option<Value>), Finding> {
     let unreadable = |error: serde_json::Error| {
-        Finding::breach(READ, path, format!("not a `{schema}` record: {error}"))
+        Finding::breach(READ, path, format!("not a `{schema}` record: {}", quoted(&error)))
     };
     let value: Value = serde_json::from_str(text).map_err(unreadable)?;
     // The schema comes before the fields, since a later version may lack or rename some.
@@ -165,7 +168,15 @@ fn toml_event(path: &str, text: &str) -> Result<Event, Finding> {
         known_schema(path, found.as_deref(), event::SCHEMA)?;
     }
     event::parse(text)
-        .map_err(|error| Finding::breach(READ, path, format!("not an event: {error}")))
+        .map_err(|error| Finding::breach(READ, path, format!("not an event: {}", quoted(&error))))
+}
+
+/// Limit on the length in characters of an error that repeats parts of a file.
+const QUOTED_CHARS_MAX: usize = 400;
+
+/// Returns the text of an error in reading a file. It may repeat a text of the file, of any length.
+fn quoted(error: &dyn Display) -> String {
+    shortened(&error.to_string(), QUOTED_CHARS_MAX).into_owned()
 }
 
 fn known_schema(path: &str, found: Option<&str>, known: &str) -> Result<(), Finding> {
@@ -175,7 +186,7 @@ fn known_schema(path: &str, found: Option<&str>, known: &str) -> Result<(), Find
     }
     let later = is_later(found, known);
     // The text comes from the file, and may have any length.
-    let found: String = found.chars().take(40).collect();
+    let found = shortened(found, 40);
     let detail = format!("schema is `{found}`, this program reads `{known}`");
     Err(match later {
         true => Finding::breach(LATER, path, detail).with_hint(LATER_HINT),
@@ -204,7 +215,8 @@ fn verify(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
         Parsed::Kernels(record) => found.extend(release(path, &record.engine)),
         Parsed::Event(event) => {
             if event.schema != event::SCHEMA {
-                let detail = format!("schema is `{}`, not `{}`", event.schema, event::SCHEMA);
+                let found = shortened(&event.schema, 40);
+                let detail = format!("schema is `{found}`, not `{}`", event::SCHEMA);
                 found.push(Finding::breach(SCHEMA, path, detail));
             }
             let problems = event.problems().into_iter();

@@ -21,6 +21,22 @@ fn sound() -> (String, String) {
     (path, text)
 }
 
+#[test]
+fn a_finding_repeats_little_of_a_text_of_any_length() {
+    let (path, text) = sound();
+    let long = "a".repeat(100_000);
+    let status = text.replacen("\"status\": \"ok\"", &format!("\"status\": \"{long}\""), 1);
+    let schema = text.replacen("run.v1", &long, 1);
+    let event = of_event("01ARZ3NDEKTSV4RRFFQ69G5FAV").unwrap();
+    let toml = format!("schema = \"event.v1\"\nkind = \"{long}\"\n");
+    for (path, file) in [(&path, &status), (&path, &schema), (&event, &toml)] {
+        assert_ne!(file, &text);
+        let found = breaches(path, file.as_bytes());
+        assert!(!found.is_empty());
+        assert!(found.iter().all(|finding| finding.detail.len() < 1000), "{found:.2000?}");
+    }
+}
+
 /// Damages a file in one of seven ways, chosen at random.
 fn spoil(text: &[u8], chance: &mut Random) -> Vec<u8> {
     let mut bytes = text.to_vec();
