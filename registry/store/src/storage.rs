@@ -215,8 +215,8 @@ fn verify(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
         Parsed::Kernels(record) => found.extend(release(path, &record.engine)),
         Parsed::Event(event) => {
             if event.schema != event::SCHEMA {
-                let found = shortened(&event.schema, 40);
-                let detail = format!("schema is `{found}`, not `{}`", event::SCHEMA);
+                let name = shortened(&event.schema, 40);
+                let detail = format!("schema is `{name}`, not `{}`", event::SCHEMA);
                 found.push(Finding::breach(SCHEMA, path, detail));
             }
             let problems = event.problems().into_iter();
