@@ -29,8 +29,9 @@ fn a_block_becomes_a_sound_record_and_a_cut_one_is_named_by_line() {
     let imported = import(PAGE, "page.md", "example", Some(&claim())).unwrap();
     let [(path, record)] = &imported.records[..] else { panic!("{imported:?}") };
     let digits = &record.source.as_ref().unwrap().sha256[..8];
-    assert_eq!(path.to_str(), Some(&*format!("imports/example/{digits}-r2/001.json")));
-    assert_eq!((record.kind, &*record.id), (Kind::Imported, &*format!("{digits}-r2-001")));
+    let reading = format!("{digits}-r{}", reports::READER);
+    assert_eq!(path.to_str(), Some(&*format!("imports/example/{reading}/001.json")));
+    assert_eq!((record.kind, &*record.id), (Kind::Imported, &*format!("{reading}-001")));
     assert_eq!((&*record.engine.name, &*record.engine.release), ("vllm", "v0.10.1"));
     assert_eq!((&*record.model.id, record.model.source.as_deref()), ("m-1b", Some("org/M-1B")));
     assert_eq!(record.server.as_ref().unwrap().tp, Some(2));
