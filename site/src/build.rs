@@ -26,9 +26,10 @@ struct Site {
     folder: PathBuf,
 }
 
-/// Writes the site of `catalog` to the folder `out`; an earlier site there is replaced as a whole. `roots` are the
-/// results folders from which the catalog's registry was read, in the same order. With `address`, at
-/// which the site will be published, a site map lists the pages for search engines.
+/// Writes the site of `catalog` to the folder `out`; an earlier site there is replaced as a whole.
+/// `roots` are the results folders from which the catalog's registry was read, in the same order.
+/// With `address`, at which the site will be published, a site map lists the pages for search
+/// engines.
 ///
 /// # Errors
 ///

@@ -133,6 +133,7 @@ struct Group<'a> {
     required: u64,
     /// Number of the regular expressions that a text must match.
     expressions: u64,
+    /// Value of `multipleOf`, if any.
     multiple: Option<Decimal>,
     /// Cost of the regular expressions that the keywords are, or become.
     expression_cost: u64,
@@ -517,7 +518,7 @@ impl<'a> SchemaCost<'a> {
     }
 }
 
-/// Returns the number of regular expressions that a text must match which conforms to both schemas.
+/// Returns the number of regular expressions that a text of both schemas must match at once.
 fn intersected(a: &Size<'_>, b: &Size<'_>) -> Result<u64, TextError> {
     let count = a.expressions + b.expressions;
     if count <= INTERSECTED_MAX {
@@ -529,7 +530,7 @@ fn intersected(a: &Size<'_>, b: &Size<'_>) -> Result<u64, TextError> {
     )))
 }
 
-/// Returns the decimal that a number must be a multiple of which conforms to both schemas.
+/// Returns the least common multiple of the two schemas' `multipleOf`; `None` if neither has one.
 fn common_multiple(a: &Size<'_>, b: &Size<'_>) -> Result<Option<Decimal>, TextError> {
     let (Some(first), Some(second)) = (a.multiple, b.multiple) else {
         return Ok(a.multiple.or(b.multiple));

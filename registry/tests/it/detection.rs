@@ -186,7 +186,7 @@ fn page() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/method/submissions.md")
 }
 
-/// Returns the names of the tamperings of which the page's table says that some are not found.
+/// Returns the names of those tamperings that the check misses at times, by the page's table.
 fn missed_by_page() -> Vec<String> {
     let page = fs::read_to_string(page()).unwrap();
     let rows = page.lines().filter_map(|line| {

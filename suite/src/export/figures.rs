@@ -119,7 +119,7 @@ impl<'a> Figures<'a> {
             "concurrency" => json!(self.metrics.concurrency_mean),
             "max_output_tokens_per_s" => json!(self.requests.peaks().map(|(chunks, _)| chunks)),
             "max_concurrent_requests" => json!(self.requests.peaks().map(|(_, running)| running)),
-            // A rate of input audio, of which there is none.
+            // Rate of input audio: no request has any.
             "rtfx" => json!(0.0),
             "protocol" => json!("http"),
             _ => json!(self.latency_ms(name)),

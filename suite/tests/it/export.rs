@@ -195,8 +195,8 @@ fn a_measurement_without_figures_or_samples_is_refused() {
     assert!(said.contains("no request was answered"), "{said}");
 }
 
-/// Answer of a server that sends each token as a chunk, the last of which has no text, and counts
-/// all of them in its usage, as vLLM does for an answer that ends at the end-of-sequence token.
+/// Answer of a server that sends each token as a chunk. The last chunk has no text, and the usage
+/// counts it too, as vLLM's does for an answer that ends at the end-of-sequence token.
 fn ends_without_text(prompt_tokens: u64) -> Answer {
     let chunk = |at: u64, text: &str| {
         let choice = serde_json::json!({"choices": [{"index": 0, "text": text}]});
