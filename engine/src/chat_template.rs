@@ -72,12 +72,31 @@ pub struct Chat<'a> {
 #[error("{0}")]
 struct Raised(String);
 
+/// Error: a checkpoint's chat template cannot be compiled.
+#[derive(Debug)]
+pub(crate) enum TemplateError {
+    /// The template is wrong.
+    Wrong(Error),
+    /// The system denied the thread that compiles it.
+    NoThread(io::Error),
+}
+
+impl From<Error> for TemplateError {
+    fn from(error: Error) -> Self {
+        Self::Wrong(error)
+    }
+}
+
 impl ChatTemplate {
+    /// Compiles the template `source`.
+    ///
+    /// # Errors
+    /// The template is wrong or too long, or the system denies a thread.
     pub(crate) fn new(
         source: String,
         bos_token: Option<String>,
         eos_token: Option<String>,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, TemplateError> {
         let mut environment = Environment::new();
         // Hugging Face compiles templates with these settings.
         environment
@@ -94,7 +113,7 @@ impl ChatTemplate {
         environment.add_filter("tojson", to_json);
         if source.len() > SOURCE_BYTES_MAX {
             let message = format!("it has more than {SOURCE_BYTES_MAX} bytes");
-            return Err(Error::new(ErrorKind::BadSerialization, message));
+            return Err(Error::new(ErrorKind::BadSerialization, message).into());
         }
         let knows_developer = source.contains("developer");
         let wants_instructions = tools::wants_instructions(&source);
@@ -102,11 +121,8 @@ impl ChatTemplate {
         thread::scope(|scope| {
             let thread = thread::Builder::new().name("template".into()).stack_size(STACK_BYTES);
             let compile = || environment.add_template_owned(NAME, source);
-            let started = thread.spawn_scoped(scope, compile).map_err(|error| {
-                Error::new(ErrorKind::InvalidOperation, "no thread can be started")
-                    .with_source(error)
-            })?;
-            started.join().unwrap_or_else(|panic| resume_unwind(panic))
+            let started = thread.spawn_scoped(scope, compile).map_err(TemplateError::NoThread)?;
+            Ok::<_, TemplateError>(started.join().unwrap_or_else(|panic| resume_unwind(panic))?)
         })?;
         let (bos_token, eos_token) = (bos_token.unwrap_or_default(), eos_token.unwrap_or_default());
         Ok(Self { environment, knows_developer, wants_instructions, bos_token, eos_token })

@@ -35,6 +35,9 @@ const TP_MAX: usize = 64;
 /// Largest value that `--threads` accepts, more than any machine has cores. Far beyond it the
 /// system refuses to start threads, and the runtime then aborts the process.
 const THREADS_MAX: usize = 4096;
+/// Largest value that `--max-batch-size` accepts, more sequences than any device computes at once. A
+/// start allocates memory for each.
+const BATCH_MAX: usize = 65_536;
 /// Returns the error message where `--device cuda` finds no supported GPU. It says so if the driver
 /// is too old.
 pub(crate) fn no_gpu() -> String {
@@ -238,7 +241,7 @@ impl Config {
     }
 
     /// Refuses 0 for `--tp`, `--max-batch-size`, `--max-prefill-token-num`, `--max-seq-len` and
-    /// `--threads`, and more than 4,096 threads.
+    /// `--threads`, and more than 4,096 threads or 65,536 sequences at once.
     fn check_sense(&self) -> Result<()> {
         for (flag, value) in [
             ("tp", self.tp),
@@ -253,6 +256,9 @@ impl Config {
         }
         if self.threads > THREADS_MAX {
             return Err(invalid("threads", &self.threads, "at most 4096"));
+        }
+        if self.max_batch_size > BATCH_MAX {
+            return Err(invalid("max-batch-size", &self.max_batch_size, "at most 65536"));
         }
         Ok(())
     }

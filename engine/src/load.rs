@@ -59,8 +59,8 @@ impl LoadError {
     }
 
     /// Returns the exit code of a process that ends with this error: 4 for a failure of the
-    /// environment, such as a missing file, a device error or a processor without bf16; 2 for any
-    /// other, such as a wrong or unsupported file.
+    /// environment, such as a missing file, a device error, a processor without bf16 or a thread that
+    /// the system denies; 2 for any other, such as a wrong or unsupported file.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Model(
@@ -70,7 +70,10 @@ impl LoadError {
                 | ModelError::Device(_),
             )
             | Self::NoBf16 { .. }
-            | Self::Tokenizer(TokenizerError::Checkpoint(CheckpointError::Read { .. })) => 4,
+            | Self::Tokenizer(
+                TokenizerError::Checkpoint(CheckpointError::Read { .. })
+                | TokenizerError::NoThread(_),
+            ) => 4,
             _ => 2,
         }
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::LoadError;
 use super::config::Settings;
-use engine_weights::{CheckpointError, read_json};
+use engine_weights::{CheckpointError, is_file_name, read_json};
 
 /// Names of llama.cpp's pooling types, by their number in GGUF metadata (`llama_pooling_type`).
 const GGUF_TYPES: [&str; 5] = ["none", "mean", "cls", "last", "rank"];
@@ -71,9 +71,7 @@ fn of_folder(folder: &Path) -> Result<Option<String>, LoadError> {
 
 /// Returns the pooling that the configuration of the module `Pooling` in `folder` states.
 fn of_module(folder: &Path, path: Option<&str>) -> Result<String, CheckpointError> {
-    // A path with separators or `..` could lead out of the folder.
-    let is_plain = |name: &&str| !name.is_empty() && !name.contains(['/', '\\']) && *name != "..";
-    let Some(name) = path.filter(is_plain) else {
+    let Some(name) = path.filter(|name| is_file_name(name)) else {
         let reason = "it is not the name of a folder";
         return Err(CheckpointError::config(&folder.join("modules.json"), "path", reason));
     };

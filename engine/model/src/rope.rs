@@ -326,19 +326,26 @@ impl Scaling<'_> {
 
     /// Reads the parameters of YaRN from the scaling object of config.json.
     fn yarn(self) -> Result<RopeScaling, LoadError> {
-        let values = |name: &str| self.values.and_then(|values| values.get(name));
         // Keys of DeepSeek's variant of YaRN, which would change the attention factor.
         for name in ["mscale", "mscale_all_dim"] {
             if self.optional(name)?.is_some_and(|value| value != 0.0) {
                 return Err(self.wrong(name, "it is not supported"));
             }
         }
+        let truncate = match self.values.and_then(|values| values.get("truncate")) {
+            None | Some(Value::Null) => true,
+            Some(Value::Bool(truncate)) => *truncate,
+            Some(other) => {
+                let reason = format!("{other} is neither true nor false");
+                return Err(self.wrong("truncate", reason));
+            }
+        };
         Ok(RopeScaling::Yarn {
             factor: self.number("factor")?,
             beta_fast: self.optional("beta_fast")?.unwrap_or(32.0) as f32,
             beta_slow: self.optional("beta_slow")?.unwrap_or(1.0) as f32,
             original_len: self.number("original_max_position_embeddings")?,
-            truncate: values("truncate").and_then(Value::as_bool).unwrap_or(true),
+            truncate,
             attention_factor: self.optional("attention_factor")?.map(|factor| factor as f32),
         })
     }

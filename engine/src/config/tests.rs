@@ -150,6 +150,10 @@ fn what_makes_no_sense_is_refused() {
         &expect!["`--max-batch-size 0` is invalid: it must be at least 1"],
     );
     check_refused(
+        "--max-batch-size 65537",
+        &expect!["`--max-batch-size 65537` is invalid: it must be at most 65536"],
+    );
+    check_refused(
         "--threads 4097",
         &expect!["`--threads 4097` is invalid: it must be at most 4096"],
     );

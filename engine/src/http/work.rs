@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::{JoinError, spawn_blocking};
 
 use super::error::{ApiError, ErrorKind, Result};
@@ -43,12 +43,7 @@ pub(super) async fn tokenizing<T: Send + 'static>(
 ) -> Result<T> {
     let kib = u32::try_from(bytes / 1024).unwrap_or(u32::MAX).clamp(1, TEXT_KIB_MAX);
     let permit = TEXTS.acquire_many(kib).await.expect("the semaphore is never closed");
-    let work = move || {
-        // A client that leaves does not end the work, so the work itself holds its permit.
-        let _permit = permit;
-        work()
-    };
-    blocking("the tokenizer", work).await
+    blocking("the tokenizer", holding(permit, work)).await
 }
 
 /// Parses a long body on a blocking thread, by `work`, once fewer than [`BODIES_MAX`] are being
@@ -57,11 +52,7 @@ pub(super) async fn parsing<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     let permit = BODIES.acquire().await.expect("the semaphore is never closed");
-    let work = move || {
-        let _permit = permit;
-        work()
-    };
-    blocking("reading the body", work).await
+    blocking("reading the body", holding(permit, work)).await
 }
 
 /// Builds a grammar on a blocking thread, by `work`, once fewer than [`GRAMMARS_MAX`] are being
@@ -75,17 +66,22 @@ pub(super) async fn building<T: Send + 'static>(
         return Err(ApiError::new(ErrorKind::Overloaded, message).at(field));
     };
     let permit = permit.expect("the semaphore is never closed");
-    let work = move || {
-        let _permit = permit;
-        work()
-    };
-    match tokio::time::timeout(GRAMMAR_TIME_MAX, spawn_blocking(work)).await {
+    match tokio::time::timeout(GRAMMAR_TIME_MAX, spawn_blocking(holding(permit, work))).await {
         Ok(built) => built.map_err(|panicked| failed("the grammar", panicked)),
         Err(_) => {
             let seconds = GRAMMAR_TIME_MAX.as_secs();
             let message = format!("`{field}` has a grammar that takes over {seconds} s to build");
             Err(ApiError::field(field, message))
         }
+    }
+}
+
+/// Returns `work` together with its permit, which it gives back when it ends: a client that leaves
+/// does not end the work.
+fn holding<T>(permit: SemaphorePermit<'static>, work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    move || {
+        let _permit = permit;
+        work()
     }
 }
 

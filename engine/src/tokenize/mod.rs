@@ -14,6 +14,7 @@ mod reasoning;
 mod tests;
 
 use std::fmt;
+use std::io;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -27,7 +28,7 @@ pub use detokenizer::Detokenizer;
 pub use marks::overlap;
 pub use reasoning::{Reasoning, SplitText, Splitter};
 
-use crate::chat_template::ChatTemplate;
+use crate::chat_template::{ChatTemplate, TemplateError};
 use crate::guide::{Grammars, Guide, Opening, Structure, TextError};
 use crate::tools::{self, Format};
 use detokenizer::{Pieces, TableDetokenizer};
@@ -162,6 +163,8 @@ pub enum TokenizerError {
     Checkpoint(#[from] CheckpointError),
     #[error("failed to read the tokenizer of `{path}`: {reason}")]
     Unusable { path: PathBuf, reason: String },
+    #[error("no thread can be started to compile the chat template: {0}")]
+    NoThread(io::Error),
 }
 
 /// Tokenizer of a checkpoint, with its chat template and special tokens.
@@ -244,7 +247,12 @@ impl Tokenizer {
             .template
             .map(|source| ChatTemplate::new(source, parts.bos_token, parts.eos_token))
             .transpose()
-            .map_err(|err| unusable(format!("its chat template is wrong: {err}")))?;
+            .map_err(|error| match error {
+                TemplateError::Wrong(error) => {
+                    unusable(format!("its chat template is wrong: {error}"))
+                }
+                TemplateError::NoThread(error) => TokenizerError::NoThread(error),
+            })?;
         Ok(Self {
             pieces: Arc::new(Pieces::new(&inner)),
             inner,

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 pub use digest::{Digest, hex};
 pub use mxfp4::MxStack;
 pub use random::tensor as random_tensor;
-pub use source::{ModelFiles, ModelSource, hub_cache, read_json};
+pub use source::{ModelFiles, ModelSource, hub_cache, is_file_name, read_json};
 
 use engine_core::WeightType;
 use map::Map;

@@ -1,11 +1,11 @@
 //! Reader of safetensors files: one file, or shards listed in `model.safetensors.index.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
-use super::source::read_json;
+use super::source::{is_file_name, read_json};
 use super::{CheckpointError, StoredTensor};
 use engine_core::WeightType;
 
@@ -38,10 +38,7 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
     let mut names = BTreeSet::new();
     for (tensor, file) in map {
         let file = file.as_str().unwrap_or_default();
-        // A shard must be a plain file name next to the index: a path could point anywhere on the
-        // machine.
-        let mut parts = Path::new(file).components();
-        if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+        if !is_file_name(file) {
             let reason =
                 format!("`weight_map` sends tensor `{tensor}` to `{file}`, not a file name");
             return Err(CheckpointError::damaged(&index, reason));

@@ -91,10 +91,8 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
         Some((id, revision)) => (id, Some(revision)),
         None => (name, None),
     };
-    let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "..";
-    let is_id = id.split('/').count() == 2 && id.split('/').all(plain);
-    // Parts with separators or `..` could lead out of the cache.
-    if !is_id || !wanted.is_none_or(plain) {
+    let is_id = id.split('/').count() == 2 && id.split('/').all(is_file_name);
+    if !is_id || !wanted.is_none_or(is_file_name) {
         return Ok(None);
     }
     let folder = cache.join(format!("models--{}", id.replace('/', "--")));
@@ -105,7 +103,7 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
         (Err(_), Some(wanted)) => wanted.to_owned(),
         (Err(_), None) => return Ok(None),
     };
-    if !plain(&revision) {
+    if !is_file_name(&revision) {
         return Ok(None);
     }
     let snapshot = folder.join("snapshots").join(&revision);
@@ -135,6 +133,12 @@ fn gguf_files(folder: &Path) -> Vec<PathBuf> {
         .collect();
     paths.sort();
     paths
+}
+
+/// True if `name` is that of a file or folder alone: with separators or as `..`, it could lead to any
+/// place of the machine.
+pub fn is_file_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\\'])
 }
 
 /// Reads and parses a JSON file of a checkpoint.

@@ -316,6 +316,13 @@ fn settings_that_do_not_fit_name_their_key() {
         ("GptOssForCausalLM", oss.clone(), "sliding_window", json!(0), "0 is out of range"),
         ("GptOssForCausalLM", oss.clone(), "layer_types", json!(["full_attention"]), "3 layers"),
         ("GptOssForCausalLM", oss.clone(), "intermediate_size", json!(40), "whole blocks of 32"),
+        (
+            "GptOssForCausalLM",
+            oss.clone(),
+            "rope_scaling",
+            yarn(json!({ "truncate": "no" })),
+            "\"no\" is neither true nor false",
+        ),
         ("GptOssForCausalLM", oss, "rope_scaling", yarn(json!({ "mscale": 1 })), "not supported"),
     ];
     for (architecture, changes, key, value, want) in cases {
