@@ -334,6 +334,15 @@ mod tests {
     use crate::tiny_gguf::tiny_llama_gguf;
 
     #[test]
+    fn a_denied_thread_is_the_environments_fault_and_a_wrong_template_the_checkpoints() {
+        let denied = TokenizerError::NoThread(std::io::ErrorKind::WouldBlock.into());
+        assert_eq!(LoadError::Tokenizer(denied).exit_code(), 4);
+        let (path, reason) = ("model.gguf".into(), "its chat template is wrong".to_owned());
+        let wrong = TokenizerError::Unusable { path, reason };
+        assert_eq!(LoadError::Tokenizer(wrong).exit_code(), 2);
+    }
+
+    #[test]
     fn random_weights_are_told_from_those_of_files() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tiny.gguf");
