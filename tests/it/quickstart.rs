@@ -137,7 +137,7 @@ fn the_comparison_of_two_engines_prints_its_plan() {
     assert!(quickstart.commands.contains(&real), "the second command runs the printed plan");
     let clone = Clone::as_built();
     let said = shell(&clone.root(), &plan).expect_code(0).stdout;
-    assert!(said.contains("llama.cpp") && said.contains("v0.10.0"), "{said}");
+    assert!(said.contains("llama.cpp") && said.contains("v0.11.0"), "{said}");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_release_is_judged_and_a_regression_accepted() {
     let plans = [
         ("xtask gate", "the working tree"),
         ("--worktree", "the working tree"),
-        ("v0.9.2", "redline v0.9.2"),
+        ("v0.11.0 --baseline", "redline v0.10.0"),
         ("0.17.1", "vllm v0.17.1"),
     ];
     for (words, measured) in plans {
@@ -175,7 +175,7 @@ fn a_record_is_found_retracted_and_checked() {
             id = first_id(&said);
         }
     }
-    let said = shell(&clone.root(), "cargo xtask list --runs --release v0.10.0").stdout;
+    let said = shell(&clone.root(), "cargo xtask list --runs --release v0.11.0").stdout;
     let line = said.lines().find(|line| line.contains(&id)).expect("the run is still listed");
     assert!(line.contains("retracted"), "{line}");
 }
@@ -188,7 +188,7 @@ fn a_run_is_found_and_its_reproduction_planned() {
     let plan = quickstart.command("--dry-run");
     // A dry run plans for this machine, whatever kind the record's is.
     let said = shell(&clone.root(), &plan.replace("RUN", &id)).expect_code(0).stdout;
-    assert!(said.contains("v0.10.0") && said.contains("never committed"), "{said}");
+    assert!(said.contains("v0.11.0") && said.contains("never committed"), "{said}");
     assert!(quickstart.commands.contains(&plan.replace(" --dry-run", "")));
 }
 

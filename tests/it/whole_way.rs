@@ -18,7 +18,7 @@ fn a_release_is_built_measured_recorded_and_shown() {
     let before = (clone.git(&["status", "--porcelain"]), clone.git(&["diff", "--cached"]));
     let records = files_under(&clone.root().join("results/runs")).len();
 
-    let words = ["release-bench", "v0.10.0", "--scenario", "thinking-lite", "--repeats", "1"];
+    let words = ["release-bench", "v0.11.0", "--scenario", "thinking-lite", "--repeats", "1"];
     let mut command = clone.program("redline-campaign", &words);
     command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
     let child = command.spawn().expect("it starts");
@@ -33,9 +33,9 @@ fn a_release_is_built_measured_recorded_and_shown() {
     let text = std::fs::read_to_string(clone.root().join(record)).expect("readable");
     let run: schema::run::RunRecord = serde_json::from_str(&text).expect("a record");
     assert_eq!(run.counts.and_then(|counts| counts.requests_ok), Some(8));
-    assert_eq!(run.engine.release, "v0.10.0");
+    assert_eq!(run.engine.release, "v0.11.0");
 
-    let page = format!("results/pages/redline/v0.10.0/{}.md", run.hardware.id);
+    let page = format!("results/pages/redline/v0.11.0/{}.md", run.hardware.id);
     assert!(changed.lines().any(|path| path == page), "{page} is not in the commit:\n{changed}");
     assert!(ended.stdout.contains("thinking-lite"), "no table:\n{}", ended.stdout);
     assert!(clone.root().join("target/site/index.html").is_file());
