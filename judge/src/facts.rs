@@ -2,6 +2,7 @@
 //! and throughput distributions.
 
 use schema::canonical::sha256_hex;
+use schema::engine::ApiFormat;
 use schema::path::config_slug;
 use schema::run::{Check, Level, RunRecord, ScenarioFacts, Status, ValidityVerdict};
 use schema::scenario::Arrival;
@@ -152,6 +153,13 @@ pub fn has_fixed_answers(scenario: &ScenarioFacts) -> bool {
         (None, Some(_)) => false,
         (None, None) => FIXED_LENGTH.iter().any(|family| scenario.id.starts_with(family)),
     }
+}
+
+/// True when a run's requests were sent to a route of chat completions. Records of suites before
+/// that route could be asked for state no route.
+pub fn is_chat(scenario: &ScenarioFacts) -> bool {
+    let route = scenario.route.as_deref();
+    route.is_some_and(|route| ApiFormat::of_route(route) == ApiFormat::Chat)
 }
 
 /// Returns the concurrency sweep that a scenario is a level of, as `id@rev`: `ladder-c16` with 16

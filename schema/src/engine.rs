@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::scenario::{InvalidFile, from_toml};
+use crate::scenario::{InvalidFile, Scenario, from_toml, out_of_range};
 
 /// Engine file `suite/engines/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -54,6 +54,32 @@ impl EngineFile {
     /// Returns the route of the server's metrics: the engine file's, else [`METRICS`].
     pub fn metrics_route(&self) -> &str {
         self.metrics_route.as_deref().unwrap_or(METRICS)
+    }
+
+    /// Returns the route, format and optional fields of the requests of `scenario`: those of the
+    /// engine file, or, where the scenario asks for chat, those of the chat route, which takes no
+    /// token ids and returns no log-probabilities of a prompt.
+    ///
+    /// # Errors
+    /// The scenario asks for chat and the engine file names no chat route.
+    pub fn for_scenario(&self, scenario: &Scenario) -> Result<Request, InvalidFile> {
+        if !scenario.output.chat {
+            return Ok(self.request.clone());
+        }
+        let Some(route) = &self.request.chat_route else {
+            return Err(InvalidFile(format!(
+                "`request.chat_route` is missing, and the scenario has `output.chat`\n\
+                 hint: name {}'s route of chat completions there, such as `/v1/chat/completions`",
+                self.title
+            )));
+        };
+        Ok(Request {
+            route: route.clone(),
+            dialect: Some(ApiFormat::Chat),
+            token_ids: false,
+            prompt_logprobs: false,
+            ..self.request.clone()
+        })
     }
 }
 
@@ -354,6 +380,10 @@ impl Source {
 pub struct Request {
     /// HTTP route of the server to which generation requests are sent.
     pub route: String,
+    /// HTTP route of OpenAI's chat completions, to which a scenario with `output.chat` sends its
+    /// requests; left out where the server has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_route: Option<String>,
     /// API format of the route; where left out, the one that the route's name implies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dialect: Option<ApiFormat>,
@@ -434,16 +464,26 @@ impl ApiFormat {
 /// Parses an engine file.
 ///
 /// # Errors
-/// The text is not TOML with the fields of an engine file. All missing fields are named at once.
+/// The text is not TOML with the fields of an engine file, of which all missing ones are named at
+/// once, or the chat route is not one by its name.
 pub fn parse(text: &str) -> Result<EngineFile, InvalidFile> {
-    from_toml(text).map_err(|error| {
+    let file: EngineFile = from_toml(text).map_err(|error| {
         let missing = missing(text);
         if missing.is_empty() {
             return error;
         }
         let names: Vec<String> = missing.iter().map(|name| format!("`{name}`")).collect();
         InvalidFile(format!("these fields are missing: {}", names.join(", ")))
-    })
+    })?;
+    // A record states the route alone, and its API format is known by the name.
+    match &file.request.chat_route {
+        Some(route) if ApiFormat::of_route(route) != ApiFormat::Chat => Err(out_of_range(
+            "request.chat_route",
+            "a route that ends with `/chat/completions`",
+            route,
+        )),
+        _ => Ok(file),
+    }
 }
 
 /// Returns the fields that an engine file must have and `text` lacks, such as `ready.route`, in
@@ -480,11 +520,13 @@ fn collect_missing(root: &Value, of: &Value, found: &Value, path: &str, names: &
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::{CacheProtocol, CacheState};
 
     #[test]
     fn a_route_says_what_is_spoken_there_unless_the_file_does() {
         let request = |route: &str, dialect| Request {
             route: route.into(),
+            chat_route: None,
             dialect,
             token_ids: true,
             ignore_eos: true,
@@ -505,6 +547,30 @@ mod tests {
             assert_eq!((found.dialect(), found.sends_ids()), (dialect, sends_ids), "{route}");
             assert_eq!(request(route, Some(ApiFormat::Messages)).dialect(), ApiFormat::Messages);
         }
+    }
+
+    #[test]
+    fn a_scenario_with_chat_is_sent_to_the_chat_route_as_text() {
+        let text = include_str!("../../suite/engines/redline.toml");
+        let file = parse(text).unwrap();
+        let mut scenario =
+            Scenario::parse(include_str!("../../suite/scenarios/chat-lite-c4.toml")).unwrap();
+        let chat = file.for_scenario(&scenario).unwrap();
+        assert_eq!(
+            (chat.route.as_str(), chat.dialect()),
+            ("/v1/chat/completions", ApiFormat::Chat)
+        );
+        assert!(!chat.sends_ids() && !chat.prompt_logprobs && chat.return_token_ids);
+        let none = parse(&text.replace("chat_route", "# ")).unwrap();
+        let said = none.for_scenario(&scenario).unwrap_err().to_string();
+        assert!(said.starts_with("`request.chat_route` is missing"), "{said}");
+        let said = parse(&text.replace("/v1/chat/completions", "/v1/chat")).unwrap_err();
+        assert!(said.to_string().contains("`request.chat_route` must be a route that ends with"));
+        scenario.output.chat = false;
+        assert_eq!(file.for_scenario(&scenario).unwrap(), file.request);
+        scenario.output.chat = true;
+        scenario.cache = CacheProtocol { state: CacheState::Primed, share: Some(0.5) };
+        assert!(scenario.check().unwrap_err().to_string().contains("`output.chat` sends text"));
     }
 
     #[test]

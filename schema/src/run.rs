@@ -275,6 +275,10 @@ pub struct ScenarioFacts {
     pub manifest_sha256: Option<String>,
     /// Form of the prompts on the wire: token ids or text.
     pub prompt_form: Option<PromptForm>,
+    /// HTTP route that the requests were sent to, such as `/v1/completions`; left out in older
+    /// records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
     /// SHA-256 of the dataset file that requests were drawn from, lower-case hex; null where the
     /// sampler needs none or it is not known.
     pub dataset_sha256: Option<String>,
@@ -392,8 +396,8 @@ pub struct CacheFacts {
     /// reports; null where it does not.
     pub hit_tokens: Option<u64>,
     /// Largest number of prompt tokens that the server can find in its prefix cache during the run:
-    /// prefixes that repeat within the manifest, and tokens that were sent ahead. Null where the
-    /// cache's page size is not known.
+    /// prefixes that repeat within the manifest, tokens that were sent ahead, and on a chat route all
+    /// tokens that the chat template adds. Null where the cache's page size is not known.
     pub expected_hit_tokens: Option<u64>,
     /// Number of prompt tokens that were sent ahead to fill the prefix cache; left out where the
     /// scenario does not prime it.
@@ -429,8 +433,9 @@ pub struct Counts {
     /// Number of answers by finish reason, in the server's words; `none given` for answers without
     /// one.
     pub finish_reasons: Option<BTreeMap<String, u64>>,
-    /// Number of prompt tokens of the answered requests; null where prompts were made without a
-    /// tokenizer and the server does not count those of each request.
+    /// Number of prompt tokens of the answered requests, without those that a chat template adds;
+    /// null where prompts were made without a tokenizer and the server does not count those of each
+    /// request.
     pub input_tokens: Option<u64>,
     /// Source of the number of prompt tokens where prompts were made without a tokenizer; left out
     /// where the manifest has their lengths.
@@ -441,7 +446,7 @@ pub struct Counts {
     /// Number of output tokens credited to the answers; `token_source` says by which count.
     pub output_tokens_reported: Option<u64>,
     /// Number of output tokens that the suite's own tokenizer counts in the answers' text; null
-    /// where it cannot tokenize one of them.
+    /// where it cannot tokenize one of them, or one is a tool call, of which the text is only a part.
     pub output_tokens_retokenized: Option<u64>,
     /// Number of chunks with at least one token, over all answered requests of the run.
     pub output_chunks: Option<u64>,

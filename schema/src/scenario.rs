@@ -122,6 +122,10 @@ pub enum WarmupSource {
 pub struct Output {
     /// True when answers continue to the requested length, past an end-of-sequence token.
     pub ignore_eos: bool,
+    /// True when each prompt is sent as one user message to the engine's chat route, as text, so that
+    /// the server applies its chat template; the engine file's `request.route` where left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chat: bool,
     /// Sampling temperature; left out for the server's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
@@ -244,6 +248,13 @@ impl Scenario {
         self.check_size()?;
         self.output.check()?;
         self.cache.check()?;
+        if self.output.chat && self.cache.state == CacheState::Primed {
+            return Err(InvalidFile(
+                "`cache.state` is `primed`, which needs prompts as token ids, and `output.chat` sends \
+                 text\nhint: set `cache.state` to `cold` or `unknown`"
+                    .to_owned(),
+            ));
+        }
         if matches!(self.arrival, Arrival::Trace { .. }) && !self.workload.pack.has_times() {
             return Err(InvalidFile(format!(
                 "`arrival.kind` is `trace`, but `{}` has no times\n\

@@ -137,7 +137,10 @@ impl Alternating<'_> {
     /// once for all starts where both engines take token ids, else what it is drawn from.
     fn requests(&self) -> Result<Vec<PathBuf>, Stop> {
         let words = |cell: &ReadyCell| workload_arguments(cell).iter().map(PathBuf::from).collect();
-        let takes_ids = |spec: &&ServerSpec| spec.engine.file.request.sends_ids();
+        let scenario = &self.cell.scenario.scenario;
+        let takes_ids = |spec: &&ServerSpec| {
+            spec.engine.file.for_scenario(scenario).is_ok_and(|request| request.sends_ids())
+        };
         if !self.specs.iter().all(takes_ids) {
             return Ok(words(self.cell));
         }

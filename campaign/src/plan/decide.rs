@@ -76,6 +76,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let cells = cells(flags, (target_id, target))?;
     let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
     let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    refuse_without_chat(&wanted, &scenarios)?;
     // A server that is already running has its weights; only one that is started needs the check.
     if flags.url.is_none() {
         for variant in &wanted {
@@ -288,6 +289,21 @@ fn refuse_without_reset(engine: &Engine) -> Result<(), Stop> {
     let id = &engine.id;
     Err(wrong_use!("engine `{id}` has no route that empties its prefix cache, which runs on a shared server need")
         .with_hint(format!("leave `--servers` out, or name the route in `suite/engines/{id}.toml`: `cache.reset_route`")))
+}
+
+/// Refuses scenarios that ask for chat if the engine file of a variant names no chat route.
+fn refuse_without_chat(wanted: &[Wanted], scenarios: &[ScenarioEntry]) -> Result<(), Stop> {
+    let engines = wanted.iter().map(|wanted| &wanted.engine);
+    for (engine, entry) in engines.flat_map(|engine| scenarios.iter().map(move |it| (engine, it))) {
+        if engine.file.for_scenario(&entry.scenario).is_err() {
+            let (engine, scenario) = (&engine.id, &entry.id);
+            return Err(wrong_use!(
+                "scenario `{scenario}` sends chat requests, and engine `{engine}` has no route for them"
+            )
+            .with_hint(format!("`request.chat_route` in `suite/engines/{engine}.toml` names it")));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses cells whose model has random weights if the engine cannot generate weights.

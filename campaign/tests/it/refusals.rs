@@ -165,3 +165,26 @@ fn an_engine_that_makes_no_weights_up_is_not_asked_to() {
         &["`shape` has random weights, which engine `redline` cannot generate", "suite/engines"],
     );
 }
+
+#[test]
+fn an_engine_without_a_chat_route_is_not_asked_to_chat() {
+    let scratch = Scratch::new();
+    let scenario = scratch.root().join("suite/scenarios/talk-lite.toml");
+    let text = fs::read_to_string(&scenario).unwrap();
+    let chat = text.replace("output = { ", "output = { chat = true, ");
+    assert_ne!(chat, text);
+    fs::write(&scenario, chat).unwrap();
+    scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(0, &[]);
+    let engine = scratch.root().join("suite/engines/redline.toml");
+    let text = fs::read_to_string(&engine).unwrap();
+    let without = text.replace("chat_route = \"/v1/chat/completions\"\n", "");
+    assert_ne!(without, text);
+    fs::write(&engine, without).unwrap();
+    scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(
+        2,
+        &[
+            "engine `redline` has no route for them",
+            "`request.chat_route` in `suite/engines/redline",
+        ],
+    );
+}

@@ -7,7 +7,7 @@ use schema::path::config_slug;
 use schema::run::{FailureClass, Kind, PromptForm, RunRecord, Status};
 use schema::verdict::{Cell, Stage};
 
-use crate::facts::{is_believed, is_failed, requests_failed};
+use crate::facts::{is_believed, is_chat, is_failed, requests_failed};
 use crate::order::ReleaseKey;
 
 /// Runs of both releases in one cell.
@@ -260,10 +260,14 @@ pub fn blocks<'a>(runs: &CellRuns<'a>) -> BTreeMap<String, Blocks<'a>> {
     campaigns
 }
 
-/// Returns the distinct workloads of `runs`, each as prompt form and manifest hash, which are
-/// `None` where the record does not state them.
+/// Returns the distinct workloads of `runs`, each as prompt form, whether requests are chat, and
+/// manifest hash. Form and hash are `None` where the record does not state them.
 pub fn workloads<'a>(
     runs: impl Iterator<Item = &'a RunRecord>,
-) -> BTreeSet<(Option<PromptForm>, Option<&'a str>)> {
-    runs.map(|run| (run.scenario.prompt_form, run.scenario.manifest_sha256.as_deref())).collect()
+) -> BTreeSet<(Option<PromptForm>, bool, Option<&'a str>)> {
+    let workload = |run: &'a RunRecord| {
+        let scenario = &run.scenario;
+        (scenario.prompt_form, is_chat(scenario), scenario.manifest_sha256.as_deref())
+    };
+    runs.map(workload).collect()
 }

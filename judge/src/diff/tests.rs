@@ -460,6 +460,10 @@ fn other_workloads_invalid_clients_imports_and_retracted_runs_are_left_out() {
     let diff = compare_all(vec![old.clone(), other]);
     assert_eq!(effect(&diff), None);
     assert!(diff.cells[0].remarks[0].starts_with("the workloads differ"));
+    let mut chat = new.clone();
+    chat.scenario.route = Some("/v1/chat/completions".to_owned());
+    let diff = compare_all(vec![old.clone(), chat]);
+    assert_eq!(effect(&diff), None, "chat is another workload");
 
     let mut invalid = new.clone();
     invalid.validity.verdict = ValidityVerdict::Invalid;

@@ -171,6 +171,7 @@ mod tests {
         };
         let takes = Request {
             route: path.into(),
+            chat_route: None,
             dialect: None,
             token_ids: takes_all,
             ignore_eos: takes_all,

@@ -94,6 +94,9 @@ pub struct Sample {
     pub ids: Vec<u32>,
     /// Text of the answer, with reasoning text and tool calls, in the order of arrival.
     pub text: String,
+    /// True when the answer has a tool call, whose text lacks the tokens that the model writes around
+    /// name and arguments.
+    pub has_tool_call: bool,
     /// Last token usage that the server reported for the request; `None` if it reported none.
     pub usage: Option<Usage>,
     /// True when the server reported usage in every chunk with a token.

@@ -353,6 +353,7 @@ impl EventReader {
         } else if chunk.is_empty_text() && grown.is_none() && sample.empty_ns.len() < EMPTY_MAX {
             sample.empty_ns.push(at.at_ns);
         }
+        sample.has_tool_call |= chunk.tool_call.is_some();
         chunk.words().for_each(|text| sample.text.push_str(text));
         sample.ids.extend(chunk.ids.into_iter().flatten());
         if let Some(reason) = chunk.finish_reason {

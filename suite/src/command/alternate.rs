@@ -11,7 +11,6 @@ use judge::diff::estimate::Fit;
 use schema::alternation::{Alternation, SCHEMA, Side, Slice};
 use schema::exit::Exit;
 use schema::metric::Metric;
-use schema::run::PromptForm;
 use schema::scenario::Scenario;
 use whole_file::DATA_MAX;
 
@@ -129,12 +128,12 @@ pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     let signals = Signals::caught()?;
     let tokenizer = flags.tokenizer.as_deref().map(Tokenizer::open).transpose()?;
     let [baseline, candidate] = [flags.server(Side::Baseline)?, flags.server(Side::Candidate)?];
-    let form = |opened: &Opened| opened.engine.prompt_form();
-    let forms = [form(&baseline), form(&candidate)];
-    let (file, plan) = flags.requests(&baseline.engine, forms[0], tokenizer.as_ref())?;
-    let other = match forms[0] == forms[1] {
+    let both = [&baseline.engine, &candidate.engine];
+    let (file, plan) = flags.requests(both[0], both[0], tokenizer.as_ref())?;
+    let form = |engine: &Engine| engine.prompt_form(&file.scenario);
+    let other = match form(both[0])? == form(both[1])? {
         true => plan.clone(),
-        false => flags.requests(&baseline.engine, forms[1], tokenizer.as_ref())?.1,
+        false => flags.requests(both[0], both[1], tokenizer.as_ref())?.1,
     };
     let contender = |server, side, plan| flags.contender(server, side, &file.scenario, plan);
     let contenders =
@@ -143,7 +142,7 @@ pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     let manifest = &contenders[0].plan.manifest;
     let alternating = Alternating {
         scenario: &file.scenario,
-        facts: file.facts(manifest, manifest.sha256()?),
+        facts: file.facts(manifest, manifest.sha256()?, &contenders[0].engine.request.route),
         contenders,
         slice_requests: flags.slice_requests,
         seed: flags.seed,
@@ -178,19 +177,20 @@ impl AlternateFlags {
         Ok(Opened { server, engine, model })
     }
 
-    /// Draws the requests in `form`, or reads those of a saved plan; `engine` is the one for which
-    /// the built-in scenario is made where no other is given.
+    /// Draws the requests that are sent to `engine`, or reads those of a saved plan; the built-in
+    /// scenario, where no other is given, is made for `baseline`.
     fn requests(
         &self,
+        baseline: &Engine,
         engine: &Engine,
-        form: PromptForm,
         tokenizer: Option<&Tokenizer>,
     ) -> anyhow::Result<(ScenarioFile, Plan)> {
         if let Some(path) = &self.plan {
-            return replayed(path, tokenizer, form);
+            return replayed(path, tokenizer, engine);
         }
         let given = self.scenario.as_deref().map(ScenarioFile::open).transpose()?;
-        let file = given.map_or_else(|| words_of(engine, Some(WORDS_REQUESTS)), Ok)?;
+        let file = given.map_or_else(|| words_of(baseline, Some(WORDS_REQUESTS)), Ok)?;
+        let form = engine.prompt_form(&file.scenario)?;
         let plan = drawn(&file, self.dataset.as_deref(), tokenizer, form)?;
         Ok((file, plan))
     }
@@ -209,7 +209,8 @@ impl AlternateFlags {
             Side::Baseline => self.baseline_freeze.clone(),
             Side::Candidate => self.candidate_freeze.clone(),
         };
-        Ok(Contender { server, engine: engine.file, model, plan, freezer })
+        let engine = engine.for_scenario(scenario)?.file;
+        Ok(Contender { server, engine, model, plan, freezer })
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 use schema::canonical::{sha256_hex, to_canonical, to_file_text};
-use schema::engine::{EngineFile, parse};
+use schema::engine::{EngineFile, Request, parse};
 use schema::measurement::Measurement;
 use schema::run::{PromptForm, ScenarioFacts, Status};
 use schema::samples::{Head, SCHEMA};
@@ -61,8 +61,13 @@ impl ScenarioFile {
     }
 
     /// Returns the facts about the scenario for the record; `hash` is the SHA-256 of `manifest`,
-    /// its workload manifest.
-    pub fn facts(&self, manifest: &schema::manifest::Manifest, hash: String) -> ScenarioFacts {
+    /// its workload manifest, and `route` the server's route to which the requests are sent.
+    pub fn facts(
+        &self,
+        manifest: &schema::manifest::Manifest,
+        hash: String,
+        route: &str,
+    ) -> ScenarioFacts {
         let scenario = &self.scenario;
         let mut lengths = manifest.requests.iter().map(|request| request.output_tokens);
         let first = lengths.next();
@@ -73,6 +78,7 @@ impl ScenarioFile {
             file_sha256: Some(self.sha256.clone()),
             manifest_sha256: Some(hash),
             prompt_form: Some(manifest.prompt_form),
+            route: Some(route.to_owned()),
             dataset_sha256: manifest.dataset_sha256.clone(),
             seed: Some(scenario.workload.seed),
             dataset: None,
@@ -109,10 +115,29 @@ impl Engine {
         Ok(Self { id: stem(path), file })
     }
 
-    /// Returns the form in which prompts are sent to the engine: token ids if it accepts them, else
-    /// text.
-    pub fn prompt_form(&self) -> PromptForm {
-        if self.file.request.sends_ids() { PromptForm::TokenIds } else { PromptForm::Text }
+    /// Returns the form in which the prompts of `scenario` are sent to the engine: token ids if it
+    /// accepts them on the scenario's route, else text.
+    ///
+    /// # Errors
+    /// Those of [`Engine::for_scenario`].
+    pub fn prompt_form(&self, scenario: &Scenario) -> anyhow::Result<PromptForm> {
+        let sends_ids = self.request(scenario)?.sends_ids();
+        Ok(if sends_ids { PromptForm::TokenIds } else { PromptForm::Text })
+    }
+
+    /// Returns the engine with the request settings of `scenario`, which may ask for the chat route.
+    ///
+    /// # Errors
+    /// The scenario asks for chat and the engine file names no chat route.
+    pub fn for_scenario(mut self, scenario: &Scenario) -> anyhow::Result<Self> {
+        self.file.request = self.request(scenario)?;
+        Ok(self)
+    }
+
+    fn request(&self, scenario: &Scenario) -> anyhow::Result<Request> {
+        let request = self.file.for_scenario(scenario);
+        request
+            .with_context(|| format!("engine file `{}.toml` does not suit the scenario", self.id))
     }
 }
 

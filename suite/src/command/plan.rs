@@ -17,7 +17,7 @@ use serde::Deserialize;
 use whole_file::{DATA_MAX, TEXT_MAX};
 
 use super::files;
-use super::files::ScenarioFile;
+use super::files::{Engine, ScenarioFile};
 use crate::workload::dataset::Dataset;
 use crate::workload::sampler::{Plan, plan};
 use crate::workload::tokenizer::Tokenizer;
@@ -41,7 +41,7 @@ pub struct PlanFlags {
     /// needs none.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
-    /// Form in which the planned prompts will be sent.
+    /// Form in which the planned prompts will be sent; text where the scenario has `output.chat`.
     #[arg(long, default_value = "token_ids")]
     #[arg(value_parser = PossibleValuesParser::new(["token_ids", "text"]).map(form))]
     prompt_form: PromptForm,
@@ -103,7 +103,7 @@ pub fn execute(flags: &PlanFlags) -> anyhow::Result<Exit> {
 }
 
 /// Draws the plan of a scenario (requests, send times, warm-up) from dataset and tokenizer; `form`
-/// is the form of its prompts, if they have token ids. A dataset that the scenario does not use is not opened.
+/// is the form of its prompts, unless the scenario can only send text. A dataset that the scenario does not use is not opened.
 pub fn drawn(
     file: &ScenarioFile,
     dataset: Option<&Path>,
@@ -113,20 +113,20 @@ pub fn drawn(
     // A dataset that the scenario does not sample from is ignored, else the record would name it.
     let dataset = dataset.filter(|_| file.scenario.workload.dataset.is_some());
     let dataset = dataset.map(Dataset::open).transpose()?;
-    // Prompts that are made without a tokenizer have no token ids.
-    let as_text = file.scenario.workload.pack.is_without_tokenizer();
+    // Prompts that are made without a tokenizer have no token ids, and a chat message takes none.
+    let Scenario { workload, output, .. } = &file.scenario;
+    let as_text = workload.pack.is_without_tokenizer() || output.chat;
     let form = if as_text { PromptForm::Text } else { form };
     plan(&file.id, &file.scenario, dataset.as_ref(), tokenizer, form)
         .with_context(|| format!("cannot draw the requests of `{}`", file.id))
 }
 
 /// Reads a saved plan and checks that its scenario is sound, and that it is unchanged, was drawn with
-/// `tokenizer`, can be sent to an engine that takes prompts in `form`, and has no request that waits
-/// for a later one.
+/// `tokenizer`, can be sent to `engine`, and has no request that waits for a later one.
 pub fn replayed(
     path: &Path,
     tokenizer: Option<&Tokenizer>,
-    form: PromptForm,
+    engine: &Engine,
 ) -> anyhow::Result<(ScenarioFile, Plan)> {
     let shown = path.display();
     let text = whole_file::read_text(path, "plan", DATA_MAX)?;
@@ -148,6 +148,7 @@ pub fn replayed(
              {wanted} with `--tokenizer`"
         );
     }
+    let form = engine.prompt_form(&saved.scenario)?;
     if manifest.prompt_form == PromptForm::TokenIds && form == PromptForm::Text {
         bail!(
             "plan `{shown}` has prompts as token ids, which this engine does not accept\nhint: draw \

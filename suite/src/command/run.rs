@@ -172,17 +172,18 @@ impl Bench {
         let server = server.within(Duration::from_secs_f64(flags.timeout_s));
         // The server is probed before the requests are drawn, so that a wrong URL fails early.
         let (engine, probed) = found(engine, &server, flags.model.as_deref())?;
-        let form = engine.prompt_form();
         let (file, plan) = match (file, &flags.plan, default) {
-            (None, Some(path), _) => replayed(path, tokenizer.as_ref(), form)?,
+            (None, Some(path), _) => replayed(path, tokenizer.as_ref(), &engine)?,
             (file, _, default) => {
                 let made = || default.context(NO_SCENARIO)?(&engine);
                 let file = file.map_or_else(made, Ok)?;
+                let form = engine.prompt_form(&file.scenario)?;
                 let plan = drawn(&file, flags.dataset.as_deref(), tokenizer.as_ref(), form)?;
                 (file, plan)
             }
         };
         can_be_primed(&file.scenario, plan.manifest.prompt_form)?;
+        let engine = engine.for_scenario(&file.scenario)?;
         let conduct = Conduct {
             no_progress_ns: nanoseconds(flags.timeout_s),
             telemetry_ns: Some(nanoseconds(flags.telemetry_s)).filter(|pause| *pause > 0),
@@ -214,7 +215,8 @@ impl Bench {
     /// The plan cannot be hashed, which does not happen in practice.
     pub fn point(&self) -> anyhow::Result<Point> {
         let (file, plan) = (&self.file, self.plan.clone());
-        let facts = file.facts(&plan.manifest, plan.manifest.sha256()?);
+        let route = &self.engine.file.request.route;
+        let facts = file.facts(&plan.manifest, plan.manifest.sha256()?, route);
         Ok(Point { id: file.id.clone(), scenario: file.scenario.clone(), plan, facts })
     }
 

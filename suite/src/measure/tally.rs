@@ -119,7 +119,7 @@ pub struct Answered<'a> {
     /// Number of output tokens that the request asked for.
     pub requested: u64,
     /// Number of tokens in the answer's text by the suite's own tokenizer; `None` if it cannot
-    /// tokenize the text.
+    /// tokenize the text, and for a tool call, of which the text is only a part.
     pub retokenized: Option<u64>,
 }
 
@@ -138,7 +138,8 @@ pub fn answered<'a>(
             credit: credit(sample, retokenized.as_ref()),
             prompt_tokens: planned.or(sample.usage.map(|usage| usage.prompt_tokens)),
             requested: request.output_tokens,
-            retokenized: retokenized.map(|found| found.tokens),
+            // The text of a tool call lacks tokens that the model wrote: its count would be too small.
+            retokenized: retokenized.filter(|_| !sample.has_tool_call).map(|found| found.tokens),
         }
     })
     .collect()

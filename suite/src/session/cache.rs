@@ -5,8 +5,8 @@
 use std::collections::BTreeSet;
 
 use schema::canonical::sha256_hex;
-use schema::engine::EngineFile;
-use schema::manifest::ManifestRequest;
+use schema::engine::{ApiFormat, EngineFile};
+use schema::manifest::{Manifest, ManifestRequest};
 use schema::run::{CacheFacts, CacheState};
 use schema::scenario::Scenario;
 use serde_json::Value;
@@ -90,6 +90,9 @@ impl Observed {
             let all = [&self.priming[..], &assignment.plan.manifest.requests].concat();
             expected_hit_tokens(&all, pages) - ahead
         });
+        let is_chat = assignment.engine.request.dialect() == ApiFormat::Chat;
+        let templates = if is_chat { added_tokens(samples, &assignment.plan.manifest) } else { 0 };
+        let expected = expected.map(|expected| expected + templates);
         let off = assignment.probed.probe.server.prefix_cache == Some(false);
         let primed = !self.priming.is_empty();
         let state = match self.emptied {
@@ -110,6 +113,16 @@ impl Observed {
             primed_tokens: primed.then_some(sent_ahead),
         }
     }
+}
+
+/// Returns the number of tokens that the chat template, with the tools of a request, added to the
+/// answered prompts. They are the same ones in all prompts, so that each may come from the cache.
+fn added_tokens(samples: &[Sample], manifest: &Manifest) -> u64 {
+    let answered = samples.iter().zip(&manifest.requests).filter(|(sample, _)| sample.is_ok());
+    let added = answered.filter_map(|(sample, request)| {
+        Some(sample.usage?.prompt_tokens.saturating_sub(request.prompt.len() as u64))
+    });
+    added.sum()
 }
 
 fn cached_in_usage(samples: &[Sample]) -> Option<u64> {

@@ -6,6 +6,7 @@ mod api_formats;
 mod arrival;
 mod audit;
 mod bench;
+mod chat;
 mod client;
 mod client_error;
 mod command_lines;

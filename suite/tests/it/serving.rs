@@ -201,6 +201,9 @@ fn a_request_carries_what_the_flags_ask_and_the_key() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let counts = own(&workspace).counts.expect("counts");
     assert_eq!((counts.requests_ok, counts.output_tokens_requested), (Some(4), Some(12)));
+    assert_eq!(own(&workspace).scenario.route.as_deref(), Some("/v1/chat/completions"));
+    let scenario = fs::read_to_string(workspace.path(&left(&workspace, ".toml"))).expect("saved");
+    assert!(scenario.contains("chat = true\n"), "{scenario}");
     let output =
         serving(&workspace, &exchange, &of_rows("openai-chat", &["--dataset-name", "sharegpt"]));
     assert_eq!(output.status.code(), Some(1), "other requests are not answered");

@@ -119,7 +119,8 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
     let dataset = flags.workload.dataset_path.as_deref();
-    let plan = drawn(&file, dataset, Some(&tokenizer), engine.prompt_form())?;
+    let form = engine.prompt_form(&file.scenario)?;
+    let plan = drawn(&file, dataset, Some(&tokenizer), form)?;
     places.prepare()?;
     // The scenario is saved so that `redline-bench run` can repeat the measurement.
     files::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
@@ -205,6 +206,7 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
          a backend without `-chat`",
         request.route
     );
+    request.chat_route = Some(request.route.clone()).filter(|_| wanted.scenario.output.chat);
     // Without the flag, prompts are sent as text like the tools' own, even if ids are accepted.
     request.token_ids = flags.workload.tokenize_prompt;
     if flags.sending.flush_cache && flags.server.engine.is_none() {

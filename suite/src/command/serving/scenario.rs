@@ -2,6 +2,7 @@
 //! tool would send. It reads no file.
 
 use anyhow::{Context, bail, ensure};
+use schema::engine::ApiFormat;
 use schema::scenario::{
     Arrival, CacheProtocol, CacheState, Connections, Output, Scenario, Tier, Warmup, WarmupSource,
 };
@@ -32,6 +33,8 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
     let dataset = flags.workload.dataset_name.unwrap_or(habits.dataset);
     let warmups = if flags.sending.disable_warmup { Some(0) } else { flags.sending.num_warmups };
     let state = if flags.sending.flush_cache { CacheState::Cold } else { CacheState::Unknown };
+    let route = flags.server.endpoint.as_deref().unwrap_or(backend.route());
+    let chat = ApiFormat::of_route(route) == ApiFormat::Chat;
     let scenario = Scenario {
         question: "How fast is what the tool's flags ask for?".to_owned(),
         rev: 1,
@@ -43,7 +46,7 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
             output_tokens_max: habits.warmup_tokens_max,
         },
         arrival: arrival(&flags.sending),
-        output: output(&flags.body, habits, dataset)?,
+        output: Output { chat, ..output(&flags.body, habits, dataset)? },
         // Client and server then share cores, so a busy client is expected and allowed in the lite
         // tier.
         tier: if local { Tier::Lite } else { Tier::Full },
@@ -269,5 +272,5 @@ fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::R
         }
         None => flags.ignore_eos || (forced && !flags.disable_ignore_eos),
     };
-    Ok(Output { ignore_eos, temperature, extra_body: body })
+    Ok(Output { ignore_eos, temperature, extra_body: body, ..Output::default() })
 }
