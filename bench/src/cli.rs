@@ -255,7 +255,8 @@ pub struct RunFlags {
     /// `validation-results`.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Archive to which each stage appends its results; default: `DIR.tar.gz`, next to the folder.
+    /// Archive to which each stage appends its results, without the samples of single requests;
+    /// default: `DIR.tar.gz`, next to the folder.
     #[arg(long, value_name = "FILE")]
     pub archive: Option<PathBuf>,
     /// Run only the stages of the call CALL, within its time limit; the same call made again runs

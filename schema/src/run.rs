@@ -448,6 +448,10 @@ pub struct Counts {
     /// Number of output tokens that the suite's own tokenizer counts in the answers' text; null
     /// where it cannot tokenize one of them, or one is a tool call, of which the text is only a part.
     pub output_tokens_retokenized: Option<u64>,
+    /// Number of output tokens whose ids the server returned, in the answers to whose text these ids
+    /// decode; ids that stand for no text are not counted. Left out where the server returns no ids.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_tokens_decoded: Option<u64>,
     /// Number of chunks with at least one token, over all answered requests of the run.
     pub output_chunks: Option<u64>,
     /// Source of the credited token count: the least trusted one of all answers.

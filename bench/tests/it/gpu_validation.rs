@@ -136,6 +136,14 @@ fn a_box_shows_a_release_and_its_results_are_committed() {
     }
 
     let archive = out.with_extension("tar.gz");
+    let listed = Command::new("tar").args(["--ignore-zeros", "-tzf"]).arg(&archive).output();
+    let listed = String::from_utf8(listed.unwrap().stdout).unwrap();
+    let samples = |names: &[String]| names.iter().any(|name| name.ends_with(".samples.jsonl"));
+    let kept: Vec<String> =
+        files_below(&out).iter().map(|path| path.display().to_string()).collect();
+    let packed: Vec<String> = listed.lines().map(str::to_owned).collect();
+    assert!(packed.iter().any(|name| name.starts_with("measurements/")), "{packed:?}");
+    assert!(samples(&kept) && !samples(&packed), "{packed:?}");
     let collect = ["gpu-validation", "collect", archive.to_str().unwrap()];
     lab.scratch.run(&collect).expect(1, &["broken", "the table of v0.9.2", "commit   c0ffee"]);
     let committed = files_below(&lab.scratch.root().join("results"));

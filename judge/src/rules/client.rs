@@ -50,12 +50,15 @@ pub const SCHEDULE_LAG_SHARE_OF_TTFT: f64 = 0.02;
 /// sets the throughput.
 pub const ARRIVAL_SHARE: f64 = 0.95;
 
-/// Shortest steady window, in microseconds, that rule E16 accepts in a scenario of the tier `full`
-/// that sends all requests at once.
+/// Shortest steady window, in microseconds, that retired rule E16 accepts in a scenario of the tier
+/// `full` that sends all requests at once.
 pub const WINDOW_US_MIN_FULL: u64 = 300_000_000;
-/// Shortest steady window, in microseconds, that rule E16 accepts in a scenario of another tier, or
-/// with another arrival process than all requests at once.
+/// Shortest steady window, in microseconds, that rule E37 accepts where it is a smaller share of the
+/// run than [`WINDOW_SHARE_MIN`]. Rule E16 asked for it in all other scenarios.
 pub const WINDOW_US_MIN: u64 = 60_000_000;
+/// Smallest share of the run that rule E37 accepts of a steady window shorter than
+/// [`WINDOW_US_MIN`].
+pub const WINDOW_SHARE_MIN: f64 = 0.8;
 
 /// Quality rules over the load generator, ordered by id.
 pub(super) const RULES: &[Rule] = &[
@@ -88,7 +91,21 @@ pub(super) const RULES: &[Rule] = &[
         finding: "short steady state",
         why: "A short window measures mostly ramp-up and drain.",
         scope: Scope::MEASURED_FIGURES.but_lite(),
+        until: Some(9),
+        successor: Some("E37"),
         conditions: &[Condition::new(window)],
+        ..Rule::ERROR
+    },
+    Rule {
+        id: "E37",
+        title: "where requests arrive over time, the steady state lasted 60 s or four fifths of \
+                the run",
+        finding: "short steady state",
+        why: "A short window measures mostly ramp-up and drain. Where all requests are sent at \
+              once, both belong to the workload: its figures are those of the whole run.",
+        since: Some(10),
+        scope: Scope::MEASURED_FIGURES.but_lite(),
+        conditions: &[Condition::new(steady_share)],
         ..Rule::ERROR
     },
     Rule {
@@ -306,6 +323,19 @@ fn window(record: &RunRecord) -> Outcome {
             float(window) / 1e6,
             least / 1_000_000
         )
+    })
+}
+
+fn steady_share(record: &RunRecord) -> Outcome {
+    if on_cpu(record) || record.scenario.arrival? == Arrival::AllAtOnce {
+        return None;
+    }
+    let time = record.time.as_ref()?;
+    let (window, wall) = (time.window_us.unwrap_or(0), time.wall_us?);
+    let share = float(window) / float(wall.max(1));
+    claim(window >= WINDOW_US_MIN || share >= WINDOW_SHARE_MIN, || {
+        let (window, share) = (float(window) / 1e6, share * 100.0);
+        format!("{window:.1} s of steady state are {share:.0} % of the run")
     })
 }
 

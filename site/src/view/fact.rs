@@ -214,7 +214,13 @@ pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
             Some(format!("{} of {asked} asked for", format::whole(counts.output_tokens_reported?)))
         }),
         fact("Tokenized again", runs, "counts.output_tokens_retokenized", |r| {
-            r.counts.as_ref()?.output_tokens_retokenized.map(format::whole)
+            let counts = r.counts.as_ref()?;
+            let again = format::whole(counts.output_tokens_retokenized?);
+            let ids = counts.output_tokens_decoded.map(format::whole);
+            Some(match ids {
+                Some(ids) => format!("{again}; ids of {ids} make the text"),
+                None => again,
+            })
         }),
         fact("Outputs agree", runs, "correctness", |r| {
             let correctness = r.correctness.as_ref()?;

@@ -121,6 +121,9 @@ pub struct Answered<'a> {
     /// Number of tokens in the answer's text by the suite's own tokenizer; `None` if it cannot
     /// tokenize the text, and for a tool call, of which the text is only a part.
     pub retokenized: Option<u64>,
+    /// Number of output tokens whose ids decode to the answer's text, 0 where they decode to another;
+    /// `None` where the server returned no ids.
+    pub decoded: Option<u64>,
 }
 
 /// Returns the answered requests of a run with their token counts.
@@ -140,6 +143,7 @@ pub fn answered<'a>(
             requested: request.output_tokens,
             // The text of a tool call lacks tokens that the model wrote: its count would be too small.
             retokenized: retokenized.filter(|_| !sample.has_tool_call).map(|found| found.tokens),
+            decoded: tokenizer.and_then(|tokenizer| decoded(sample, tokenizer)),
         }
     })
     .collect()
@@ -161,6 +165,7 @@ pub fn untokenized(samples: &[Sample]) -> Vec<Answered<'_>> {
         prompt_tokens: Some(1),
         requested: 1,
         retokenized: None,
+        decoded: None,
     };
     samples.iter().map(answered).collect()
 }
@@ -175,6 +180,18 @@ fn retokenized(sample: &Sample, tokenizer: &Tokenizer) -> Option<Retokenized> {
     let ends = tokenizer.token_ends(&sample.text).ok()?;
     let per_chunk = Some(tokens_per_chunk(&ends, &sample.chunks));
     Some(Retokenized { tokens: ends.len() as u64, per_chunk })
+}
+
+/// Counts the output tokens whose ids the server returned, if they decode to the answer's text; 0 if
+/// not, and `None` where the server returned no ids. Ids that stand for no text, such as special
+/// tokens, are not counted, so that they cannot make an answer longer.
+fn decoded(sample: &Sample, tokenizer: &Tokenizer) -> Option<u64> {
+    if sample.ids.is_empty() {
+        return None;
+    }
+    let ids = tokenizer.ids_with_text(&sample.ids);
+    let is_text = tokenizer.decode(&ids).is_ok_and(|text| text == sample.text);
+    Some(if is_text { ids.len() as u64 } else { 0 })
 }
 
 /// Counts the requests, failures and tokens of a run. Token counts include only answered requests,
@@ -205,6 +222,7 @@ pub fn counts(samples: &[Sample], answered: &[Answered<'_>], manifest: &Manifest
         output_tokens_requested: sum(|request| request.requested),
         output_tokens_reported: sum(|request| request.credit.tokens),
         output_tokens_retokenized: retokenized,
+        output_tokens_decoded: answered.iter().map(|request| request.decoded).sum(),
         output_chunks: sum(|request| request.sample.chunks.len() as u64),
         token_source: least_trusted(answered.iter().map(|request| request.credit.source)),
         chunk_token_source: chunk_source(answered),
@@ -267,6 +285,26 @@ mod tests {
             let retokenized = retokenized.map(|tokens| Retokenized { tokens, per_chunk: None });
             let found = credit(&sample(&chunks, usage), retokenized.as_ref());
             assert_eq!((found.tokens, found.source), expected, "{claim}");
+        }
+    }
+
+    #[test]
+    fn ids_that_make_the_text_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],
+            "normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,
+            "decoder":null,"model":{"type":"WordLevel","vocab":{"a":0,"b":1},"unk_token":"a"}}"#;
+        std::fs::write(folder.path().join("tokenizer.json"), text).unwrap();
+        let tokenizer = Tokenizer::open(folder.path()).unwrap();
+        for (ids, text, expected) in [
+            (vec![], "b a", None),
+            (vec![1, 0], "b a", Some(2)),
+            (vec![1, 7, 0], "b a", Some(2)),
+            (vec![1, 0], "b b", Some(0)),
+            (vec![1, 0], "b a a", Some(0)),
+        ] {
+            let sample = Sample { ids: ids.clone(), text: text.to_owned(), ..Sample::default() };
+            assert_eq!(decoded(&sample, &tokenizer), expected, "{ids:?} {text}");
         }
     }
 

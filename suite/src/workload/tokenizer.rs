@@ -187,6 +187,15 @@ hint: give \
         (0..size).filter(|id| !special(id)).collect()
     }
 
+    /// Returns the ids among `ids` that stand for text: those of the vocabulary that the tokenizer
+    /// does not mark as special.
+    pub fn ids_with_text(&self, ids: &[u32]) -> Vec<u32> {
+        let added = self.inner.get_added_tokens_decoder();
+        let special = |id: &u32| added.get(id).is_some_and(|token| token.special);
+        let known = |id: &u32| self.inner.id_to_token(*id).is_some();
+        ids.iter().copied().filter(|id| known(id) && !special(id)).collect()
+    }
+
     /// Returns the text of the token ids `ids`, including special tokens.
     ///
     /// # Errors
@@ -305,6 +314,12 @@ mod tests {
         let ids = tokenizer.encode("ab<s>b").unwrap();
         assert_eq!(ids, [6, 0, 2]);
         assert_eq!(tokenizer.decode(&ids).unwrap(), "ab<s>b");
+    }
+
+    #[test]
+    fn ids_with_text_are_those_of_the_vocabulary_that_are_not_special() {
+        let tokenizer = Tokenizer::from_gguf(&tiny("smollm")).unwrap();
+        assert_eq!(tokenizer.ids_with_text(&[0, 1, 2, 99, 6]), [1, 2, 6]);
     }
 
     #[test]
