@@ -327,7 +327,7 @@ fn window(record: &RunRecord) -> Outcome {
 }
 
 fn steady_share(record: &RunRecord) -> Outcome {
-    if on_cpu(record) || record.scenario.arrival? == Arrival::AllAtOnce {
+    if on_cpu(record) || *record.scenario.arrival.as_ref()? == Arrival::AllAtOnce {
         return None;
     }
     let time = record.time.as_ref()?;
