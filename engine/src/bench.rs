@@ -20,11 +20,12 @@ use serde_json::Value;
 use crate::EnvironmentError;
 use crate::config::{DeviceChoice, LoadFormat, no_gpu};
 use crate::load::{self, DeviceInfo, LoadError, LoadOptions};
+use crate::memory;
 use engine_core::DeviceError;
 use engine_core::clock::Clock;
 use engine_cpu::{Isa, limits};
 use engine_cuda::driver::Cubins;
-use engine_weights::{ModelFiles, ModelSource};
+use engine_weights::ModelSource;
 use gpu::Kernel;
 use kernels::{AttentionFigures, Kernels, MatmulFigures};
 use steps::{Decode, Prefill, Speeds, Timed, median_seconds};
@@ -221,10 +222,12 @@ fn on_cpu(source: ModelSource, flags: &BenchFlags, clock: Clock) -> Result<Repor
     let info = loaded.model.info().clone();
     let mut timed = Timed::new(loaded.model.as_mut(), flags, clock)?;
     let limits = Limits::measure(isa, loaded.device.threads, clock)?;
+    // Random weights have no files, and a step of a mixture of experts reads some of them only.
+    let is_read_whole = options.random_seed.is_none() && !info.has_experts;
     let speeds = Speeds {
         ops_per_s: limits.ops_per_s(info.compute_dtype),
         read_bytes_per_s: limits.read_bytes_per_s,
-        weight_bytes: stored_bytes(&source.files),
+        weight_bytes: is_read_whole.then(|| memory::weights_bytes(&source.files) as f64),
     };
     let (prefill, decode) = timed.rows(flags, &speeds)?;
     let kernels = Kernels { isa, threads: loaded.device.threads, clock, limits: &limits };
@@ -242,21 +245,6 @@ fn on_cpu(source: ModelSource, flags: &BenchFlags, clock: Clock) -> Result<Repor
         limits: serde_json::to_value(&limits)?,
         ..Report::new(kind, name)
     })
-}
-
-/// Returns the total size in bytes of the files with a model's weights; `None` if it cannot be
-/// read. A decode step reads at least as many bytes from memory, unless the weights are unpacked
-/// while they are loaded.
-fn stored_bytes(files: &ModelFiles) -> Option<f64> {
-    match files {
-        ModelFiles::Gguf(path) => Some(path.metadata().ok()?.len() as f64),
-        ModelFiles::Folder(folder) => {
-            let entries = folder.read_dir().ok()?.flatten();
-            let weights = entries
-                .filter(|entry| entry.path().extension().is_some_and(|e| e == "safetensors"));
-            Some(weights.filter_map(|entry| Some(entry.metadata().ok()?.len() as f64)).sum())
-        }
-    }
 }
 
 impl fmt::Display for Limits {

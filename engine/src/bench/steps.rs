@@ -48,7 +48,8 @@ pub(super) struct Speeds {
     /// Measured memory bandwidth of the machine in bytes per second.
     pub read_bytes_per_s: f64,
     /// Size in bytes of the weights that a step reads, whatever its number of rows; `None` where
-    /// that is not known, as for a model with experts on a GPU.
+    /// that is not known, as for random weights on a CPU, or differs from step to step, as for a
+    /// model with experts.
     pub weight_bytes: Option<f64>,
 }
 

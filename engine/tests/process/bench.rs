@@ -72,6 +72,12 @@ fn a_person_reads_shares_in_percent() {
 }
 
 #[test]
+fn random_weights_have_no_share_of_the_memory_speed() {
+    let text = bench(&["--load-format", "random"]);
+    assert!(text.contains("decode ") && !text.contains("% of memory speed"), "{text}");
+}
+
+#[test]
 fn a_bench_beyond_the_models_length_is_wrong_use() {
     let model = tiny_model();
     let (code, said) = end_of(&["bench", model.path().to_str().unwrap(), "-p", "1000000"]);
