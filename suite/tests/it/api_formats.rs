@@ -97,6 +97,7 @@ fn times_counts_and_their_provenance_are_exact() {
             prompt_tokens: Some(3),
             requested: 6,
             retokenized: None,
+            decoded: None,
         };
         let all = Distributions::of(&[answered]);
         let gaps = chunks - 1;
