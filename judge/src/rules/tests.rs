@@ -238,7 +238,10 @@ fn the_whole_run_counts_where_all_requests_are_sent_at_once() {
     (time.window_us, time.wall_us) = (Some(25_000_000), Some(26_000_000));
     let short = |record: &RunRecord, rev| {
         let failed = findings_at(record, rev).into_iter().filter(|check| !check.ok);
-        failed.map(|check| check.rule).filter(|id| ["E16", "E37"].contains(&&**id)).collect()
+        failed
+            .map(|check| check.rule)
+            .filter(|id| ["E16", "E37"].contains(&&**id))
+            .collect::<Vec<String>>()
     };
     let none: Vec<String> = vec![];
     assert_eq!(short(&record, 9), ["E16"]);
