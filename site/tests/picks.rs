@@ -177,7 +177,7 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
         "{row}"
     );
     assert!(!measured.contains("lmdeploy") && published.contains("lmdeploy v0.9.2"));
-    let first = page.lines().find(|line| line.starts_with("Latest release: ")).expect("a line");
+    let first = page.lines().find(|line| line.starts_with("Latest compared release: ")).expect("a line");
     assert!(first.contains("redline v0.10.0"), "{first}");
     let html = read(&out, "index.html");
     for word in ["best engine", "Fastest", "none keeps it", "claimed by others"] {
@@ -186,7 +186,7 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     }
     let card = html.split("id=\"picker\"").nth(1).expect("a first answer");
     let card = card.split("class=\"latest\"").next().expect("the verdict is below it");
-    for part in ["redline v0.10.0", "TTFT p50", "measured, median of ", "class=\"copy\"", "serve"] {
+    for part in ["redline v0.11.0", "TTFT p50", "measured, median of ", "class=\"copy\"", "serve"] {
         assert!(card.contains(part), "the first screen lacks `{part}`: {card}");
     }
     let (registry, _) = own();

@@ -105,6 +105,9 @@ fn a_box_shows_a_release_and_its_results_are_committed() {
     let config = fs::read_to_string(place.join("models/shape/config.json")).unwrap();
     assert!(config.contains("\"hidden_size\": 64"), "{config}");
 
+    // Samples of single requests, as the load generator writes them beside its measurement.
+    fs::create_dir_all(out.join("measurements")).unwrap();
+    fs::write(out.join("measurements/01.samples.jsonl"), "{}\n").unwrap();
     lab.validated(&[]).expect(
         1,
         &[

@@ -82,6 +82,7 @@ const BREAKING: &[Breaking] = &[
     ("E14", seen, |r| gpu(r).ecc_uncorrected = Some(2)),
     ("E14", seen, |r| gpu(r).throttled.as_mut().unwrap().hardware_share = 0.004),
     ("E15", sound, |r| r.client.as_mut().unwrap().cpu_share_p95 = Some(0.81)),
+    ("E16", sound_on_gpu, |r| r.time.as_mut().unwrap().window_us = Some(299_000_000)),
     ("E17", sound, |r| r.correctness.as_mut().unwrap().prompts = Some(0)),
     ("E37", sound_on_gpu, |r| {
         r.scenario.arrival = Some(Arrival::Closed { concurrency: 64 });
@@ -438,7 +439,9 @@ fn what_the_rules_say_reads_well() {
         E14 GPU 0 had 2 errors of memory that stayed
         E14 the hardware slowed GPU 0 at 0.4 % of the looks
         E15 the client used 81 % of a core (p95)
+        E16 299.0 s of steady state, 300 s are asked for
         E17 the outputs of this run were not checked
+        E37 0.0 s of steady state are 0 % of the run
         E18 it was started 1 s before its campaign
         E18 it ended 1 s before it was started
         E19 mean TPOT is 22985 us, E2E and TTFT give 19985 us
@@ -492,6 +495,6 @@ fn what_the_rules_say_reads_well() {
 fn a_sample_is_the_same_every_time() {
     let record = Sample::default().record();
     assert_eq!(record, Sample::default().record());
-    expect!["8430d3a6f242fc6273c558fa413602df6d9b397487e71680d140153df41b1864"]
+    expect!["e1acb289062c7d4b8b81cd5437faa464fb104353b92bfa7a7c564dac85dbfcd2"]
         .assert_eq(&record.record_sha256);
 }

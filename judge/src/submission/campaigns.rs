@@ -16,10 +16,10 @@ const OVERLAP_S_MAX: i64 = 1;
 
 /// Judges a submission by the rules B08 to B11.
 pub(super) fn findings(submission: &Submission) -> Vec<Finding> {
-    let mut found = timeline_problems(&submission.runs);
     let campaigns = submission.campaigns.iter().chain(&submission.known_campaigns);
     let campaigns: BTreeMap<&str, &CampaignRecord> =
         campaigns.map(|stored| (stored.record.id.as_str(), &stored.record)).collect();
+    let mut found = timeline_problems(&submission.runs, &campaigns);
     for run in &submission.runs {
         found.extend(plan_problem(run, &campaigns).map(|text| PLANNED.breach(&run.path, text)));
     }
@@ -35,7 +35,15 @@ struct Span<'a> {
     place: (u32, u32),
 }
 
-fn timeline_problems(runs: &[Stored<RunRecord>]) -> Vec<Finding> {
+/// True for a GPU validation, whose stages run in several calls, in any order.
+fn is_validation(campaign: &CampaignRecord) -> bool {
+    campaign.command.first().is_some_and(|word| word == "gpu-validation")
+}
+
+fn timeline_problems(
+    runs: &[Stored<RunRecord>],
+    campaigns: &BTreeMap<&str, &CampaignRecord>,
+) -> Vec<Finding> {
     let mut lines: BTreeMap<(&str, &str), Vec<Span<'_>>> = BTreeMap::new();
     for run in runs {
         let (Some(slot), Some(time)) = (&run.record.campaign, &run.record.time) else { continue };
@@ -50,7 +58,8 @@ fn timeline_problems(runs: &[Stored<RunRecord>]) -> Vec<Finding> {
         }
     }
     let mut found = Vec::new();
-    for spans in lines.values_mut() {
+    for ((id, _), spans) in &mut lines {
+        let has_order = !campaigns.get(id).is_some_and(|campaign| is_validation(campaign));
         spans.sort_by_key(|span| (span.start, span.place));
         for pair in spans.windows(2) {
             let [before, after] = pair else { continue };
@@ -58,7 +67,7 @@ fn timeline_problems(runs: &[Stored<RunRecord>]) -> Vec<Finding> {
                 let detail = format!("it began before `{}` had ended", before.path);
                 found.push(OVERLAP.breach(after.path, detail));
             }
-            if after.place < before.place {
+            if has_order && after.place < before.place {
                 let detail = format!("it began after `{}`, which its plan has later", before.path);
                 found.push(ORDER.remark(after.path, detail));
             }

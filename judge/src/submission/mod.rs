@@ -84,7 +84,8 @@ pub const OVERLAP: SubmissionRule = SubmissionRule {
 pub const ORDER: SubmissionRule = SubmissionRule {
     id: "B09",
     title: "the runs of a campaign were started block by block, in the order of their positions",
-    why: "A moved time breaks the order. A campaign that was resumed can break it too.",
+    why: "A moved time breaks the order. A campaign that was resumed can break it too; the stages of \
+          a GPU validation have none.",
 };
 /// Rule B10: a run is the one that its campaign planned.
 pub const PLANNED: SubmissionRule = SubmissionRule {

@@ -130,6 +130,19 @@ fn runs_that_contradict_their_campaign_are_found() {
 }
 
 #[test]
+fn only_the_stages_of_a_gpu_validation_run_in_any_order() {
+    let mut submission = submission(Machine::Cpu);
+    let times = [3, 11].map(|at| submission.runs[at].record.time.clone());
+    for (at, time) in [11, 3].into_iter().zip(times) {
+        submission.runs[at].record.time = time;
+    }
+    let is_ordered = |it: &Submission| !rules(it).contains(&ORDER.id);
+    assert!(!is_ordered(&submission));
+    submission.campaigns[0].record.command = vec!["gpu-validation".to_owned()];
+    assert!(is_ordered(&submission));
+}
+
+#[test]
 fn a_retracted_run_is_a_remark_and_a_run_that_the_maintainer_has_is_not_missing() {
     let mut submission = submission(Machine::Cpu);
     let taken = submission.runs.remove(4);

@@ -296,7 +296,7 @@ pub fn sentences(rows: &[Row], page: &Page, address: &str, audit: &mut Audit) {
             section = name;
         }
         let is_verdict = ["SHIP", "HOLD", "INCONCLUSIVE"].iter().any(|word| text.starts_with(word))
-            || text.starts_with("Latest release: ");
+            || text.starts_with("Latest compared release: ");
         if !is_verdict {
             continue;
         }
@@ -330,7 +330,7 @@ impl Pair {
         let own = [self.engine.as_str(), &self.candidate, &self.hardware];
         release == Some(own)
             || text.starts_with(&format!(
-                "Latest release: {} {} on {}, compared with {}.",
+                "Latest compared release: {} {} on {}, compared with {}.",
                 self.engine, self.candidate, self.hardware, self.baseline
             ))
     }
