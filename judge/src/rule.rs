@@ -199,7 +199,9 @@ impl Rule {
     /// 7`.
     pub fn applies_to(&self) -> String {
         let until = self.until.map_or_else(String::new, |rev| format!(", up to revision {rev}"));
-        self.scope.words() + &until
+        let successor =
+            self.successor.map_or_else(String::new, |id| format!(", superseded by `{id}`"));
+        self.scope.words() + &until + &successor
     }
 
     /// Judges `record` by the rule; `None` where the rule does not apply, or the record lacks the

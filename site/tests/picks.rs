@@ -177,7 +177,8 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
         "{row}"
     );
     assert!(!measured.contains("lmdeploy") && published.contains("lmdeploy v0.9.2"));
-    let first = page.lines().find(|line| line.starts_with("Latest compared release: ")).expect("a line");
+    let first =
+        page.lines().find(|line| line.starts_with("Latest compared release: ")).expect("a line");
     assert!(first.contains("redline v0.10.0"), "{first}");
     let html = read(&out, "index.html");
     for word in ["best engine", "Fastest", "none keeps it", "claimed by others"] {
