@@ -122,6 +122,8 @@ fn line(pick: &Pick) -> Value {
         load => outside::name(&load),
         users,
         scenario => Link::scenario(&subject.scenario),
+        // Prompts as text make other figures than token ids: a subject of its own.
+        text,
         claimed => subject.is_published,
         engine => engine(first),
         config => config(first),
