@@ -111,6 +111,7 @@ impl Server {
         let limits = Limits {
             max_batch_size: sequences,
             token_budget: 8192,
+            mixed_budget: 8192,
             max_seq_len: PROMPT + OUTPUT,
             // Twice what the sequences need, so that they are never preempted.
             pages: 2 * sequences * (PROMPT + OUTPUT) / PAGE_TOKENS,
@@ -119,6 +120,7 @@ impl Server {
             prefix_cache: true,
             states: None,
             run_ahead: 1,
+            max_drafts: 0,
         };
         let text = Arc::new(tokenizer.expect("it has a tokenizer"));
         let (model, metrics) = (Box::new(Timeless::new()), Arc::new(Metrics::default()));

@@ -46,6 +46,9 @@ pub struct BenchFlags {
     /// Number of tokens that each sequence already has before the first decode step
     #[arg(long, value_name = "TOKENS", default_value = "128")]
     pub context: NonZeroUsize,
+    /// Temperature at which decode steps sample their tokens; at 0 they take the likeliest ones
+    #[arg(long, value_name = "T", default_value = "0", value_parser = temperature)]
+    pub temperature: f32,
     /// Number of CPU compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
@@ -67,6 +70,12 @@ pub struct BenchFlags {
     /// Print one JSON document instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// Reads a sampling temperature.
+fn temperature(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=2.0).contains(number));
+    number.ok_or_else(|| "a temperature is a number from 0 to 2".to_owned())
 }
 
 /// Measurements of a model or of kernels on one device, beside the limits of the machine: the JSON

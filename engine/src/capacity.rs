@@ -10,6 +10,11 @@ use crate::config::{CHUNK_TOKENS, Config, PAGE_TOKENS, STATE_INTERVAL};
 use engine_model::ModelInfo;
 use engine_schedule::{Limits, StateLimits};
 
+/// Token budget of a step with decoding sequences on a CPU, where a prefill chunk of 512 tokens is
+/// a pause of a tenth of a second and more for their readers. Chunks of this size are computed at
+/// the same speed.
+const MIXED_TOKENS: usize = 256;
+
 /// Memory left for KV pages and recurrent state after the weights, and on a GPU also after the
 /// buffers that steps need.
 #[derive(Debug, Clone, Copy)]
@@ -49,14 +54,17 @@ pub(crate) fn limits(config: &Config, info: &ModelInfo, memory: FreeMemory) -> R
     Ok(Limits {
         max_batch_size,
         token_budget: config.max_prefill_token_num,
+        // A GPU computes a chunk of thousands of tokens between two tokens that a reader sees.
+        mixed_budget: if memory.is_own { usize::MAX } else { MIXED_TOKENS },
         max_seq_len,
         pages,
         page_tokens: PAGE_TOKENS,
         chunk_tokens: CHUNK_TOKENS,
         prefix_cache: ask.snapshots,
         states: (slots > 0).then_some(StateLimits { slots, interval: STATE_INTERVAL }),
-        // The caller sets it, since the model knows how far its device can run ahead.
+        // The caller sets both, since the model knows how far its device can run ahead.
         run_ahead: 0,
+        max_drafts: 0,
     })
 }
 

@@ -5,7 +5,9 @@ mod flags;
 #[cfg(test)]
 mod tests;
 
-pub use flags::{DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat, LogFormat};
+pub use flags::{
+    DeviceChoice, DtypeChoice, Flags, KvDtypeChoice, LoadFormat, LogFormat, SpeculativeAlgorithm,
+};
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,6 +57,9 @@ pub(crate) fn no_gpu() -> String {
 /// equal computation have equal hashes.
 const UNHASHED: [&str; 7] =
     ["allow-origin", "api-key-file", "host", "log-format", "model-name", "port", "profile"];
+/// Names of flags that are newer than the configuration's hash. Without a value they are left out
+/// of it, so that the same configuration has the same hash as in earlier releases.
+const NEWER: [&str; 1] = ["speculative-algorithm"];
 
 /// Data types that one kind of device (CPU or GPU) supports for matrix multiplication and for the
 /// KV cache. Flags, defaults, the choice of a device and loading consult [`CPU`] and [`CUDA`].
@@ -152,6 +157,7 @@ pub struct Config {
     pub dtype: DtypeChoice,
     pub kv_dtype: KvDtypeChoice,
     pub load_format: LoadFormat,
+    pub speculative_algorithm: Option<SpeculativeAlgorithm>,
     pub no_prefix_cache: bool,
     pub threads: usize,
     pub model_name: Option<String>,
@@ -194,6 +200,7 @@ impl Config {
             "max-batch-size": default_max_batch_size(machine.processor),
             "cache-max-entry-count": 0.8, "max-prefill-token-num": 512, "max-seq-len": null,
             "dtype": "auto", "kv-dtype": "auto", "load-format": "auto", "no-prefix-cache": false,
+            "speculative-algorithm": null,
             "threads": machine.cores, "model-name": null, "api-key-file": null,
             "insecure-bind": false, "allow-origin": null, "log-format": "text",
             "profile": null,
@@ -375,11 +382,13 @@ fn name_of(value: &impl Serialize) -> String {
 }
 
 /// Returns the SHA-256, in hex, of the canonical JSON (RFC 8785) of the server's flags with their
-/// values. Flags that do not change what is computed, such as `--port`, are left out (`UNHASHED`).
+/// values. Flags that do not change what is computed, such as `--port`, are left out (`UNHASHED`),
+/// and flags that are newer than the hash where they are not given (`NEWER`).
 pub fn config_sha256(effective: &BTreeMap<String, Setting>) -> String {
     let values: BTreeMap<_, _> = effective
         .iter()
         .filter(|(flag, _)| !UNHASHED.contains(&flag.as_str()))
+        .filter(|(flag, setting)| !NEWER.contains(&flag.as_str()) || !setting.value.is_null())
         .map(|(flag, setting)| (flag, canonical(&setting.value)))
         .collect();
     // serde_json writes sorted keys, no spaces and shortest numbers: the canonical form of these

@@ -52,6 +52,8 @@ pub struct Metrics {
     pub kv_pages: AtomicU64,
     pub prompt_tokens: AtomicU64,
     pub generation_tokens: AtomicU64,
+    pub draft_tokens: AtomicU64,
+    pub accepted_tokens: AtomicU64,
     pub prefix_cache_query_tokens: AtomicU64,
     pub prefix_cache_hit_tokens: AtomicU64,
     pub preemptions: AtomicU64,
@@ -85,6 +87,8 @@ impl Default for Metrics {
             kv_pages: AtomicU64::default(),
             prompt_tokens: AtomicU64::default(),
             generation_tokens: AtomicU64::default(),
+            draft_tokens: AtomicU64::default(),
+            accepted_tokens: AtomicU64::default(),
             prefix_cache_query_tokens: AtomicU64::default(),
             prefix_cache_hit_tokens: AtomicU64::default(),
             preemptions: AtomicU64::default(),
@@ -127,7 +131,7 @@ impl Metrics {
 
     /// Returns the counters and gauges: of each its name without the prefix `redline_`, type, help
     /// text and value.
-    fn numbers(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 10] {
+    fn numbers(&self) -> [(&'static str, &'static str, &'static str, &AtomicU64); 12] {
         [
             ("requests_running", "gauge", "Running sequences.", &self.requests_running),
             ("requests_waiting", "gauge", "Sequences waiting to run.", &self.requests_waiting),
@@ -146,6 +150,18 @@ impl Metrics {
                 &self.prompt_tokens,
             ),
             ("generation_tokens_total", "counter", "Sampled tokens.", &self.generation_tokens),
+            (
+                "spec_decode_num_draft_tokens_total",
+                "counter",
+                "Draft tokens of speculative decoding.",
+                &self.draft_tokens,
+            ),
+            (
+                "spec_decode_num_accepted_tokens_total",
+                "counter",
+                "Draft tokens that became output.",
+                &self.accepted_tokens,
+            ),
             (
                 "prefix_cache_query_tokens_total",
                 "counter",

@@ -14,14 +14,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::capacity::{self, FreeMemory};
-use crate::config::{Config, DeviceChoice, DtypeChoice, Source, config_sha256, no_gpu};
+use crate::config::{
+    Config, DeviceChoice, DtypeChoice, Source, SpeculativeAlgorithm, config_sha256, no_gpu,
+};
 use crate::http::{
     Access, ConnectionLimits, KvFacts, ModelFacts, Names, Origins, Ready, ServerInfo,
 };
 use crate::load::{self, LoadError, LoadOptions, log_libraries};
 use crate::server::{Loaded, Rules, Server, allow_files, listen};
 use crate::tokenize::{NoTokenizer, Text, Tokenizer};
-use crate::worker::Handle;
+use crate::worker::{DRAFTS_MAX, Handle};
 use crate::{COMMIT, EnvironmentError, keys, log, memory};
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
@@ -227,13 +229,26 @@ fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> 
         None => FreeMemory { bytes: loaded.free_bytes, is_own: false },
     };
     let run_ahead = loaded.model.run_ahead();
-    let limits = Limits { run_ahead, ..capacity::limits(config, info, memory)? };
+    let limits = capacity::limits(config, info, memory)?;
+    let limits = Limits { run_ahead, max_drafts: drafts(config, run_ahead, &limits)?, ..limits };
     let failed = "failed to allocate the KV cache";
     loaded.model.allocate_kv(limits.pages, limits.page_tokens).context(failed)?;
     if let Some(states) = limits.states {
         loaded.model.allocate_states(states.slots).context(failed)?;
     }
     Ok(limits)
+}
+
+/// Returns the largest number of drafts of a sequence in a step: 0 without speculative decoding; an
+/// error if the device or the model cannot take rows of wrong drafts back.
+fn drafts(config: &Config, run_ahead: usize, limits: &Limits) -> Result<usize> {
+    let Some(SpeculativeAlgorithm::Ngram) = config.speculative_algorithm else { return Ok(0) };
+    let obstacle = match (run_ahead, &limits.states) {
+        (0, None) => return Ok(DRAFTS_MAX),
+        (0, Some(_)) => "models with recurrent state",
+        _ => "a GPU; hint: `--device cpu`",
+    };
+    bail!("`--speculative-algorithm ngram` is not supported for {obstacle}");
 }
 
 /// Loads model and tokenizer in parallel, since reading the tokenizer takes nearly as long as

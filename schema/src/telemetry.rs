@@ -82,6 +82,14 @@ pub struct ServerTelemetry {
     /// Increase of the server's counter of preemptions over the run; null where it is not reported
     /// or decreased.
     pub preemptions: Option<u64>,
+    /// Increase of the server's counter of draft tokens (speculative decoding) over the run; left
+    /// out where it is not reported or decreased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draft_tokens: Option<u64>,
+    /// Increase of the server's counter of draft tokens that became output over the run; left out
+    /// where it is not reported or decreased.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accepted_tokens: Option<u64>,
     /// Time series of the server metrics; left out where there are fewer than three polls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub series: Option<Series>,

@@ -72,6 +72,15 @@ pub enum LogitRows {
     /// The device samples the next token from the logits of the sequence's last row, with these
     /// parameters. The logits stay on the device.
     Sample(SampleParams),
+    /// The device samples a token from each of the sequence's last `rows` rows in the step: from
+    /// the first of them with the parameters `first`, from the others with the same parameters and
+    /// the random numbers that follow. For speculative decoding, whose drafts these rows are.
+    SampleEach {
+        /// Sampling parameters of the first of the rows.
+        first: SampleParams,
+        /// Number of rows that a token is sampled from, at least 1.
+        rows: usize,
+    },
 }
 
 /// Batch of one step: its input tokens and the sequences that they belong to.
@@ -134,6 +143,7 @@ impl ScheduledSequence {
         match self.logits {
             LogitRows::None => self.rows..self.rows,
             LogitRows::Last | LogitRows::Sample(_) => self.rows.saturating_sub(1)..self.rows,
+            LogitRows::SampleEach { rows, .. } => self.rows.saturating_sub(rows)..self.rows,
             LogitRows::All => 0..self.rows,
         }
     }
@@ -162,12 +172,17 @@ impl StepBatch {
         let (mut rows, mut sampled, mut sampling) = (Vec::new(), Vec::new(), Vec::new());
         for sequence in &self.sequences {
             let own = sequence.head_rows().map(|row| sequence.row + row);
-            if let LogitRows::Sample(params) = sequence.logits {
-                sampled.extend(own);
-                sampling.push(params);
-            } else {
-                rows.extend(own);
-            }
+            let (first, count) = match sequence.logits {
+                LogitRows::Sample(params) => (params, 1),
+                LogitRows::SampleEach { first, rows } => (first, rows),
+                _ => {
+                    rows.extend(own);
+                    continue;
+                }
+            };
+            sampled.extend(own);
+            let indices = (first.index..).take(count);
+            sampling.extend(indices.map(|index| SampleParams { index, ..first }));
         }
         rows.extend(sampled);
         HeadRows { rows, sampling }

@@ -24,6 +24,7 @@ mod pool;
 #[path = "../../core/tests/reference/mod.rs"]
 mod reference;
 mod rope;
+mod sample;
 mod shared;
 mod state;
 #[cfg(test)]
@@ -70,7 +71,8 @@ pub struct Cpu {
     /// Connection to the other ranks of a tensor-parallel group; `None` on a device that computes
     /// alone.
     collective: Option<Box<dyn Collective>>,
-    sampler: Sampler,
+    /// A sampler for each thread.
+    samplers: Vec<Sampler>,
     /// Token ids that the last step sampled; `None` where no token could be sampled.
     sampled: Vec<Option<u32>>,
     /// Number of rows whose logits the host reads, of a step that is submitted and not completed;
@@ -111,7 +113,7 @@ impl Cpu {
             matmul: matmul::Scratch::new(threads),
             attention: attention::Scratch::new(threads),
             collective,
-            sampler: Sampler::default(),
+            samplers: (0..threads).map(|_| Sampler::default()).collect(),
             sampled: Vec::new(),
             finished: None,
         }
@@ -260,12 +262,12 @@ impl Device for Cpu {
     }
 
     fn sample(&mut self, logits: &mut Buffer, step: &StepMetadata) -> Result<(), DeviceError> {
-        let rows = (step.head.read()..).zip(&step.head.sampling);
-        let sampler = &mut self.sampler;
+        let (head, vocab) = (&step.head, logits.cols());
+        let logits = &logits.values()[head.read() * vocab..][..head.sampling.len() * vocab];
         self.sampled.clear();
-        // A row without a finite logit yields none instead of a token.
-        self.sampled
-            .extend(rows.map(|(row, params)| sampler.sample_logits(logits.row(row), params).ok()));
+        self.sampled.resize(head.sampling.len(), None);
+        let (isa, samplers) = (self.isa, &mut self.samplers);
+        sample::rows(isa, &mut self.pool, samplers, logits, &head.sampling, &mut self.sampled);
         Ok(())
     }
 

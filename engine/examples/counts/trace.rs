@@ -8,6 +8,7 @@ const STEPS: usize = 300;
 const LIMITS: Limits = Limits {
     max_batch_size: 16,
     token_budget: 256,
+    mixed_budget: 256,
     max_seq_len: 512,
     pages: 48,
     page_tokens: 16,
@@ -15,6 +16,7 @@ const LIMITS: Limits = Limits {
     prefix_cache: true,
     states: None,
     run_ahead: 0,
+    max_drafts: 0,
 };
 
 /// Runs the whole trace of arrivals, beginning with an empty scheduler.

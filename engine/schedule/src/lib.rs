@@ -7,6 +7,9 @@
 //! and `append` or `remove` for each sampled sequence. On a device with asynchronous steps, up to
 //! `Limits::run_ahead` steps are in flight when the next is planned: the tokens that they sample
 //! are not known yet, and the pages that they use are not given to other sequences.
+//!
+//! With speculative decoding, `Scheduler::propose` gives a sequence draft tokens before the plan,
+//! and `Scheduler::settle` takes back the rows of those that turned out wrong.
 
 #![warn(missing_docs)]
 
@@ -51,6 +54,9 @@ pub struct Limits {
     /// only where decoding sequences, with one token each, leave less than one prefill chunk of the
     /// budget: it then has at most one chunk besides their tokens.
     pub token_budget: usize,
+    /// Token budget of a step with decoding sequences, where it is below `token_budget`: a long
+    /// prompt is computed in more steps, so that the others wait less between their tokens.
+    pub mixed_budget: usize,
     /// Limit on the length of a sequence, prompt and output together, in tokens: the server's
     /// `--max-seq-len` or, without it, the length of the longest sequence that the model supports.
     pub max_seq_len: usize,
@@ -70,6 +76,11 @@ pub struct Limits {
     /// Limit on the number of steps that are in flight while the next one is planned, as the
     /// model's device allows it; 0 on a CPU.
     pub run_ahead: usize,
+    /// Limit on the number of draft tokens of a sequence in a step (`num_speculative_tokens` in
+    /// vLLM's words); 0 turns speculative decoding off. It must be 0 with recurrent state, which
+    /// cannot be taken back, and with steps in flight, since the next step depends on which drafts
+    /// are right.
+    pub max_drafts: usize,
 }
 
 /// Sizes for recurrent state: the number of state slots (one for each running sequence, the others
@@ -137,13 +148,16 @@ pub struct PlannedSequence {
     /// Id of the sequence whose rows the step computes.
     pub id: SeqId,
     /// True when the step computes a prefill chunk of the sequence: part of its prompt, or of all
-    /// its tokens after a preemption. False when it decodes one token.
+    /// its tokens after a preemption. False when it decodes: one row, and those of its drafts.
     pub prefill: bool,
     /// True when the step samples a token from the sequence's last row.
     pub samples: bool,
     /// True when the input token of the sequence's last row is not known yet, because a step in
     /// flight samples it. The device fills it in.
     pub unknown: bool,
+    /// Draft tokens of speculative decoding: the input tokens of the sequence's last rows in the
+    /// step, after the one that is known to be right. Mostly empty.
+    pub drafts: Vec<u32>,
     /// Rows, page table and state slots of the sequence in the step. The scheduler requests no
     /// logits in it: the engine loop decides which are needed.
     pub scheduled: ScheduledSequence,

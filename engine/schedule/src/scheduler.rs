@@ -50,8 +50,9 @@ impl Scheduler {
     ///
     /// # Panics
     /// Panics if a size in `limits` other than `max_seq_len`, `pages` and `run_ahead` is 0, if
-    /// there are 2^32 or more pages or state slots, or if the snapshot interval is not a multiple
-    /// of the page and chunk sizes.
+    /// there are 2^32 or more pages or state slots, if the snapshot interval is not a multiple of
+    /// the page and chunk sizes, or if there may be drafts together with recurrent state or steps
+    /// in flight.
     pub fn new(limits: Limits) -> Self {
         assert!(limits.max_batch_size > 0 && limits.token_budget > 0, "nothing could ever run");
         assert!(limits.page_tokens > 0 && limits.chunk_tokens > 0, "pages and chunks hold tokens");
@@ -60,6 +61,8 @@ impl Scheduler {
             let whole = |tokens| states.interval.is_multiple_of(tokens);
             assert!(whole(limits.page_tokens) && whole(limits.chunk_tokens), "snapshots end both");
         }
+        let has_drafts = limits.max_drafts > 0;
+        assert!(!has_drafts || limits.run_ahead == 0 && limits.states.is_none(), "drafts fail");
         Self {
             pool: PagePool::new(limits.pages),
             states: StatePool::new(limits.states.map_or(0, |states| states.slots)),
@@ -100,6 +103,28 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Proposes draft tokens for the next decode step of a running sequence (speculative decoding):
+    /// they may follow its last token. The plan has as many of them as `max_drafts`, the sequence's
+    /// length, the token budget and free pages allow, and none for a sequence that cannot have any.
+    /// After the step, [`Scheduler::settle`] must be called.
+    pub fn propose(&mut self, id: SeqId, drafts: Vec<u32>) {
+        if let Some(sequence) = self.sequences.get_mut(id) {
+            sequence.propose(drafts, self.limits.max_drafts);
+        }
+    }
+
+    /// Ends a step with drafts for a sequence, after the tokens that are right were appended: the
+    /// rows of wrong drafts are taken back, and pages that are full enter the prefix cache. Does
+    /// nothing for a sequence that has ended.
+    pub fn settle(&mut self, id: SeqId) {
+        let Some(sequence) = self.sequences.get_mut(id) else { return };
+        sequence.settle();
+        let end = sequence.planned;
+        if self.limits.prefix_cache {
+            self.register(id, end, None);
+        }
+    }
+
     /// Plans the next step and allocates its pages. The plan is empty only if there are no
     /// sequences, or if all of them wait for steps in flight.
     ///
@@ -132,6 +157,10 @@ impl Scheduler {
         for planned in &plan.sequences {
             let (id, scheduled) = (planned.id, &planned.scheduled);
             let save = scheduled.state.and_then(|state| state.save);
+            if !planned.drafts.is_empty() {
+                // Which rows are right is not known yet: `settle` does it.
+                continue;
+            }
             if scheduled.position % page_tokens + scheduled.rows < page_tokens {
                 debug_assert_eq!(save, None, "snapshots are taken where a page ends");
             // A sequence that was removed or preempted since does not run: one that is in flight is
@@ -207,6 +236,11 @@ impl Scheduler {
         self.running.len()
     }
 
+    /// Returns the ids of the running sequences, the oldest first.
+    pub fn running_ids(&self) -> impl Iterator<Item = SeqId> {
+        self.running.iter().copied()
+    }
+
     /// Returns the number of waiting sequences, which are those that hold no KV pages.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -237,8 +271,37 @@ impl Scheduler {
         self.completed + self.held.len() as u64
     }
 
-    /// Adds the next `rows` rows of a running sequence to `plan`, with a slot for a snapshot if one
-    /// is due.
+    /// Allocates pages for the drafts of a running sequence, whose next row has its page, and drops
+    /// those drafts for which there is no page, or no room in a step of `rows` rows so far. A page
+    /// and a row are left for each running sequence, and a prefill chunk, so that drafts preempt
+    /// and delay nobody.
+    pub(super) fn reserve_drafts(&mut self, id: SeqId, rows: usize) {
+        let page_tokens = self.limits.page_tokens;
+        let others = rows + self.running.len() + self.limits.chunk_tokens;
+        let Limits { token_budget, mixed_budget, .. } = self.limits;
+        let room = token_budget.min(mixed_budget).saturating_sub(others);
+        let wanted = self.get(id).drafts.len().min(room);
+        let end = self.get(id).planned + 1 + wanted;
+        while self.get(id).pages.len() * page_tokens < end
+            && self.pool.available() > self.running.len()
+        {
+            let Some(page) = self.take_page() else { break };
+            self.lengthen(id, page);
+        }
+        let sequence = self.sequences.get_mut(id).expect("a running sequence lives");
+        let covered = sequence.pages.len() * page_tokens - (sequence.planned + 1);
+        sequence.drafts.truncate(wanted.min(covered));
+    }
+
+    /// Adds a page to a running sequence's page table. Steps in flight may share the table, so a
+    /// longer one replaces it.
+    fn lengthen(&mut self, id: SeqId, page: PageId) {
+        let sequence = self.sequences.get_mut(id).expect("a running sequence lives");
+        sequence.pages = sequence.pages.iter().copied().chain([page]).collect();
+    }
+
+    /// Adds the next `rows` rows of a running sequence, and those of its drafts, to `plan`, with a
+    /// slot for a snapshot if one is due.
     pub(super) fn schedule(&mut self, id: SeqId, rows: usize, plan: &mut SchedulerOutput) {
         let save = self.snapshot_slot(id, rows);
         let sequence = self.sequences.get_mut(id).expect("a planned sequence lives");
@@ -350,9 +413,7 @@ impl Scheduler {
         let page_tokens = self.limits.page_tokens;
         while self.get(id).needs_page(page_tokens) {
             if let Some(page) = self.take_page() {
-                let sequence = self.sequences.get_mut(id).expect("a running sequence lives");
-                // Steps in flight may share the table, so a longer one replaces it.
-                sequence.pages = sequence.pages.iter().copied().chain([page]).collect();
+                self.lengthen(id, page);
                 continue;
             }
             // Preempting another sequence now would be premature: pages become free when a step

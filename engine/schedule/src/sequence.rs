@@ -38,6 +38,8 @@ pub struct Sequence {
     /// Number of tokens that steps in flight sample for the sequence: they follow `tokens`, and
     /// their values are not known yet.
     unknown: usize,
+    /// Draft tokens that may follow `tokens`, for the sequence's next decode step.
+    pub(super) drafts: Vec<u32>,
     /// Number of positions whose keys and values are in the sequence's pages once all planned steps
     /// have completed.
     pub(super) planned: usize,
@@ -76,6 +78,7 @@ impl Sequence {
             // wanted.
             max_len: prompt.len() + max_output.max(1),
             unknown: 0,
+            drafts: Vec::new(),
             planned: 0,
             prefill_end: prompt.len(),
             tokens: prompt,
@@ -133,6 +136,25 @@ impl Sequence {
         is_known && !self.prefilling() && self.planned < self.len() && self.len() < self.max_len
     }
 
+    /// Takes `drafts` as tokens that may follow the sequence's last one, at most `most` of them and
+    /// as many as the sequence may still grow by. Ignores them unless the sequence decodes and the
+    /// device samples its next tokens.
+    pub(super) fn propose(&mut self, mut drafts: Vec<u32>, most: usize) {
+        let samples_on_device = self.needs.known_tokens <= self.output().len();
+        if self.unknown == 0 && self.decoding() && samples_on_device {
+            // The token after the last draft is sampled too.
+            drafts.truncate(most.min(self.max_len - self.len() - 1));
+            self.drafts = drafts;
+        }
+    }
+
+    /// Takes back the rows of drafts that turned out wrong, after the sampled tokens were appended:
+    /// the row of the last token is computed next.
+    pub(super) fn settle(&mut self) {
+        self.unknown = 0;
+        self.planned = self.tokens.len() - 1;
+    }
+
     /// Returns true if the next row to plan has no KV page yet.
     pub(super) fn needs_page(&self, page_tokens: usize) -> bool {
         self.pages.len() * page_tokens <= self.planned
@@ -148,6 +170,7 @@ impl Sequence {
     pub(super) fn rewind(&mut self) -> Held {
         self.planned = 0;
         self.registered = 0;
+        self.drafts.clear();
         let states = self.state.take().into_iter().chain(self.load.take()).collect();
         Held { pages: std::mem::take(&mut self.pages).to_vec(), states }
     }
@@ -160,9 +183,10 @@ impl Sequence {
         self.tokens.push(token);
     }
 
-    /// Schedules the sequence's next `rows` rows in step number `step`, and returns them for the
-    /// plan. A token is sampled if they reach the end of the sequence; `save` is the state slot for
-    /// a snapshot after them, if one is taken.
+    /// Schedules the sequence's next `rows` rows, and those of its drafts after them, in step number
+    /// `step`, and returns them for the plan. A token is sampled if they reach the end of the
+    /// sequence, and one after each draft; `save` is the state slot for a snapshot after them, if
+    /// one is taken.
     pub(super) fn advance(
         &mut self,
         rows: usize,
@@ -171,6 +195,9 @@ impl Sequence {
     ) -> PlannedSequence {
         let (position, end) = (self.planned, self.planned + rows);
         assert!(rows > 0 && end <= self.len(), "sequence {} has no such rows", self.id);
+        let drafts = std::mem::take(&mut self.drafts);
+        assert!(drafts.is_empty() || end == self.len(), "drafts follow the last token");
+        let rows = rows + drafts.len();
         let state = self.state.map(|slot| StateSlots { slot, load: self.load.take(), save });
         let (pages, logits) = (Arc::clone(&self.pages), LogitRows::None);
         let planned = PlannedSequence {
@@ -179,10 +206,11 @@ impl Sequence {
             prefill: self.prefilling(),
             samples: end == self.len(),
             unknown: end > self.tokens.len(),
+            drafts,
             scheduled: ScheduledSequence { row: 0, rows, position, pages, logits, state },
         };
-        self.planned = end;
-        self.unknown += usize::from(planned.samples);
+        self.planned = end + planned.drafts.len();
+        self.unknown += if planned.samples { 1 + planned.drafts.len() } else { 0 };
         self.last_step = Some(step);
         planned
     }

@@ -1,5 +1,5 @@
-//! Continuous batching with chunked prefill: a step has one token for every decoding sequence, then
-//! prefill chunks of prompts while the token budget lasts.
+//! Continuous batching with chunked prefill: a step has one token for every decoding sequence, with
+//! its drafts if there are any, then prefill chunks of prompts while the token budget lasts.
 //!
 //! Decoding sequences never wait for a prompt, and their tokens are never cut to the budget: they
 //! are few, and each sequence that ends frees memory. The oldest prompt always gets one chunk, so
@@ -25,6 +25,9 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> SchedulerOutput {
             prompts.push(id);
         } else if sequence.decoding() {
             if scheduler.reserve(id, &mut plan.preempted) {
+                if !scheduler.get(id).drafts.is_empty() {
+                    scheduler.reserve_drafts(id, plan.rows());
+                }
                 scheduler.schedule(id, 1, &mut plan);
             } else {
                 // Admitting others now would take the pages that this sequence waits for.
@@ -32,10 +35,12 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> SchedulerOutput {
             }
         }
     }
-    let Limits { token_budget, chunk_tokens, .. } = *scheduler.limits();
+    let Limits { token_budget, mixed_budget, chunk_tokens, .. } = *scheduler.limits();
+    let is_mixed = !plan.sequences.is_empty();
+    let budget = if is_mixed { token_budget.min(mixed_budget) } else { token_budget };
     // At least one chunk is left even if decoding sequences fill the budget, so the oldest prompt
     // always advances.
-    let mut left = token_budget.saturating_sub(plan.sequences.len()).max(chunk_tokens);
+    let mut left = budget.saturating_sub(plan.rows()).max(chunk_tokens);
     for id in prompts {
         if !plan.preempted.contains(&id) {
             left = push_chunk(scheduler, &mut plan, id, left);

@@ -32,11 +32,18 @@ pub(super) struct Prefill {
 pub(super) struct Decode {
     batch: usize,
     context: usize,
+    /// Temperature at which the steps sampled their tokens; left out where they took the likeliest.
+    #[serde(skip_serializing_if = "is_greedy")]
+    temperature: f32,
     tokens_per_s: f64,
     /// Share of the memory bandwidth that decoding reaches, 0 to 1, counting for each step one read
     /// of the weights (their size is in [`Speeds`]) and of the KV cache; `None` where the size of
     /// the weights is not known.
     pub limit_share: Option<f64>,
+}
+
+fn is_greedy(temperature: &f32) -> bool {
+    *temperature == 0.0
 }
 
 /// Limits of the machine and size of the weights, from which the shares of the limits are computed.
@@ -53,11 +60,12 @@ pub(super) struct Speeds {
     pub weight_bytes: Option<f64>,
 }
 
-/// Model to measure. A model that runs ahead samples its own tokens, and a step is submitted before
-/// the previous one is complete, as in the server.
+/// Model to measure. Its device samples a token of each sequence in each step, and a model that
+/// runs ahead gets a step before the previous one is complete, as in the server.
 pub(super) struct Timed<'a> {
     model: &'a mut dyn Model,
     clock: Clock,
+    temperature: f32,
 }
 
 impl<'a> Timed<'a> {
@@ -78,7 +86,7 @@ impl<'a> Timed<'a> {
         let decoding = widest * (context + flags.steps.get()).div_ceil(PAGE_TOKENS);
         model.allocate_kv(decoding.max(prompt.div_ceil(PAGE_TOKENS)), PAGE_TOKENS)?;
         model.allocate_states(widest)?;
-        Ok(Self { model, clock })
+        Ok(Self { model, clock, temperature: flags.temperature })
     }
 
     /// Measures prefill and decoding at the lengths and batch sizes in `flags`, with shares of the
@@ -104,7 +112,8 @@ impl<'a> Timed<'a> {
             let limit_share = speeds.weight_bytes.map(|weights| {
                 (weights + kv_bytes) * (tokens_per_s / batch as f64) / speeds.read_bytes_per_s
             });
-            decode.push(Decode { batch, context, tokens_per_s, limit_share });
+            let temperature = self.temperature;
+            decode.push(Decode { batch, context, temperature, tokens_per_s, limit_share });
         }
         Ok((prefill, decode))
     }
@@ -148,10 +157,7 @@ impl<'a> Timed<'a> {
     fn batch(&self, sequences: usize, position: usize, rows: usize, longest: usize) -> StepBatch {
         let pages_each = longest.div_ceil(PAGE_TOKENS);
         let vocab_size = self.model.info().vocab_size;
-        let logits = match self.model.run_ahead() {
-            0 => LogitRows::Last,
-            _ => LogitRows::Sample(Sampling::greedy().sample_params(0)),
-        };
+        let sampling = Sampling { temperature: self.temperature, ..Sampling::greedy() };
         let mut batch = StepBatch::default();
         for sequence in 0..sequences {
             // Any ids will do, as long as sequences differ.
@@ -159,6 +165,8 @@ impl<'a> Timed<'a> {
             batch.tokens.extend((0..rows).map(|row| StepToken::Known(id(row) as u32)));
             let first = sequence * pages_each;
             let pages = (first..first + pages_each).map(|page| page as u32).collect();
+            let sampling = Sampling { seed: sequence as u64, ..sampling.clone() };
+            let logits = LogitRows::Sample(sampling.sample_params(position));
             let state = Some(StateSlots { slot: sequence as u32, load: None, save: None });
             batch.push(ScheduledSequence { row: 0, rows, position, pages, logits, state });
         }
@@ -215,11 +223,14 @@ pub(super) fn write(
             "prefill {tokens:>12} tokens {tokens_per_s:>9.1} tokens/s {share:>4.0} % of {dtype} arithmetic"
         )?;
     }
-    for Decode { batch, context, tokens_per_s, limit_share } in decode {
+    for Decode { batch, context, temperature, tokens_per_s, limit_share } in decode {
         write!(f, "decode {batch:>5} x {context:>5} tokens {tokens_per_s:>9.1} tokens/s")?;
-        match limit_share {
-            Some(share) => writeln!(f, " {:>4.0} % of memory speed", share * 100.0)?,
-            None => writeln!(f)?,
+        if let Some(share) = limit_share {
+            write!(f, " {:>4.0} % of memory speed", share * 100.0)?;
+        }
+        match temperature {
+            0.0 => writeln!(f)?,
+            temperature => writeln!(f, ", sampled at temperature {temperature}")?,
         }
     }
     Ok(())

@@ -45,6 +45,14 @@ pub enum KvDtypeChoice {
     Int8,
 }
 
+/// Method of speculative decoding: value of `--speculative-algorithm`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpeculativeAlgorithm {
+    /// Drafts are the tokens that followed the same tokens earlier in the prompt or output
+    Ngram,
+}
+
 /// Origin of the weights, the checkpoint's files or random numbers: value of `--load-format`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -117,6 +125,10 @@ pub struct Flags {
     /// Read the weights (auto) or use random ones (random) [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub load_format: Option<LoadFormat>,
+    /// Decode speculatively where few sequences run, with the same output: faster where it repeats
+    /// parts of the prompt or of itself; on a CPU, for models without recurrent state [default: off]
+    #[arg(long, value_name = "METHOD")]
+    pub speculative_algorithm: Option<SpeculativeAlgorithm>,
     /// Turn the prefix cache off: compute every prompt from its start
     #[arg(long)]
     pub no_prefix_cache: bool,

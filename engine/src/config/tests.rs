@@ -54,6 +54,7 @@ fn defaults_are_those_of_the_contract() {
         no-prefix-cache false Default
         port 23333 Default
         profile null Default
+        speculative-algorithm null Default
         threads 2 Default
         tp 1 Default
     "#]]
@@ -186,6 +187,7 @@ fn the_hash_minds_what_is_computed_and_not_where() {
     assert_eq!(hash("--cache-max-entry-count 64"), hash("--cache-max-entry-count 64.0"));
     assert_ne!(hash(""), hash("--max-batch-size 64"));
     assert_ne!(hash(""), hash("--no-prefix-cache"));
+    assert_ne!(hash(""), hash("--speculative-algorithm ngram"));
     expect!["e7888bd436c3d5252b67b287fecc7e7ab92e29d0054f51d202f41c48b156e16c"]
         .assert_eq(&hash(""));
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::draft::Drafter;
 use super::stop::StopText;
 use super::{Finish, Request};
 use crate::guide::{Guide, TextError};
@@ -25,6 +26,8 @@ pub(super) struct Active {
     /// Index of the sequence's token among those that the newest step samples on the device; `None`
     /// if it samples none for this sequence. The next step reads its input token from there.
     pub(super) device_sampled: Option<u32>,
+    /// Drafts of speculative decoding; `None` where it is off, or the host samples all tokens.
+    pub(super) drafter: Option<Drafter>,
     pub(super) arrived: Duration,
     pub(super) started: Option<Duration>,
     pub(super) first_token: Option<Duration>,
@@ -50,13 +53,20 @@ pub(super) fn host_sampled(request: &Request, end_tokens: &[u32]) -> usize {
 
 impl Active {
     /// Returns for which rows of a scheduled sequence the step must return logits, or that it
-    /// samples on the device. The last row belongs to output token number `n`, counted from 0.
+    /// samples on the device. The last row before those of drafts belongs to output token number
+    /// `n`, counted from 0.
     pub(super) fn logit_rows(&self, planned: &PlannedSequence, n: usize) -> LogitRows {
         match &self.prompt {
             Some(prompt) if !prompt.is_complete() => LogitRows::All,
             _ if !planned.samples => LogitRows::None,
             _ if n < self.host_sampled => LogitRows::Last,
-            _ => LogitRows::Sample(self.request.sampling.sample_params(n)),
+            _ => {
+                let first = self.request.sampling.sample_params(n);
+                match planned.drafts.len() {
+                    0 => LogitRows::Sample(first),
+                    drafts => LogitRows::SampleEach { first, rows: 1 + drafts },
+                }
+            }
         }
     }
 

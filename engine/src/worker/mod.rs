@@ -5,12 +5,14 @@
 //! knows tokens and text, but no wire format.
 
 mod active;
+mod draft;
 mod handle;
 mod requests;
 mod stop;
 #[cfg(test)]
 mod tests;
 
+pub use draft::DRAFTS_MAX;
 pub use handle::{Handle, Ticket, WorkerGone};
 
 use std::collections::VecDeque;
@@ -107,7 +109,7 @@ pub struct TokenOutput {
     pub logprobs: Option<TokenLogprobs>,
 }
 
-/// Result of one step for one sequence.
+/// Result of one step for one sequence; with speculative decoding a step has several for some.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Output {
     /// Id of the sequence that this output belongs to.
@@ -241,6 +243,7 @@ impl Worker {
         }
         // The duration of a step includes planning it.
         let start = self.requests.clock.elapsed();
+        self.requests.propose();
         let plan = self.requests.scheduler.plan();
         if plan.sequences.is_empty() {
             return Ok(false);

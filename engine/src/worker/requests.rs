@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::active::{Active, PromptLogprobs, host_sampled};
+use super::draft::{Drafter, ROWS_MAX};
 use super::stop::StopText;
 use super::{Command, Finish, Output, Request, SubmittedStep, TokenOutput};
 use crate::logprobs::TokenLogprobs;
@@ -13,7 +14,12 @@ use crate::tokenize::Text;
 use engine_core::clock::Clock;
 use engine_core::sample::{NoFiniteLogit, Sampler};
 use engine_core::{LogitRows, ScheduledSequence, StepBatch, StepOutput, StepToken};
-use engine_schedule::{BySequence, Limits, Needs, Scheduler, SchedulerOutput, SeqId};
+use engine_schedule::{
+    BySequence, Limits, Needs, PlannedSequence, Scheduler, SchedulerOutput, SeqId,
+};
+
+/// Largest number of running sequences that get drafts: each then has room for one at least.
+const DRAFTED_MAX: usize = ROWS_MAX / 2;
 
 /// State of all unfinished requests, with the scheduler and the sampler.
 #[derive(Debug)]
@@ -30,8 +36,9 @@ pub(super) struct Requests {
 /// host.
 #[derive(Debug, Clone, Copy)]
 enum Choice<'a> {
-    /// Token that the device has sampled for a sequence; `None` if no logit was finite.
-    Sampled(Option<u32>),
+    /// Tokens that the device has sampled for a sequence, one but after drafts; `None` if no logit
+    /// was finite.
+    Sampled(&'a [Option<u32>]),
     /// Logits `[rows, vocab]` of a sequence, from which its next token is sampled on the host; of a
     /// model that embeds texts, embeddings.
     From(&'a [f32]),
@@ -88,6 +95,7 @@ impl Requests {
         let prompt_tokens = prompt.len() as u64;
         let logprobs = request.prompt_logprobs.then(|| PromptLogprobs::new(&request, prompt.len()));
         let host_sampled = host_sampled(&request, self.text.end_tokens());
+        let has_drafts = self.scheduler.limits().max_drafts > 0 && host_sampled < usize::MAX;
         // Prompt log-probabilities need all rows, so the prompt must not come from the prefix
         // cache.
         let needs = Needs { all_rows: request.prompt_logprobs, known_tokens: host_sampled };
@@ -105,12 +113,32 @@ impl Requests {
             prompt: logprobs,
             host_sampled,
             device_sampled: None,
+            drafter: has_drafts.then(Drafter::default),
             request,
             arrived: self.clock.elapsed(),
             started: None,
             first_token: None,
         };
         self.active.insert(id, active);
+    }
+
+    /// Proposes draft tokens to the scheduler for the running sequences, where speculative decoding
+    /// is on and a step has room for their rows.
+    pub(super) fn propose(&mut self) {
+        let running = self.scheduler.running();
+        if self.scheduler.limits().max_drafts == 0 || running > DRAFTED_MAX {
+            return;
+        }
+        let ids: Vec<SeqId> = self.scheduler.running_ids().collect();
+        for id in ids {
+            let sequence = self.scheduler.sequence(id).expect("a running sequence lives");
+            let active = self.active.get_mut(id).expect("a running sequence is active");
+            let Some(drafter) = &mut active.drafter else { continue };
+            let drafts = drafter.propose(sequence.tokens(), running);
+            if !drafts.is_empty() {
+                self.scheduler.propose(id, drafts);
+            }
+        }
     }
 
     /// Fills `batch` with the step that the scheduler planned: input tokens, and the logits that
@@ -123,7 +151,8 @@ impl Requests {
         for planned in &plan.sequences {
             let sequence = self.scheduler.sequence(planned.id).expect("a planned sequence lives");
             let active = self.active.get_mut(planned.id).expect("a planned sequence is active");
-            let (start, end) = (planned.scheduled.position, planned.scheduled.end());
+            let (start, end) =
+                (planned.scheduled.position, planned.scheduled.end() - planned.drafts.len());
             // The newest input token may still be on the device, sampled by the step in flight.
             let known = &sequence.tokens()[start..end - usize::from(planned.unknown)];
             batch.tokens.extend(known.iter().copied().map(StepToken::Known));
@@ -131,18 +160,24 @@ impl Requests {
                 let index = active.device_sampled.expect("the step before samples the token");
                 batch.tokens.push(StepToken::Sampled(index));
             }
-            // Index of the output token that is sampled after the last row; 0 while the prompt
-            // lasts.
+            batch.tokens.extend(planned.drafts.iter().copied().map(StepToken::Known));
+            // Index of the output token that is sampled after the last row before the drafts; 0
+            // while the prompt lasts.
             let n = end.saturating_sub(sequence.prompt_tokens());
             let logits = active.logit_rows(planned, n);
             active.device_sampled = matches!(logits, LogitRows::Sample(_)).then_some(sampled);
-            sampled += u32::from(active.device_sampled.is_some());
+            sampled += match logits {
+                LogitRows::Sample(_) => 1,
+                LogitRows::SampleEach { rows, .. } => rows as u32,
+                _ => 0,
+            };
             batch.push(ScheduledSequence { logits, ..planned.scheduled.clone() });
         }
     }
 
-    /// Processes the output of a completed step: appends one token to each sequence that was
-    /// sampled and has not ended since, and its output to `outputs`.
+    /// Processes the output of a completed step: appends one token, or also those that right drafts
+    /// lead to, to each sequence that was sampled and has not ended since, and its outputs to
+    /// `outputs`.
     pub(super) fn take(
         &mut self,
         step: &SubmittedStep,
@@ -154,11 +189,13 @@ impl Requests {
         outputs.reserve(step.plan.sequences.len());
         let before = outputs.len();
         // Logits and sampled tokens come in the order of the plan.
-        let (mut logits, mut tokens) = (output.logits, output.tokens.iter());
+        let (mut logits, mut tokens) = (output.logits, output.tokens);
         for (planned, scheduled) in step.plan.sequences.iter().zip(&step.batch.sequences) {
             let choice = match scheduled.logits {
-                LogitRows::Sample(_) => {
-                    Choice::Sampled(*tokens.next().expect("a token per sampled row"))
+                LogitRows::Sample(_) | LogitRows::SampleEach { .. } => {
+                    let (own, rest) = tokens.split_at(scheduled.head_rows().len());
+                    tokens = rest;
+                    Choice::Sampled(own)
                 }
                 _ => {
                     let (own, rest) = logits.split_at(scheduled.head_rows().len() * row_size);
@@ -180,13 +217,45 @@ impl Requests {
                     prompt.push(position, tokens, row);
                 }
             }
-            if planned.samples {
-                outputs.push(self.advance(planned.id, choice.of_last_row(row_size)));
+            match choice {
+                _ if !planned.samples => {}
+                Choice::Sampled(tokens) if !planned.drafts.is_empty() => {
+                    self.accept(planned, tokens, outputs);
+                }
+                _ => outputs.push(self.advance(planned.id, choice.of_last_row(row_size))),
             }
         }
-        assert!(logits.is_empty() && tokens.next().is_none(), "every result of the step was used");
+        assert!(logits.is_empty() && tokens.is_empty(), "every result of the step was used");
         let generated = outputs[before..].iter().filter(|output| output.token.is_some()).count();
         self.metrics.generation_tokens.fetch_add(generated as u64, Relaxed);
+    }
+
+    /// Appends the tokens that the device sampled after the last token of a sequence and after its
+    /// drafts, as long as the drafts are right and the sequence does not end.
+    fn accept(
+        &mut self,
+        planned: &PlannedSequence,
+        tokens: &[Option<u32>],
+        outputs: &mut Vec<Output>,
+    ) {
+        let before = outputs.len();
+        for (index, token) in tokens.iter().enumerate() {
+            let output = self.advance(planned.id, Choice::Sampled(&tokens[index..=index]));
+            let has_ended = output.finish.is_some();
+            outputs.push(output);
+            // The next row is right only if its input is the token that was sampled here.
+            if has_ended || planned.drafts.get(index) != token.as_ref() {
+                break;
+            }
+        }
+        let (drafts, right) = (planned.drafts.len(), outputs.len() - before - 1);
+        self.metrics.draft_tokens.fetch_add(drafts as u64, Relaxed);
+        self.metrics.accepted_tokens.fetch_add(right as u64, Relaxed);
+        self.scheduler.settle(planned.id);
+        let active = self.active.get_mut(planned.id);
+        if let Some(drafter) = active.and_then(|active| active.drafter.as_mut()) {
+            drafter.settle(drafts, right);
+        }
     }
 
     /// Appends the next token to a sequence and builds the sequence's output; ends the sequence if
@@ -209,7 +278,7 @@ impl Requests {
         }
         let ends = self.text.end_tokens();
         let chosen = match choice {
-            Choice::Sampled(token) => match token {
+            Choice::Sampled(tokens) => match tokens[0] {
                 Some(token) => Ok((token, false)),
                 None => Err(Finish::Failed(NoFiniteLogit.to_string())),
             },

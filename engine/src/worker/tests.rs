@@ -79,6 +79,9 @@ fn worker(folder: &Path, limits: &Limits, metrics: &Arc<Metrics>) -> Worker {
         Some(states) => model.allocate_states(states.slots).unwrap(),
         None => limits.states = None,
     }
+    if limits.states.is_some() {
+        limits.max_drafts = 0;
+    }
     let text = Arc::new(NoTokenizer);
     let model = Box::new(ahead::Ahead::new(model));
     Worker::new(model, text, limits, Arc::clone(metrics), Clock::start())
@@ -103,6 +106,44 @@ fn run(worker: Worker, requests: Vec<Request>) -> BTreeMap<SeqId, Vec<TokenOutpu
 }
 
 #[test]
+fn drafts_change_no_output() {
+    let limits = Limits {
+        max_batch_size: 4,
+        token_budget: 80,
+        mixed_budget: 80,
+        max_seq_len: 128,
+        pages: 40,
+        page_tokens: 16,
+        chunk_tokens: 16,
+        prefix_cache: true,
+        states: Some(StateLimits { slots: 8, interval: 32 }),
+        run_ahead: 0,
+        max_drafts: 0,
+    };
+    let (mut drafts, mut accepted) = (0, 0);
+    for folder in fixtures::checkpoints() {
+        let sampled = |(index, case): (usize, Case)| {
+            // A prompt that repeats itself has drafts, and a cold distribution repeats it.
+            let whole = request(case.prompt.repeat(2), 60 - 7 * index);
+            let temperature = if index % 2 == 0 { 0.0 } else { 0.3 };
+            let sampling = Sampling { temperature, top_p: 0.9, ..Sampling::greedy() };
+            Request { sampling, logprobs: None, ..whole }
+        };
+        let requests: Vec<Request> =
+            cases(&folder).into_iter().take(4).enumerate().map(sampled).collect();
+        let metrics = Arc::new(Metrics::default());
+        let want = run(worker(&folder, &limits, &metrics), requests.clone());
+        assert_eq!(metrics.draft_tokens.load(Relaxed), 0);
+        let limits = Limits { max_drafts: DRAFTS_MAX, ..limits.clone() };
+        let got = run(worker(&folder, &limits, &metrics), requests);
+        assert_eq!(got, want, "{}", folder.display());
+        drafts += metrics.draft_tokens.load(Relaxed);
+        accepted += metrics.accepted_tokens.load(Relaxed);
+    }
+    assert!(0 < accepted && accepted < drafts, "{accepted} of {drafts} drafts");
+}
+
+#[test]
 fn crowded_out_and_found_again_sequences_are_the_reference_s() {
     for run_ahead in [0, 1] {
         check_crowd(run_ahead);
@@ -115,6 +156,7 @@ fn check_crowd(run_ahead: usize) {
     let limits = Limits {
         max_batch_size: 5,
         token_budget: 40,
+        mixed_budget: 40,
         max_seq_len: 256,
         pages: 16,
         page_tokens: 16,
@@ -122,6 +164,7 @@ fn check_crowd(run_ahead: usize) {
         prefix_cache: true,
         states: Some(StateLimits { slots: 8, interval: 32 }),
         run_ahead,
+        max_drafts: 0,
     };
     for folder in fixtures::checkpoints() {
         let cases = cases(&folder);

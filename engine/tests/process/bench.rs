@@ -78,6 +78,17 @@ fn random_weights_have_no_share_of_the_memory_speed() {
 }
 
 #[test]
+fn decoding_is_also_measured_with_sampled_tokens() {
+    let text = bench(&["--temperature", "0.7"]);
+    assert_eq!(text.matches(", sampled at temperature 0.7\n").count(), 2, "{text}");
+    let report: Value = serde_json::from_str(&bench(&["--temperature", "1", "--json"])).unwrap();
+    assert!(
+        report["decode"].as_array().unwrap().iter().all(|row| row["temperature"] == json!(1.0))
+    );
+    assert_eq!(end_of(&["bench", "/nowhere", "--temperature=-1"]).0, Some(2));
+}
+
+#[test]
 fn a_bench_beyond_the_models_length_is_wrong_use() {
     let model = tiny_model();
     let (code, said) = end_of(&["bench", model.path().to_str().unwrap(), "-p", "1000000"]);

@@ -87,12 +87,6 @@ fn cpu_ticks(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-async fn metric(server: &Launched, name: &str) -> f64 {
-    let page = reqwest::get(format!("{}/metrics", server.url)).await.unwrap().text().await.unwrap();
-    let line = page.lines().find(|line| line.starts_with(name));
-    line.unwrap_or_else(|| panic!("no {name}")).rsplit(' ').next().unwrap().parse().unwrap()
-}
-
 #[tokio::test]
 async fn extra_ten_thousand_requests_at_once_are_all_answered() {
     if !possible(MANY) {
@@ -120,10 +114,10 @@ async fn extra_ten_thousand_requests_at_once_are_all_answered() {
     let grown = server.memory_bytes("VmHWM:").saturating_sub(before);
     eprintln!("{MANY} requests took {} MiB", grown >> 20);
     assert!(grown < MANY_BYTES_MAX, "{grown} bytes");
-    assert_eq!(metric(&server, "redline_queue_seconds_count").await, MANY as f64);
-    assert!(metric(&server, "redline_queue_seconds_sum").await > 0.0);
-    assert_eq!(metric(&server, "redline_generation_tokens_total").await, 4.0 * MANY as f64);
-    assert_eq!(metric(&server, "redline_kv_pages_used").await, 0.0);
+    assert_eq!(server.metric("redline_queue_seconds_count").await, MANY as f64);
+    assert!(server.metric("redline_queue_seconds_sum").await > 0.0);
+    assert_eq!(server.metric("redline_generation_tokens_total").await, 4.0 * MANY as f64);
+    assert_eq!(server.metric("redline_kv_pages_used").await, 0.0);
 
     // An idle server must use no processor time.
     let busy = cpu_ticks(server.id());

@@ -114,6 +114,14 @@ impl Launched {
         response.json().await.unwrap()
     }
 
+    /// Value of the first line of `/metrics` that begins with `name`.
+    pub async fn metric(&self, name: &str) -> f64 {
+        let page = reqwest::get(format!("{}/metrics", self.url)).await.unwrap();
+        let page = page.text().await.unwrap();
+        let line = page.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("no {name}")).rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
     pub async fn post(&self, path: &str, body: &Value) -> Value {
         post(&format!("{}{path}", self.url), body).await
     }

@@ -28,6 +28,8 @@ mod published;
 mod ranks;
 #[cfg(test)]
 mod real_tokenizers;
+#[cfg(test)]
+mod speculation;
 
 #[path = "../../weights/tests/tiny_gguf/mod.rs"]
 mod tiny_gguf;

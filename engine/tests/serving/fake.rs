@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use engine::guide::{Grammars, Guide, Opening, Structure, TextError, TokenBytes};
 use engine::tokenize::{CallFormat, Chat, Detokenizer, Reasoning, Text, TokenizerInfo};
-use engine_core::sample::Sampler;
+use engine_core::sample::{SampleParams, Sampler};
 use engine_core::{
     AttentionShape, DeviceError, KvType, LogitRows, StateSlots, StepBatch, StepOutput, StepToken,
     WeightType,
@@ -168,7 +168,11 @@ impl Model for FakeModel {
             if let Some(state) = scheduled.state {
                 self.advance(state, scheduled.position, &sequence);
             }
-            for row in scheduled.head_rows() {
+            let sampling = match scheduled.logits {
+                LogitRows::Sample(first) | LogitRows::SampleEach { first, .. } => Some(first),
+                _ => None,
+            };
+            for (index, row) in (0..).zip(scheduled.head_rows()) {
                 if self.behavior.embeds {
                     let position = scheduled.position + row;
                     logits.extend([sequence[position] as f32, position as f32, 0.0, 0.0]);
@@ -176,14 +180,13 @@ impl Model for FakeModel {
                 }
                 let next = self.next_token(&sequence[..=scheduled.position + row]);
                 let row = (0..VOCAB_SIZE as u32).map(|id| if id == next { 9.0 } else { 0.0 });
-                match scheduled.logits {
-                    LogitRows::Sample(params) => {
-                        sampled.push(
-                            self.sampler.sample_logits(&row.collect::<Vec<f32>>(), &params).ok(),
-                        );
-                    }
-                    _ => logits.extend(row),
-                }
+                let Some(first) = sampling else {
+                    logits.extend(row);
+                    continue;
+                };
+                let params = SampleParams { index: first.index + index, ..first };
+                let row: Vec<f32> = row.collect();
+                sampled.push(self.sampler.sample_logits(&row, &params).ok());
             }
         }
         self.in_flight.push_back((logits, sampled.clone()));

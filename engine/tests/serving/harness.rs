@@ -44,6 +44,7 @@ impl Default for Setup {
         let limits = Limits {
             max_batch_size: 64,
             token_budget: 128,
+            mixed_budget: 128,
             max_seq_len: 256,
             pages: 1024,
             page_tokens: 4,
@@ -51,6 +52,7 @@ impl Default for Setup {
             prefix_cache: true,
             states: None,
             run_ahead: 0,
+            max_drafts: 0,
         };
         Self {
             behavior: Behavior::default(),

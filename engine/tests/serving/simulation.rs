@@ -233,9 +233,10 @@ fn context() -> Context<'static> {
 
 fn limits(dice: &mut Dice) -> Limits {
     let states = dice.one_in(3).then(|| StateLimits { slots: 4 + dice.below(12), interval: 16 });
-    Limits {
+    let limits = Limits {
         max_batch_size: 1 + dice.below(8),
         token_budget: 16 + dice.below(48),
+        mixed_budget: 40,
         max_seq_len: 140,
         pages: 24 + dice.below(60),
         page_tokens: 4,
@@ -243,7 +244,10 @@ fn limits(dice: &mut Dice) -> Limits {
         prefix_cache: !dice.one_in(4),
         states,
         run_ahead: dice.below(2),
-    }
+        max_drafts: 0,
+    };
+    let may_draft = limits.states.is_none() && limits.run_ahead == 0;
+    Limits { max_drafts: if may_draft { 7 } else { 0 }, ..limits }
 }
 
 /// Runs one life of the engine, from its start until all clients are served or the device fails.

@@ -178,6 +178,8 @@ fn series_stray(server: &ServerTelemetry) -> Option<String> {
         ("prefix_query_tokens", server.prefix_query_tokens),
         ("prefix_hit_tokens", server.prefix_hit_tokens),
         ("preemptions", server.preemptions),
+        ("draft_tokens", server.draft_tokens),
+        ("accepted_tokens", server.accepted_tokens),
     ];
     totals.into_iter().find_map(|(name, total)| {
         let total = total?;

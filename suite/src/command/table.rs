@@ -282,11 +282,14 @@ fn server(server: &ServerTelemetry) -> String {
         format!("{}{all} KV pages at most", used.max)
     });
     let preempted = server.preemptions.filter(|count| *count > 0);
+    let drafts = server.draft_tokens.filter(|count| *count > 0);
+    let accepted = server.accepted_tokens.zip(drafts);
     joined([
         mean("running", server.requests_running),
         mean("waiting", server.requests_waiting),
         pages,
         preempted.map(|count| format!("{count} preemptions")),
+        accepted.map(|(right, drafts)| format!("{right} of {drafts} draft tokens accepted")),
     ])
 }
 

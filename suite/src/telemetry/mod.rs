@@ -306,8 +306,15 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 const GAUGES: [&str; 3] = ["requests_running", "requests_waiting", "kv_pages_used"];
-const COUNTERS: [&str; 5] =
-    ["prompt_tokens", "output_tokens", "prefix_query_tokens", "prefix_hit_tokens", "preemptions"];
+const COUNTERS: [&str; 7] = [
+    "prompt_tokens",
+    "output_tokens",
+    "prefix_query_tokens",
+    "prefix_hit_tokens",
+    "preemptions",
+    "draft_tokens",
+    "accepted_tokens",
+];
 
 impl Watch<'_> {
     /// Computes the telemetry of the server from its counters over the run, whose clock started at
@@ -327,7 +334,8 @@ impl Watch<'_> {
             spread(seen.filter_map(counted))
         };
         let [requests_running, requests_waiting, kv_pages_used] = GAUGES.map(gauge);
-        let [prompt, output, query, hit, preemptions] = COUNTERS.map(|name| self.grown(name));
+        let [prompt, output, query, hit, preemptions, draft_tokens, accepted_tokens] =
+            COUNTERS.map(|name| self.grown(name));
         let pages = counters.last().and_then(|counters| counters.get("kv_pages").copied());
         Some(ServerTelemetry {
             requests_running,
@@ -339,6 +347,8 @@ impl Watch<'_> {
             prefix_query_tokens: query,
             prefix_hit_tokens: hit,
             preemptions,
+            draft_tokens,
+            accepted_tokens,
             series: server_series(&at_us, &counters),
         })
     }
@@ -414,7 +424,7 @@ mod tests {
         let engine = schema::engine::parse(text).unwrap();
         let names: Vec<&str> = engine.metrics.keys().map(String::as_str).collect();
         let meter: Meter = Some(Box::new(Unread));
-        for (seconds, gpus, most) in [(60, 1, 6 << 10), (28_800, 1, 6 << 10), (28_800, 8, 10 << 10)]
+        for (seconds, gpus, most) in [(60, 1, 7 << 10), (28_800, 1, 7 << 10), (28_800, 8, 11 << 10)]
         {
             let mut watch = Watch::new(&server, &engine, &meter, Some(SECOND_NS));
             watch.polls = (0..=seconds).map(|second| poll(second, &names, gpus)).collect();

@@ -5,6 +5,7 @@
 //! tokens, temperature, then min-p, top-k and top-p, each applied to the candidates that the
 //! previous step left.
 
+mod softmax;
 #[cfg(test)]
 mod tests;
 mod top_p;
@@ -130,7 +131,15 @@ pub struct NoFiniteLogit;
 /// Sampler of tokens from rows of logits. It has no state but buffers, which it reuses.
 #[derive(Debug, Default)]
 pub struct Sampler {
+    /// Copy of a row of logits, with penalties, bias and bans.
     logits: Vec<f32>,
+    /// Largest logit of each block of a row.
+    maxima: Vec<f32>,
+    /// Copy of `maxima` in another order.
+    order: Vec<f32>,
+    /// Sum of the weights of each block of a row.
+    sums: Vec<f64>,
+    /// Token ids and weights that top-k or top-p keep.
     candidates: Vec<(u32, f32)>,
 }
 

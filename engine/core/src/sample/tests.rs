@@ -78,11 +78,84 @@ fn the_same_seed_draws_the_same_tokens_and_another_seed_others() {
 
 #[test]
 fn top_p_over_a_flat_row_keeps_its_share() {
-    let mut candidates = Vec::new();
     let params = Sampling { top_p: 0.9, ..hot() };
-    top_p::keep_candidates(&mut candidates, &[1.0; 5000], 0, &params.sample_params(0));
+    let candidates = candidates(&[1.0; 5000], &params);
     assert_eq!(candidates.len(), 4500);
     assert!(candidates.is_sorted());
+}
+
+/// Returns the candidates that top-k, top-p and min-p keep, with their weights.
+fn candidates(logits: &[f32], params: &Sampling) -> Vec<(u32, f32)> {
+    let mut sampler = Sampler::default();
+    let largest = softmax::block_maxima(logits, &mut sampler.maxima);
+    let Sampling { temperature, min_p, .. } = *params;
+    let softmax = softmax::Softmax { largest, temperature, min_p };
+    sampler.keep_candidates(logits, softmax, &params.sample_params(0));
+    sampler.candidates
+}
+
+/// Returns the same candidates by the definition: the exact weights of all tokens are sorted.
+fn sorted(logits: &[f32], params: &Sampling) -> Vec<(u32, f64)> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let weight = |logit: f32| (f64::from(logit - largest) / f64::from(params.temperature)).exp();
+    let mut all: Vec<(u32, f64)> = (0..).zip(logits.iter().map(|x| weight(*x))).collect();
+    all.retain(|(_, weight)| *weight >= f64::from(params.min_p));
+    all.sort_by(|a, b| b.1.total_cmp(&a.1));
+    all.truncate(params.top_k.unwrap_or(usize::MAX));
+    let total: f64 = all.iter().map(|(_, weight)| weight).sum();
+    let mut sum = 0.0;
+    let is_enough = |(_, weight): &(u32, f64)| {
+        sum += weight;
+        sum >= f64::from(params.top_p) * total
+    };
+    let kept = all.iter().position(is_enough).map_or(all.len(), |last| last + 1);
+    all.truncate(kept);
+    all
+}
+
+/// Returns logits whose distribution has a few likely tokens and a long tail.
+fn tailed(len: usize, seed: u64) -> Vec<f32> {
+    let number = |i: usize| crate::random::uniform(seed, i as u64) as f32;
+    (0..len).map(|i| 12.0 * number(i).powi(3) - 4.0 * number(len + i)).collect()
+}
+
+#[test]
+fn the_kept_candidates_are_those_of_a_full_sort() {
+    for (seed, len) in [(1, 100), (2, 1000), (3, 5000), (4, 5000)] {
+        let logits = tailed(len, seed);
+        for top_k in [None, Some(1), Some(7), Some(40), Some(3000)] {
+            for (top_p, min_p) in [(0.1, 0.0), (0.9, 0.0), (0.999, 0.0), (0.95, 0.02), (1.0, 0.02)]
+            {
+                let temperature = 0.7 + 0.3 * seed as f32;
+                let params = Sampling { temperature, top_k, top_p, min_p, ..hot() };
+                if top_k.is_none() && top_p == 1.0 {
+                    continue;
+                }
+                let (got, want) = (candidates(&logits, &params), sorted(&logits, &params));
+                let ids = |i: usize| (got.get(i).map(|x| x.0), want.get(i).map(|x| x.0));
+                let is_same = |i: usize| ids(i).0 == ids(i).1;
+                assert!((0..got.len().max(want.len())).all(is_same), "{len} tokens: {params:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_token_without_restrictions_is_that_of_the_exact_distribution() {
+    let logits = tailed(1000, 9);
+    let (mut sampler, mut far) = (Sampler::default(), 0);
+    let exact: Vec<f64> = logits.iter().map(|x| f64::from(*x).exp()).collect();
+    let total: f64 = exact.iter().sum();
+    for seed in 0..500 {
+        let params = Sampling { seed, ..hot() }.sample_params(0);
+        let token = sampler.sample_logits(&logits, &params).unwrap() as usize;
+        let (random, before) =
+            (crate::random::uniform(seed, 0), exact[..token].iter().sum::<f64>());
+        let share = before / total..=(before + exact[token]) / total;
+        assert!(share.start() - 1e-6 <= random && random <= share.end() + 1e-6, "seed {seed}");
+        far += usize::from(token >= 256);
+    }
+    assert!(far > 100, "tokens beyond the first block are sampled too: {far}");
 }
 
 #[test]

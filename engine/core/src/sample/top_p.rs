@@ -1,8 +1,10 @@
 //! Min-p, top-k and top-p sampling of one token from a row of logits. The random number depends
 //! only on the seed of the request and the index of the output token.
 //!
-//! Sampling kernels of a GPU use the same method.
+//! Sampling kernels of a GPU use the same method. What depends on the whole vocabulary is a loop
+//! over blocks of logits ([`Softmax`]); only the tokens that top-k or top-p can keep are sorted.
 
+use super::softmax::{BLOCK, Softmax, block_maxima};
 use super::{NoFiniteLogit, Sampler};
 use crate::random;
 
@@ -29,85 +31,156 @@ pub struct SampleParams {
 
 impl Sampler {
     /// Samples a token id from one row of logits, `[vocab_size]`, by temperature, min-p, top-k and
-    /// top-p.
+    /// top-p. Inlined, so that a device compiles it for its instruction set.
     ///
     /// # Errors
     /// Returns an error if the row's largest logit, NaNs left out, is not finite.
+    #[inline(always)]
     pub fn sample_logits(
         &mut self,
         logits: &[f32],
         params: &SampleParams,
     ) -> Result<u32, NoFiniteLogit> {
-        let likeliest = argmax(logits).ok_or(NoFiniteLogit)?;
-        if params.temperature == 0.0 {
-            return Ok(likeliest);
+        let largest = block_maxima(logits, &mut self.maxima);
+        if !largest.is_finite() {
+            return Err(NoFiniteLogit);
         }
-        keep_candidates(&mut self.candidates, logits, likeliest, params);
+        let SampleParams { temperature, min_p, .. } = *params;
+        if temperature == 0.0 {
+            return Ok(self.first_of(logits, largest));
+        }
+        let softmax = Softmax { largest, temperature, min_p };
+        let random = random::uniform(params.seed, params.index);
+        if params.top_k == 0 && params.top_p >= 1.0 {
+            return Ok(self.of_all(logits, softmax, random));
+        }
+        self.keep_candidates(logits, softmax, params);
+        Ok(self.of_candidates(random))
+    }
+
+    /// Returns the lowest id of the tokens with the row's largest logit.
+    fn first_of(&self, logits: &[f32], largest: f32) -> u32 {
+        let block = self.maxima.iter().position(|maximum| *maximum == largest).unwrap_or(0);
+        let start = block * BLOCK;
+        let within = logits[start..].iter().position(|logit| *logit == largest).unwrap_or(0);
+        (start + within) as u32
+    }
+
+    /// Samples from all tokens that min-p keeps: inverts the cumulative distribution, in the order
+    /// of the vocabulary, first over the blocks and then within one.
+    #[inline(always)]
+    fn of_all(&mut self, logits: &[f32], softmax: Softmax, random: f64) -> u32 {
+        let mut left = random * softmax.sums(logits, &mut self.sums);
+        // Rounding may leave a small remainder after the last block, and after its last token.
+        let mut found = (0, left);
+        for (block, sum) in self.sums.iter().enumerate().filter(|(_, sum)| **sum > 0.0) {
+            found = (block, left);
+            if left < *sum {
+                break;
+            }
+            left -= sum;
+        }
+        let (start, mut left) = (found.0 * BLOCK, found.1);
+        let end = logits.len().min(start + BLOCK);
+        let (mut weights, mut token) = ([0.0; BLOCK], start);
+        for (index, weight) in softmax.weights(&logits[start..end], &mut weights).iter().enumerate()
+        {
+            if *weight > 0.0 {
+                token = start + index;
+                left -= f64::from(*weight);
+                if left < 0.0 {
+                    break;
+                }
+            }
+        }
+        token as u32
+    }
+
+    /// Samples from the candidates: inverts their cumulative distribution in their order.
+    fn of_candidates(&self, random: f64) -> u32 {
         let total: f64 = self.candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
-        // Inverse of the cumulative distribution, without normalizing the weights.
-        let mut left = random::uniform(params.seed, params.index) * total;
+        let mut left = random * total;
         for (token, weight) in &self.candidates {
             left -= f64::from(*weight);
             if left < 0.0 {
-                return Ok(*token);
+                return *token;
             }
         }
         // Rounding may leave a small remainder after the last candidate.
-        Ok(self.candidates.last().map_or(likeliest, |(token, _)| *token))
+        self.candidates.last().map_or(0, |(token, _)| *token)
     }
-}
 
-/// Returns the index of the largest logit, the lowest index if several are equal; none if the
-/// largest is not finite. NaNs are ignored.
-fn argmax(logits: &[f32]) -> Option<u32> {
-    // Two passes compile to vector code; a single pass that tracks the index does not.
-    let mut lanes = [f32::NEG_INFINITY; 16];
-    let (chunks, rest) = logits.as_chunks::<16>();
-    for chunk in chunks {
-        for (lane, logit) in lanes.iter_mut().zip(chunk) {
-            *lane = if *logit > *lane { *logit } else { *lane };
+    /// Fills the candidates with pairs of token id and weight, for the tokens that min-p, top-k and
+    /// top-p keep, the most likely first. Weights are relative to the most likely token, which has
+    /// 1.
+    ///
+    /// Must be called after [`block_maxima`], with at least one of top-k and top-p.
+    #[inline(always)]
+    pub(super) fn keep_candidates(
+        &mut self,
+        logits: &[f32],
+        softmax: Softmax,
+        params: &SampleParams,
+    ) {
+        let top_k = params.top_k as usize;
+        let mut total = None;
+        let (least_logit, least_weight) = if top_k > 0 {
+            (self.kth_maximum(top_k), 0.0)
+        } else {
+            let sum = softmax.sums(logits, &mut self.sums);
+            total = Some(sum);
+            // All tokens below this weight together have less than the share that top-p drops. A
+            // thousandth less leaves room for rounding.
+            let dropped = (1.0 - f64::from(params.top_p)) * sum;
+            (f32::NEG_INFINITY, (0.999 * dropped / logits.len() as f64) as f32)
+        };
+        self.collect(logits, softmax, least_logit, least_weight);
+        let candidates = &mut self.candidates;
+        if 0 < top_k && top_k < candidates.len() {
+            candidates.select_nth_unstable_by(top_k - 1, likelier);
+            candidates.truncate(top_k);
+        }
+        if params.top_p < 1.0 {
+            let sum = || candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
+            let total: f64 = total.unwrap_or_else(sum);
+            let kept = sort_until(candidates, f64::from(params.top_p) * total);
+            candidates.truncate(kept);
+        } else {
+            candidates.sort_unstable_by(likelier);
         }
     }
-    // NaN loses every comparison, so that it is never the largest.
-    let largest = lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
-    if !largest.is_finite() {
-        return None;
-    }
-    let index = logits.iter().position(|logit| *logit == largest)?;
-    u32::try_from(index).ok()
-}
 
-/// Fills `candidates` with pairs of token id and weight, for the tokens that min-p, top-k and top-p
-/// keep. Weights are relative to the most likely token, which has 1.
-///
-/// The order of the result depends on the parameters: with neither top-k nor top-p the candidates
-/// are in the order of the vocabulary, otherwise sorted, the most likely first. For top-p only the
-/// kept candidates are sorted, not all, since they are few.
-pub(super) fn keep_candidates(
-    candidates: &mut Vec<(u32, f32)>,
-    logits: &[f32],
-    likeliest: u32,
-    params: &SampleParams,
-) {
-    let largest = logits[likeliest as usize];
-    candidates.clear();
-    candidates.extend(logits.iter().zip(0u32..).filter_map(|(logit, token)| {
-        // A weight that underflows to 0 could not be sampled.
-        let weight = ((logit - largest) / params.temperature).exp();
-        (weight > 0.0 && weight >= params.min_p).then_some((token, weight))
-    }));
-    let top_k = params.top_k as usize;
-    if 0 < top_k && top_k < candidates.len() {
-        candidates.select_nth_unstable_by(top_k - 1, likelier);
-        candidates.truncate(top_k);
+    /// Returns a lower bound of the `top_k`-th largest logit: so many blocks have a logit that is
+    /// at least as large. Minus infinity if there are fewer blocks.
+    fn kth_maximum(&mut self, top_k: usize) -> f32 {
+        if top_k > self.maxima.len() {
+            return f32::NEG_INFINITY;
+        }
+        self.order.clone_from(&self.maxima);
+        *self.order.select_nth_unstable_by(top_k - 1, |a, b| b.total_cmp(a)).1
     }
-    if params.top_p < 1.0 {
-        // In f64, because a vocabulary of small weights adds up inaccurately in f32.
-        let total: f64 = candidates.iter().map(|(_, weight)| f64::from(*weight)).sum();
-        let kept = sort_until(candidates, f64::from(params.top_p) * total);
-        candidates.truncate(kept);
-    } else if top_k > 0 {
-        candidates.sort_unstable_by(likelier);
+
+    /// Fills the candidates with the tokens whose logit is at least `least_logit` and whose weight
+    /// is at least `least_weight` and not 0, in the order of the vocabulary.
+    #[inline(always)]
+    fn collect(&mut self, logits: &[f32], softmax: Softmax, least_logit: f32, least_weight: f32) {
+        self.candidates.clear();
+        let mut weights = [0.0; BLOCK];
+        for ((block, largest), start) in
+            logits.chunks(BLOCK).zip(&self.maxima).zip((0..).step_by(BLOCK))
+        {
+            let may_have_any =
+                *largest >= least_logit && softmax.weight(*largest) >= 0.999 * least_weight;
+            if !may_have_any {
+                continue;
+            }
+            let weights = softmax.weights(block, &mut weights);
+            for ((logit, weight), token) in block.iter().zip(weights).zip(start..) {
+                if *logit >= least_logit && *weight >= least_weight && *weight > 0.0 {
+                    self.candidates.push((token, *weight));
+                }
+            }
+        }
     }
 }
 

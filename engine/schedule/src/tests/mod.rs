@@ -33,8 +33,9 @@ struct Simulation {
     scheduler: Scheduler,
     living: BTreeMap<SeqId, Living>,
     contents: Contents,
-    /// Steps in flight, the oldest first: their plans, and the tokens that they sample.
-    flying: VecDeque<(SchedulerOutput, Vec<u32>)>,
+    /// Steps in flight, the oldest first: their plans, and the tokens that they sample for each
+    /// sequence.
+    flying: VecDeque<(SchedulerOutput, Vec<Vec<u32>>)>,
     rows: BTreeMap<SeqId, String>,
     steps: usize,
 }
@@ -90,7 +91,7 @@ impl Simulation {
         self.mark(&plan);
         if !plan.sequences.is_empty() {
             self.check_pages(&plan);
-            let sampled = plan.sequences.iter().filter_map(|slot| self.run(slot)).collect();
+            let sampled = plan.sequences.iter().map(|slot| self.run(slot)).collect();
             self.flying.push_back((plan.clone(), sampled));
         }
         if self.flying.len() > self.scheduler.limits().run_ahead || plan.sequences.is_empty() {
@@ -104,47 +105,69 @@ impl Simulation {
     fn complete(&mut self) {
         let Some((plan, sampled)) = self.flying.pop_front() else { return };
         self.scheduler.commit(&plan);
-        for (slot, token) in plan.sequences.iter().filter(|slot| slot.samples).zip(sampled) {
-            let Some(sequence) = self.scheduler.sequence(slot.id) else { continue };
-            if sequence.output().len() + 1 == self.living[&slot.id].stop {
-                self.leave(slot.id);
-            } else {
-                self.scheduler.append(slot.id, token);
+        for (slot, tokens) in plan.sequences.iter().zip(sampled) {
+            for (index, token) in tokens.iter().enumerate() {
+                let Some(sequence) = self.scheduler.sequence(slot.id) else { break };
+                if sequence.output().len() + 1 == self.living[&slot.id].stop {
+                    self.leave(slot.id);
+                } else {
+                    self.scheduler.append(slot.id, *token);
+                }
+                if slot.drafts.get(index) != Some(token) {
+                    break;
+                }
+            }
+            if !slot.drafts.is_empty() {
+                self.scheduler.settle(slot.id);
             }
         }
     }
 
+    /// Proposes `count` drafts for each sequence, of which the first `right` are right.
+    fn propose(&mut self, count: usize, right: usize) {
+        for (id, living) in &self.living {
+            let mut tokens = living.tokens.clone();
+            for index in 0..count {
+                let token = next(&tokens);
+                tokens.push(if index < right { token } else { token + 1 });
+            }
+            self.scheduler.propose(*id, tokens.split_off(living.tokens.len()));
+        }
+    }
+
     /// Computes a scheduled sequence as the device would, checks that its rows see all tokens
-    /// before them and nothing else, and returns the sampled token, if one is sampled.
-    fn run(&mut self, slot: &PlannedSequence) -> Option<u32> {
+    /// before them and nothing else, and returns the sampled tokens: one for a decoding sequence,
+    /// and one for each draft.
+    fn run(&mut self, slot: &PlannedSequence) -> Vec<u32> {
         let sequence = self.scheduler.sequence(slot.id).expect("a planned sequence lives");
         let page_tokens = self.scheduler.limits().page_tokens;
         let living = self.living.get_mut(&slot.id).unwrap();
-        let end = slot.scheduled.end();
+        let end = slot.scheduled.end() - slot.drafts.len();
         assert_eq!(slot.unknown, end > sequence.tokens().len(), "{slot:?}");
         assert_eq!(slot.samples, end == living.tokens.len(), "{slot:?}");
         let is_needed = end <= living.prompt_tokens + living.needs.known_tokens;
         assert!(!(slot.unknown && is_needed), "{slot:?}");
         let place =
             |position: usize| (sequence.pages()[position / page_tokens], position % page_tokens);
-        for position in slot.scheduled.position..end {
-            self.contents.pages.insert(place(position), living.tokens[position]);
+        let inputs = [&living.tokens[..end], &slot.drafts].concat();
+        for (position, input) in inputs.iter().enumerate().skip(slot.scheduled.position) {
+            self.contents.pages.insert(place(position), *input);
         }
-        for position in 0..end {
+        for (position, input) in inputs.iter().enumerate() {
             let held = self.contents.pages.get(&place(position));
-            assert_eq!(held, Some(&living.tokens[position]), "{slot:?} at {position}");
+            assert_eq!(held, Some(input), "{slot:?} at {position}");
         }
         if let Some(state) = slot.scheduled.state {
             self.contents.run_state(slot, state, &living.tokens);
         }
-        slot.samples.then(|| {
-            let token = living
-                .tokens
-                .iter()
-                .fold(7u32, |hash, token| (hash ^ token).wrapping_mul(16_777_619) % 1_000_003);
-            living.tokens.push(token);
-            token
-        })
+        if !slot.samples {
+            return Vec::new();
+        }
+        let sampled: Vec<u32> = (end..=inputs.len()).map(|end| next(&inputs[..end])).collect();
+        // Drafts are right up to the first that was not sampled.
+        let right = sampled.iter().zip(&slot.drafts).take_while(|(token, draft)| token == draft);
+        living.tokens.extend(&sampled[..=right.count()]);
+        sampled
     }
 
     /// Panics if the step writes a page that a step in flight uses for another sequence.
@@ -205,10 +228,16 @@ impl Contents {
     }
 }
 
+/// Returns the token that the simulated device samples after `tokens`.
+fn next(tokens: &[u32]) -> u32 {
+    tokens.iter().fold(7u32, |hash, token| (hash ^ token).wrapping_mul(16_777_619) % 1_000_003)
+}
+
 fn limits() -> Limits {
     Limits {
         max_batch_size: 3,
         token_budget: 16,
+        mixed_budget: 16,
         max_seq_len: 64,
         pages: 32,
         page_tokens: 4,
@@ -216,6 +245,7 @@ fn limits() -> Limits {
         prefix_cache: true,
         states: None,
         run_ahead: 0,
+        max_drafts: 0,
     }
 }
 

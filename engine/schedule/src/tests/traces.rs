@@ -103,6 +103,61 @@ fn one_step_ahead_a_sequence_waits_for_the_tokens_that_have_to_be_known() {
 }
 
 #[test]
+fn a_prompt_beside_decoding_sequences_is_cut_by_the_budget_of_mixed_steps() {
+    let limits = Limits { token_budget: 40, mixed_budget: 16, ..limits() };
+    let mut simulation = Simulation::new(limits);
+    let alone = simulation.arrive(prompt(0, 30), 9, 9).unwrap();
+    let plan = simulation.step();
+    assert_eq!(plan.rows(), 30, "a prompt alone has the whole budget");
+    simulation.arrive(prompt(1, 30), 2, 2).unwrap();
+    let rows: Vec<usize> = (0..3).map(|_| simulation.step().rows()).collect();
+    // One row of the first sequence, and whole chunks of eight beside it, or what is left.
+    assert_eq!(rows, [9, 9, 15]);
+    assert!(simulation.living.contains_key(&alone));
+}
+
+#[test]
+fn right_drafts_save_steps_and_wrong_ones_are_taken_back() {
+    for (count, right, steps) in [(0, 0, 20), (4, 0, 20), (4, 2, 8), (4, 4, 5), (9, 9, 5)] {
+        let mut simulation = Simulation::new(Limits { max_drafts: 4, ..limits() });
+        let id = simulation.arrive(prompt(0, 6), 20, 20).unwrap();
+        let mut tokens = Vec::new();
+        while let Some(living) = simulation.living.get(&id) {
+            tokens.clone_from(&living.tokens);
+            simulation.propose(count, right);
+            simulation.step();
+            simulation.check();
+        }
+        assert_eq!(simulation.steps, steps, "{count} drafts, {right} of them right");
+        assert_eq!(simulation.scheduler.pages_used(), 0);
+        // Pages that were filled before the last step are found by a sequence that goes on there.
+        let full = (tokens.len() - 1) / 4 * 4;
+        let next = simulation.arrive(tokens, 1, 1).unwrap();
+        simulation.scheduler.plan();
+        assert_eq!(simulation.scheduler.sequence(next).unwrap().cached_tokens(), full);
+    }
+}
+
+#[test]
+fn a_sequence_has_no_more_drafts_than_its_length_its_pages_and_the_budget_allow() {
+    let drafts = |limits, output| {
+        let mut simulation = Simulation::new(limits);
+        simulation.arrive(prompt(0, 6), output, output).unwrap();
+        simulation.step();
+        simulation.propose(9, 9);
+        simulation.step().sequences[0].drafts.len()
+    };
+    let limits = Limits { max_drafts: 9, token_budget: 64, mixed_budget: 64, ..limits() };
+    assert_eq!(drafts(limits.clone(), 30), 9);
+    // The first step has sampled one of five tokens, and one follows the last draft.
+    assert_eq!(drafts(limits.clone(), 5), 3);
+    // One row is the sequence's own, and eight are left for a prompt.
+    assert_eq!(drafts(Limits { token_budget: 13, ..limits.clone() }, 30), 4);
+    // Positions 6 to 11 are on the second and third page; the last page is left.
+    assert_eq!(drafts(Limits { pages: 4, ..limits }, 10), 5);
+}
+
+#[test]
 fn the_youngest_gives_way_and_comes_back() {
     let arrivals = [(0, 7, 9, 9), (0, 6, 9, 9), (0, 2, 3, 3)];
     check_trace(

@@ -12,6 +12,7 @@ use super::*;
 enum Event {
     Arrive { family: u32, length: usize, output: usize, stop: usize, needs: Needs },
     Abort { nth: usize },
+    Propose { count: usize, right: usize },
     Reset,
     Nothing,
 }
@@ -27,6 +28,7 @@ fn event() -> impl Strategy<Value = Event> {
         }),
         1 => (0..8usize).prop_map(|nth| Event::Abort { nth }),
         1 => Just(Event::Reset),
+        6 => (1..7usize, 0..7usize).prop_map(|(count, right)| Event::Propose { count, right }),
         16 => Just(Event::Nothing),
     ]
 }
@@ -44,6 +46,7 @@ fn happen(simulation: &mut Simulation, event: &Event) {
                 simulation.leave(id);
             }
         }
+        Event::Propose { count, right } => simulation.propose(count, right),
         Event::Reset => {
             simulation.scheduler.reset_prefix_cache();
         }
@@ -91,7 +94,8 @@ fn check_plan(limits: &Limits, plan: &SchedulerOutput) {
     let (prompts, tokens): (Vec<&PlannedSequence>, Vec<&PlannedSequence>) =
         plan.sequences.iter().partition(|slot| slot.prefill);
     assert!(plan.sequences.len() <= limits.max_batch_size);
-    assert!(tokens.iter().all(|slot| slot.scheduled.rows == 1));
+    assert!(tokens.iter().all(|slot| slot.scheduled.rows == 1 + slot.drafts.len()));
+    assert!(plan.sequences.iter().all(|slot| slot.drafts.len() <= limits.max_drafts));
     assert!(plan.rows() <= limits.token_budget.max(tokens.len() + limits.chunk_tokens));
     for slot in prompts.iter().filter(|slot| !slot.samples) {
         assert_eq!(slot.scheduled.end() % limits.chunk_tokens, 0);
@@ -125,6 +129,7 @@ fn a_long_random_walk_loses_nothing_and_starves_nobody() {
         .run(
             &walks,
             |((max_batch_size, token_budget, pages, prefix_cache), (states, run_ahead), events)| {
+                let has_drafts = states.is_none() && run_ahead == 0;
                 let states = states.map(|(slots, n)| StateLimits { slots, interval: 8 * n });
                 let limits = Limits {
                     max_batch_size,
@@ -133,6 +138,7 @@ fn a_long_random_walk_loses_nothing_and_starves_nobody() {
                     prefix_cache,
                     states,
                     run_ahead,
+                    max_drafts: if has_drafts { 5 } else { 0 },
                     ..limits()
                 };
                 let mut counts = steps.get();

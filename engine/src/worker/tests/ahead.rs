@@ -104,6 +104,7 @@ fn small(run_ahead: usize) -> Limits {
     Limits {
         max_batch_size: 5,
         token_budget: 40,
+        mixed_budget: 40,
         max_seq_len: 256,
         pages: PAGES,
         page_tokens: 16,
@@ -111,6 +112,7 @@ fn small(run_ahead: usize) -> Limits {
         prefix_cache: true,
         states: None,
         run_ahead,
+        max_drafts: 0,
     }
 }
 
