@@ -195,7 +195,8 @@ fn rounded(value: f64, steps: f64) -> f64 {
     (value * steps).round() / steps
 }
 
-/// What all trials of a session share.
+/// Inputs that are the same for all trials of one start of `gate-bench`: machine, baseline and
+/// settings.
 #[derive(Debug)]
 pub struct Bench<'a> {
     pub world: &'a World,

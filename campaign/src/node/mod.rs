@@ -418,8 +418,9 @@ fn bench<'a>(
     }
 }
 
-/// Summarizes a run in lines for the terminal: first `1.52 requests/s, 301.40 output tokens/s` or
-/// `no figures`, with its failure and a verdict other than VALID, then the reasons of the verdict.
+/// Summarizes a run in lines for the terminal. The first line has its rates, such as `1.52
+/// requests/s, 301.40 output tokens/s`, or `no figures`; either is followed by its failure, if it
+/// failed, and by its verdict, if that is not VALID. The reasons of the verdict are the other lines.
 fn outcome(record: &RunRecord) -> Vec<String> {
     let mut line = match (&record.metrics, record.status) {
         (Some(metrics), Status::Ok | Status::Partial) => {

@@ -38,8 +38,8 @@ struct Lab {
 }
 
 impl Lab {
-    /// A clone with a lab in which `--fast` is twice as fast, `--same` changes nothing and
-    /// `--broken` keeps the server from starting.
+    /// Makes a clone of the repository with a lab (a sweep of server options) whose stand-in engine
+    /// is twice as fast with `--fast`, is unchanged by `--same`, and does not start with `--broken`.
     fn new(axes: &[String]) -> Self {
         let scratch = Scratch::new();
         scratch.write_speed("0.9.2", 100.0);

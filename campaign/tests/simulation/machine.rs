@@ -63,7 +63,7 @@ struct Process {
     steps: u32,
     /// Error of the changes that are still refused, and their number.
     refused: Option<(io::ErrorKind, u32)>,
-    /// Number of calls that the scheduler still leaves unanswered.
+    /// Number of further calls to the job scheduler (Slurm) that it will not answer.
     silent: u32,
     /// End of the process, and the copy of its files at that time.
     end: Option<(End, PathBuf)>,

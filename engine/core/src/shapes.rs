@@ -56,7 +56,8 @@ pub struct RandomRows {
 /// Mapping from the output columns of a matrix to the stored rows of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOrder {
-    /// Rows in the order of the device: output column `n` is stored row `n`.
+    /// Rows of a weight matrix as they are stored: output column `n` on the device is row `n` of the
+    /// file.
     AsStored,
     /// Query or key rows of GGUF files of the Llama family: within each head the file interleaves
     /// the two halves that rotary embeddings pair up (0, D/2, 1, D/2 + 1, ...). The device expects

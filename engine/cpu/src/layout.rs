@@ -304,7 +304,7 @@ impl<L: Lanes, C: Consumer<L, NR>, const NR: usize, const LAYOUT: usize> Part<L>
     }
 }
 
-/// Dequantizes 4-bit value `i` of each word, for each of the groups.
+/// Dequantizes 4-bit value `i` (Q4 or MXFP4) of each word, for each of the groups.
 #[inline(always)]
 fn nibbles_at<L: Lanes, const NR: usize>(
     lanes: L,

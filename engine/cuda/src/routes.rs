@@ -1,5 +1,5 @@
-//! Mixture-of-experts (MoE) routing on the device: top-k experts of each row, dispatch of rows to
-//! experts, and combination of their results.
+//! Mixture-of-experts (fused MoE) routing on the device: top-k experts of each row by softmax,
+//! dispatch of rows to experts, and combination of their results.
 
 use std::ops::Range;
 

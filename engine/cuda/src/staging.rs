@@ -12,7 +12,7 @@ use crate::Result;
 /// time of a transfer, and small compared with a model.
 const HALF_BYTES: usize = 16 << 20;
 
-/// Smallest number of bytes for which starting another thread is worthwhile.
+/// Number of bytes per thread below which an upload is not divided among more threads.
 const THREAD_BYTES: usize = 1 << 20;
 
 /// Double buffer of pinned host memory for uploads.

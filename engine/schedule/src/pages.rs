@@ -13,7 +13,8 @@ use sha2::{Digest, Sha256};
 /// Index of a KV page on the device ("block number" in vLLM's words).
 pub type PageId = u32;
 
-/// Prefix cache key of a full page: a hash over its tokens and those of all pages before it.
+/// Prefix cache key of a full page: a hash over its tokens and those of all pages before it (block
+/// hash in vLLM's words, for prefix caching).
 ///
 /// SHA-256 over the previous page's key and the page's tokens, so that no user can construct a
 /// prompt that collides with another user's. Stored as words, because comparing the first one

@@ -1,4 +1,5 @@
-//! Continuous batching with chunked prefill: a step has one token for every decoding sequence, with
+//! Continuous batching with chunked prefill: which sequences the scheduler runs in a step
+//! (`Scheduler.schedule` in vLLM's words). A step has one token for every decoding sequence, with
 //! its drafts if there are any, then prefill chunks of prompts while the token budget lasts.
 //!
 //! Decoding sequences never wait for a prompt, and their tokens are never cut to the budget: they

@@ -1,4 +1,4 @@
-//! Structured output: the set of tokens that may come next, so that an output follows a JSON schema
+//! Structured output (guided decoding): the set of tokens that may come next, so that an output follows a JSON schema
 //! or a regular expression, or that its tool calls do.
 //!
 //! The grammars are those of the library `llguidance`. It gets the bytes of every token once per

@@ -1,4 +1,4 @@
-//! Tool calls: how models write them in their answers, and how the text of an answer is read.
+//! Tool calls: how models (Qwen3 and Hermes, Llama 3, gpt-oss, Mistral, DeepSeek) write them, and how the text of an answer is read.
 //!
 //! A chat template shows the tools to the model, and the model calls one by writing marked JSON. The
 //! marks differ from model to model (`FORMATS`). The grammar of a call (`guide/calls.rs`) begins at the

@@ -1,4 +1,4 @@
-//! Tool parser: separates tool calls from the rest of an answer's text, which arrives piece by piece.
+//! Tool call parser: separates tool calls from the rest of an answer's text, which arrives piece by piece.
 
 use super::{Format, NAME_CHARS_MAX, Trigger, is_of_name};
 use crate::tokenize::overlap;
@@ -122,8 +122,8 @@ impl CallParser {
         }
     }
 
-    /// Releases the text that was held back, at the end of the answer. White space at the end of an
-    /// answer with calls, and a mark of a call that was not begun, are dropped.
+    /// Adds the text that was held back to `content`, at the end of the answer. Dropped are white
+    /// space at the end of an answer with calls, and the mark of a call after which nothing came.
     pub fn finish(&mut self, content: &mut String) {
         let rest = std::mem::take(&mut self.held);
         if self.state == State::Text && !(self.has_calls() && rest.trim().is_empty()) {

@@ -1,7 +1,7 @@
 //! Speculative decoding by n-gram lookup (prompt lookup decoding, the method `ngram` of vLLM and
 //! SGLang): where the last tokens of a sequence occurred before, the tokens that followed them are
 //! the drafts of its next tokens. A step computes a row for each draft and samples a token from
-//! each; a draft is right if it is the token that was sampled before its row.
+//! each; a draft is accepted if it is the token that was sampled before its row.
 //!
 //! The tokens are those that would be sampled without drafts: the rows of a sequence do not depend
 //! on what else is in a step, and a token's random number depends on its index only.
@@ -17,14 +17,14 @@ pub const DRAFTS_MAX: usize = 7;
 /// Largest number of rows of a step with drafts: with more sequences, whose rows share the reading
 /// of the weights already, further rows cost more time than right drafts save.
 pub(super) const ROWS_MAX: usize = 16;
-/// Share of right drafts below which drafts do not pay, since rows cost time.
+/// Share of accepted drafts below which drafts do not pay, since rows cost time.
 const PAYING: f32 = 0.3;
 /// Number of steps without drafts between two tries, for a sequence whose drafts do not pay.
 const PAUSE: usize = 16;
-/// Weight of the newest step in the moving average of the share of right drafts.
+/// Weight of the newest step in the moving average of the acceptance rate.
 const NEWEST: f32 = 0.3;
 
-/// Drafts of one sequence, and how many of them were right.
+/// Drafts of one sequence, and how many of them were accepted.
 #[derive(Debug)]
 pub(super) struct Drafter {
     /// Position of the token after the latest occurrence of each n-gram of the sequence, but of the
@@ -32,7 +32,7 @@ pub(super) struct Drafter {
     followers: HashMap<[u32; NGRAM], usize>,
     /// Number of the sequence's tokens whose n-grams are in `followers`.
     known: usize,
-    /// Moving average of the share of right drafts, 0 to 1.
+    /// Acceptance rate: moving average of the share of accepted drafts, 0 to 1.
     right: f32,
     /// Number of steps without drafts since drafts last paid or were tried.
     skipped: usize,
@@ -75,7 +75,8 @@ impl Drafter {
         drafts
     }
 
-    /// Notes that a step computed rows for `drafts` drafts, of which the first `right` were right.
+    /// Notes that a step computed rows for `drafts` drafts, of which the first `right` were
+    /// accepted.
     pub(super) fn settle(&mut self, drafts: usize, right: usize) {
         self.right += NEWEST * (right as f32 / drafts as f32 - self.right);
     }

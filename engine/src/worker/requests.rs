@@ -230,8 +230,9 @@ impl Requests {
         self.metrics.generation_tokens.fetch_add(generated as u64, Relaxed);
     }
 
-    /// Appends the tokens that the device sampled after the last token of a sequence and after its
-    /// drafts, as long as the drafts are right and the sequence does not end.
+    /// Accepts drafts of a sequence (speculative decoding): appends the tokens that the device
+    /// sampled after its last token and after its drafts, as long as each draft is the token that
+    /// was sampled before it, and the sequence does not end.
     fn accept(
         &mut self,
         planned: &PlannedSequence,

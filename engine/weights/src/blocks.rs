@@ -1,5 +1,5 @@
-//! Decoding of quantization blocks of stored weights: the meaning of the bytes of one block, format
-//! by format.
+//! Dequantization of blocks of stored weights (MXFP4, Q4_K and the others): the meaning of the bytes
+//! of one block, format by format.
 //!
 //! Most formats are those of ggml (`ggml-common.h`): `d` is the scale, `m` the minimum, both f16.
 //! The 4-bit values of a block of 32 weights, or the lower 4 bits of 5-bit values, are in 16 bytes,

@@ -1,4 +1,4 @@
-//! Reader of GGUF files, versions 2 and 3: header, metadata and tensor table.
+//! Parser of GGUF files, versions 2 and 3: header, metadata and tensor table.
 //!
 //! Counts, lengths and offsets are checked against the file's size before they are used, so a
 //! truncated or hostile file yields a [`CheckpointError`], never a panic or a huge allocation.

@@ -1,5 +1,6 @@
 //! Reader of MoE experts that Hugging Face checkpoints of gpt-oss stack in one tensor for all
-//! experts: MXFP4 in two tensors, blocks and scales, or transposed matrices of floats.
+//! experts: MXFP4 in two tensors, blocks and scales, or transposed matrices of floats. Their
+//! dequantization is in `blocks.rs`.
 //!
 //! An MXFP4 block is 32 E2M1 floats of 4 bits, the first of each byte in its low half, times
 //! `2^(scale - 127)`. Source: OCP Microscaling Formats 1.0 (element E2M1, scale E8M0).

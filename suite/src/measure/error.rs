@@ -13,8 +13,8 @@ use super::tally::Answered;
 /// Error in nanoseconds of relating the kernel's receive stamps to the monotonic clock: clock
 /// readings within this time count as simultaneous.
 const CLOCK_NS: u64 = 5_000;
-/// Shortest time that a relative error refers to, in nanoseconds: figures are stored in whole
-/// microseconds.
+/// Smallest time by which an error is divided to a relative error, in nanoseconds: figures are
+/// stored in whole microseconds, so a shorter time has no digits.
 const SHORTEST_NS: f64 = 1_000.0;
 
 /// Percentiles of latencies that have an error bound, with the endings of their metrics' names.

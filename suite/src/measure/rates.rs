@@ -1,6 +1,6 @@
 //! Metrics of a record: rates, windows of a run (from first send to last token, its steady part,
 //! its best second), stalls (gaps within answers that are long enough to be noticed, which a median
-//! hides), and latency limits with the number of requests that meet them.
+//! hides), and goodput: latency limits (SLO) with the number of requests that meet them.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Send times of requests under an arrival process (constant, Poisson, gamma, ramp, trace),
-//! computed before the run.
+//! Send times of requests under an arrival process (constant request rate, Poisson, gamma, ramp,
+//! trace), computed before the run.
 //!
 //! Gaps come from NumPy's legacy generator with the workload's seed. Their sum is not corrected to
 //! hit the nominal duration: that would no longer be the requested process.

@@ -1,4 +1,4 @@
-//! Sampling: picks the next token of one sequence from its logits.
+//! Sampler: picks the next token of one sequence from its logits.
 //!
 //! It must know only one row of logits, the sequence's tokens and its sampling parameters: no
 //! batch, no clock, no shared state. Order of the steps: penalties, bias, banned and allowed

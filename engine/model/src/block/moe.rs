@@ -1,4 +1,4 @@
-//! Mixture-of-experts block (MoE): a router sends each row to its top k of many feed-forward
+//! Mixture-of-experts block (MoE; fused MoE in vLLM's words): a router sends each row to its top k of many feed-forward
 //! experts.
 //!
 //! Rows are grouped by expert, so that each selected expert is one matrix multiplication over its
