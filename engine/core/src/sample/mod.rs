@@ -113,6 +113,24 @@ impl TokenSet {
         self.0.get(token as usize / 32).is_some_and(|word| (word >> (token % 32)) & 1 == 1)
     }
 
+    /// Sets the logits of tokens that are not in the set to minus infinity, word by word of the bit
+    /// mask: a grammar mostly allows or forbids whole words of it.
+    fn mask(&self, logits: &mut [f32]) {
+        for (index, logits) in logits.chunks_mut(32).enumerate() {
+            match self.0.get(index).copied().unwrap_or(0) {
+                u32::MAX => {}
+                0 => logits.fill(f32::NEG_INFINITY),
+                word => {
+                    for (bit, logit) in logits.iter_mut().enumerate() {
+                        if word >> bit & 1 == 0 {
+                            *logit = f32::NEG_INFINITY;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
     /// Adds `token` to the set of token ids; does nothing if the id is beyond the end of the bit
     /// mask.
     pub fn insert(&mut self, token: u32) {
@@ -202,10 +220,6 @@ fn adjust(logits: &mut [f32], row: Row<'_>, params: &Sampling) {
         }
     }
     if let Some(allowed) = row.allowed {
-        for (logit, token) in logits.iter_mut().zip(0..) {
-            if !allowed.contains(token) {
-                *logit = f32::NEG_INFINITY;
-            }
-        }
+        allowed.mask(logits);
     }
 }

@@ -159,6 +159,25 @@ fn a_token_without_restrictions_is_that_of_the_exact_distribution() {
 }
 
 #[test]
+fn only_allowed_tokens_are_taken_whatever_their_place_in_the_mask() {
+    // Whole words of the mask, parts of words, and a vocabulary beyond the mask's end.
+    let mut allowed = TokenSet::from_bits(vec![0, u32::MAX, 0]);
+    allowed.insert(70);
+    let is_allowed = |token: u32| (32..64).contains(&token) || token == 70;
+    let params = Sampling { temperature: 9.0, ..hot() };
+    for seed in 0..200u64 {
+        let logits = [0.5; 120];
+        let params = Sampling { seed, ..params.clone() };
+        let row = Row { allowed: Some(&allowed), ..row(&logits, &[1], 1) };
+        let token = Sampler::default().sample(row, &params).unwrap();
+        assert!(is_allowed(token), "{token}");
+    }
+    let none = TokenSet::from_bits(Vec::new());
+    let row = Row { allowed: Some(&none), ..row(&[0.5; 40], &[1], 1) };
+    assert_eq!(Sampler::default().sample(row, &params), Err(NoFiniteLogit));
+}
+
+#[test]
 fn penalties_bias_and_bans_change_the_choice() {
     let logits = [2.0, 1.9, 1.0, -1.0];
     let greedy = Sampling::greedy();
