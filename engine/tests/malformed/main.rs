@@ -5,9 +5,10 @@ mod configs;
 #[cfg(test)]
 mod mutated;
 #[cfg(test)]
+#[path = "../../../tests/fuzz/mutation.rs"]
 mod mutation;
 #[cfg(test)]
 mod refused;
 #[cfg(test)]
-#[path = "../../fuzz/targets.rs"]
+#[path = "../../../tests/fuzz/engine.rs"]
 mod targets;

@@ -2,13 +2,13 @@
 //! and loads mutated models.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::targets::tiny_gguf::tiny_llama_gguf;
 use engine::load::{LoadOptions, load};
 use engine_weights::ModelSource;
 
-use crate::mutation::Mutations;
+use crate::mutation::{self, Mutations};
 use crate::targets;
 
 /// Number of mutations of each input of a corpus.
@@ -16,28 +16,13 @@ const MUTATIONS: usize = 3000;
 /// Number of mutations of each structure: building a grammar takes a millisecond.
 const STRUCTURE_MUTATIONS: usize = 200;
 
-/// Inputs of a target's corpus, sorted by file name.
-fn corpus(target: &str) -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(paths.len() >= 3, "{target} has a corpus");
-    paths.iter().map(|path| fs::read(path).unwrap()).collect()
-}
-
 fn run_mutated(target: &str, run: fn(&[u8])) {
     run_often(target, run, MUTATIONS);
 }
 
 fn run_often(target: &str, run: fn(&[u8]), count: usize) {
-    for (seed, input) in (1..).zip(corpus(target)) {
-        run(&input);
-        let mut mutations = Mutations::new(seed, input);
-        for _ in 0..count {
-            run(mutations.next());
-        }
-    }
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/corpus").join(target);
+    mutation::run_mutated(&mutation::files(&corpus), run, count);
 }
 
 #[test]
@@ -48,6 +33,11 @@ fn mutated_gguf_headers_are_errors_or_sound() {
 #[test]
 fn mutated_safetensors_headers_are_errors_or_sound() {
     run_mutated("safetensors_header", targets::safetensors_header);
+}
+
+#[test]
+fn mutated_configurations_are_errors_or_describe_a_model() {
+    run_mutated("config", targets::config);
 }
 
 #[test]

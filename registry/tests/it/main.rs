@@ -11,6 +11,7 @@ mod hostile;
 mod import;
 mod killed;
 mod lab;
+mod malformed;
 mod queries;
 mod read;
 mod record;

@@ -17,6 +17,7 @@ mod harness;
 mod hostile;
 mod inputs;
 mod kept;
+mod malformed;
 mod paced;
 mod places;
 mod real_tools;

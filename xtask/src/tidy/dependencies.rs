@@ -45,10 +45,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
 ];
 
 /// Reports dependencies that point upwards, packages that `ALLOWED` does not list, packages without
-/// the workspace's lints, and manifests that are not TOML; not those of `engine/fuzz`.
+/// the workspace's lints, and manifests that are not TOML; not those of `tests/fuzz`.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let manifests = files.iter().filter(|file| {
-        file.path.file_name().is_some_and(|name| name == "Cargo.toml") && !file.under("engine/fuzz")
+        file.path.file_name().is_some_and(|name| name == "Cargo.toml") && !file.under("tests/fuzz")
     });
     manifests.flat_map(check_manifest).collect()
 }

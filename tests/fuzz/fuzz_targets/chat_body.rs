@@ -1,7 +1,7 @@
-//! Runs `targets::chat_body` under libfuzzer.
+//! Runs `engine::chat_body` under libfuzzer.
 #![no_main]
 
-#[path = "../targets.rs"]
+#[path = "../engine.rs"]
 #[expect(dead_code, reason = "each target is a program of its own")]
 mod targets;
 

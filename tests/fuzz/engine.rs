@@ -1,9 +1,8 @@
-//! Fuzz targets: functions of arbitrary bytes that panic only if the engine is wrong. Shared by
-//! cargo-fuzz and the test `malformed`.
+//! Fuzz targets of the engine: functions of arbitrary bytes that panic only if the engine is wrong.
+//! Shared by cargo-fuzz and the test `malformed` of the engine.
 
 use std::collections::BTreeMap;
 use std::path::Path;
-
 use std::sync::LazyLock;
 
 use engine::guide::{Grammars, Opening, Structure, TokenBytes};
@@ -11,10 +10,13 @@ use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
 use engine::tokenize::{Reasoning, SplitText, Splitter, Tokenizer};
 use engine::tools::{FORMATS, HARMONY};
 use engine_weights::gguf::Value;
-use engine_weights::{ConfigSource, StoredTensor, gguf, safetensors};
+use engine_cpu::Cpu;
+use engine_model::Decoder;
+use engine_weights::{Checkpoint, ConfigSource, ModelFiles, StoredTensor, gguf, safetensors};
+use tempfile::TempDir;
 use tiny_gguf::{Writer, tiny_llama_gguf};
 
-#[path = "../weights/tests/tiny_gguf/mod.rs"]
+#[path = "../../engine/weights/tests/tiny_gguf/mod.rs"]
 pub mod tiny_gguf;
 
 /// Vocabulary size against which token ids are checked.
@@ -37,6 +39,22 @@ pub fn safetensors_header(bytes: &[u8]) {
     let mut tensors = BTreeMap::new();
     if safetensors::parse(Path::new("fuzzed.safetensors"), bytes, 0, &mut tensors).is_ok() {
         check_tensors(&tensors, bytes.len());
+    }
+}
+
+/// Reads a `config.json` as the settings of a model, without weights.
+pub fn config(bytes: &[u8]) {
+    static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().expect("a folder"));
+    let path = FOLDER.path().join("config.json");
+    std::fs::write(&path, bytes).expect("room for a file");
+    let files = ModelFiles::Folder(FOLDER.path().to_owned());
+    let described = Checkpoint::open(&files, Some(1))
+        .map_err(|error| error.to_string())
+        .and_then(|checkpoint| {
+            Decoder::<Cpu>::missing_feature(&checkpoint).map_err(|error| error.to_string())
+        });
+    if let Err(message) = described {
+        assert!(message.contains("config.json"), "which file is at fault? {message}");
     }
 }
 

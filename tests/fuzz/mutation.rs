@@ -1,6 +1,8 @@
-//! Pseudo-random mutations of inputs, the same on every run.
+//! Pseudo-random mutations of inputs, the same on every run, for tests that run the fuzz targets
+//! without a fuzzer.
 
-use engine_core::random::{GOLDEN_GAMMA, mix};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Extreme numbers, which lengths, counts and offsets must be checked against.
 const EXTREMES: [u64; 8] = [0, 1, 255, 1 << 31, (1 << 32) + 1, 1 << 62, u64::MAX - 31, u64::MAX];
@@ -19,8 +21,12 @@ impl Mutations {
     }
 
     fn number(&mut self, below: usize) -> usize {
-        self.state = self.state.wrapping_add(GOLDEN_GAMMA);
-        (mix(self.state) % below.max(1) as u64) as usize
+        // SplitMix64 (Steele, Lea and Flood, 2014).
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % below.max(1) as u64) as usize
     }
 
     /// Returns the input with one to three changes.
@@ -51,6 +57,27 @@ impl Mutations {
                 self.changed.splice(to..to, copy);
             }
             _ => self.changed.truncate(at),
+        }
+    }
+}
+
+/// Returns the files in `folder`, sorted by name.
+pub fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("a folder of inputs");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Runs the fuzz target `run` over the files `paths`, and over `count` mutations of each.
+pub fn run_mutated(paths: &[PathBuf], run: fn(&[u8]), count: usize) {
+    assert!(paths.len() >= 3, "{} inputs", paths.len());
+    for (seed, path) in (1..).zip(paths) {
+        let input = fs::read(path).expect("readable");
+        run(&input);
+        let mut mutations = Mutations::new(seed, input);
+        for _ in 0..count {
+            run(mutations.next());
         }
     }
 }

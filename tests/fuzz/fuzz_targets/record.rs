@@ -1,0 +1,8 @@
+//! Runs `records::record` under libfuzzer.
+#![no_main]
+
+#[path = "../records.rs"]
+#[expect(dead_code, reason = "each target is a program of its own")]
+mod targets;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| targets::record(bytes));
