@@ -209,9 +209,11 @@ impl Config {
         for (source, flags) in [(Source::Profile, &profile), (Source::Flag, flags)] {
             // Checked here, because JSON has no NaN.
             if let Some(ratio) = flags.cache_max_entry_count
-                && !(ratio > 0.0 && ratio < f64::from(u32::MAX))
+                && !(ratio > 0.0
+                    && (ratio <= 1.0 || ratio.fract() == 0.0)
+                    && ratio < f64::from(u32::MAX))
             {
-                let wanted = "a share above 0 or a number of pages";
+                let wanted = "a share above 0 and up to 1, or a whole number of KV pages";
                 return Err(invalid("cache-max-entry-count", &ratio, wanted));
             }
             let given: BTreeMap<String, Value> =
@@ -227,6 +229,10 @@ impl Config {
             }
         }
         let mut config = Self { sources, ..serde_json::from_value(values)? };
+        // The same configuration, and so the same hash, whether the flag says so or is not given.
+        if config.speculative_algorithm == Some(SpeculativeAlgorithm::None) {
+            config.speculative_algorithm = None;
+        }
         // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
         let suits_gpu = config.device != DeviceChoice::Cpu
             && CUDA.has_dtype(config.dtype)

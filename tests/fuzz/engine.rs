@@ -9,9 +9,9 @@ use engine::guide::{Grammars, Opening, Structure, TokenBytes};
 use engine::http::{ApiError, ErrorKind, check_chat, check_completion};
 use engine::tokenize::{Reasoning, SplitText, Splitter, Tokenizer};
 use engine::tools::{FORMATS, HARMONY};
-use engine_weights::gguf::Value;
 use engine_cpu::Cpu;
 use engine_model::Decoder;
+use engine_weights::gguf::Value;
 use engine_weights::{Checkpoint, ConfigSource, ModelFiles, StoredTensor, gguf, safetensors};
 use tempfile::TempDir;
 use tiny_gguf::{Writer, tiny_llama_gguf};
@@ -48,11 +48,11 @@ pub fn config(bytes: &[u8]) {
     let path = FOLDER.path().join("config.json");
     std::fs::write(&path, bytes).expect("room for a file");
     let files = ModelFiles::Folder(FOLDER.path().to_owned());
-    let described = Checkpoint::open(&files, Some(1))
-        .map_err(|error| error.to_string())
-        .and_then(|checkpoint| {
+    let described = Checkpoint::open(&files, Some(1)).map_err(|error| error.to_string()).and_then(
+        |checkpoint| {
             Decoder::<Cpu>::missing_feature(&checkpoint).map_err(|error| error.to_string())
-        });
+        },
+    );
     if let Err(message) = described {
         assert!(message.contains("config.json"), "which file is at fault? {message}");
     }

@@ -7,7 +7,8 @@ use schema::{engine, event, gpu_validation, model, policy, target};
 use store::storage::examine;
 
 /// Path of a run record, which `examine` compares with the record.
-const PATH: &str = "results/runs/redline/v0.10.0/m/h/s/0123456789ab/01ARZ3NDEKTSV4RRFFQ69G5FAV.json";
+const PATH: &str =
+    "results/runs/redline/v0.10.0/m/h/s/0123456789ab/01ARZ3NDEKTSV4RRFFQ69G5FAV.json";
 /// Longest message about a file, in characters.
 const MESSAGE_MAX: usize = 4000;
 

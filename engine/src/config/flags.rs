@@ -49,6 +49,8 @@ pub enum KvDtypeChoice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpeculativeAlgorithm {
+    /// One token of a sequence in each step
+    None,
     /// Drafts are the tokens that followed the same tokens earlier in the prompt or output
     Ngram,
 }
@@ -88,7 +90,9 @@ impl LoadFormat {
 pub struct Flags {
     /// Number of tensor-parallel ranks: groups of CPU threads, or GPUs of this machine, connected
     /// by NCCL (`CUDA_VISIBLE_DEVICES` selects them) [default: 1]
-    #[arg(long, value_name = "N")]
+    // Aliases without `server` and `session` are vLLM's and SGLang's names of flags with the same
+    // meaning.
+    #[arg(long, visible_aliases = ["tensor-parallel-size", "tp-size"], value_name = "N")]
     pub tp: Option<usize>,
     /// Device to compute on [default: auto]
     #[arg(long, value_name = "DEVICE")]
@@ -103,31 +107,35 @@ pub struct Flags {
     #[serde(alias = "server-port")]
     pub port: Option<u16>,
     /// Largest number of sequences that run at once [default: by GPU model, 128 on a CPU]
-    #[arg(long, value_name = "N")]
+    #[arg(long, visible_aliases = ["max-num-seqs", "max-running-requests"], value_name = "N")]
     pub max_batch_size: Option<usize>,
     /// Share of the free memory, after weights, for the KV cache; above 1 a number of pages
     /// [default: 0.8]
     #[arg(long, value_name = "R")]
     pub cache_max_entry_count: Option<f64>,
     /// Token budget of a step, prefill chunks included [default: 8192 on a GPU, 512 on a CPU]
-    #[arg(long, value_name = "N")]
+    #[arg(long, visible_alias = "max-num-batched-tokens", value_name = "N")]
     pub max_prefill_token_num: Option<usize>,
     /// Longest sequence in tokens, prompt and output together [default: the model's]
-    #[arg(long, visible_alias = "session-len", value_name = "N")]
+    #[arg(
+        long,
+        visible_aliases = ["session-len", "max-model-len", "context-length"],
+        value_name = "N"
+    )]
     #[serde(alias = "session-len")]
     pub max_seq_len: Option<usize>,
     /// Type of the matrix multiplications; f32 is the reference path [default: auto]
     #[arg(long, value_name = "TYPE")]
     pub dtype: Option<DtypeChoice>,
     /// Type of keys and values in the KV cache [default: auto]
-    #[arg(long, value_name = "TYPE")]
+    #[arg(long, visible_alias = "kv-cache-dtype", value_name = "TYPE")]
     pub kv_dtype: Option<KvDtypeChoice>,
     /// Read the weights (auto) or use random ones (random) [default: auto]
     #[arg(long, value_name = "FORMAT")]
     pub load_format: Option<LoadFormat>,
     /// Decode speculatively where few sequences run, with the same output: faster where it repeats
-    /// parts of the prompt or of itself; on a CPU, for models without recurrent state [default: off]
-    #[arg(long, value_name = "METHOD")]
+    /// parts of the prompt or of itself; on a CPU, for models without recurrent state [default: none]
+    #[arg(long, ignore_case = true, value_name = "METHOD")]
     pub speculative_algorithm: Option<SpeculativeAlgorithm>,
     /// Turn the prefix cache off: compute every prompt from its start
     #[arg(long)]
@@ -136,7 +144,7 @@ pub struct Flags {
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// Name of the model in requests and answers [default: hub id, or name of the folder or file]
-    #[arg(long, value_name = "S")]
+    #[arg(long, visible_alias = "served-model-name", value_name = "S")]
     pub model_name: Option<String>,
     /// File with API keys, one in each line; each request must send one of them. A number after a
     /// key limits how many of its requests are open at once
