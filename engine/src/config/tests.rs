@@ -161,13 +161,13 @@ fn what_makes_no_sense_is_refused() {
     check_refused(
         "--cache-max-entry-count 0",
         &expect![
-            "`--cache-max-entry-count 0` is invalid: it must be a share above 0 or a number of pages"
+            "`--cache-max-entry-count 0` is invalid: it must be a share above 0 and up to 1, or a whole number of KV pages"
         ],
     );
     check_refused(
         "--cache-max-entry-count nan",
         &expect![
-            "`--cache-max-entry-count NaN` is invalid: it must be a share above 0 or a number of pages"
+            "`--cache-max-entry-count NaN` is invalid: it must be a share above 0 and up to 1, or a whole number of KV pages"
         ],
     );
     check_refused(
