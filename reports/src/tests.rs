@@ -1,6 +1,8 @@
 //! Tests of the reading of published reports: results are found wherever they stand, and text that
 //! is not a result is reported with its line.
 
+mod evalscope;
+
 use schema::run::{Kind, Status, TokenSource};
 use schema::scenario::Arrival;
 

@@ -29,6 +29,9 @@ pub enum Tool {
     TrtllmBench,
     /// MLCommons' endpoints benchmark, which writes `result_summary.json`.
     Endpoints,
+    /// ModelScope's command `evalscope perf`, which writes `benchmark_summary.json` and
+    /// `benchmark_percentile.json`.
+    Evalscope,
 }
 
 impl Tool {
@@ -63,6 +66,9 @@ impl Tool {
             // Its percentile is the sample at rank n * p, rounded down.
             Self::TrtllmBench => ["trtllm-bench", "none", "request", "floor"],
             Self::Endpoints => ["mlcommons-endpoints", "none", "request", "histogram"],
+            // `calculate_percentiles` in evalscope 1.14.1, `perf/utils/db_util.py`: the sample at
+            // rank n * p, rounded up.
+            Self::Evalscope => ["evalscope", "chunk", "request", "nearest-rank"],
         }
     }
 
@@ -87,7 +93,8 @@ impl Tool {
             | Self::InferencePerf
             | Self::InferenceBenchmarker
             | Self::TrtllmBench
-            | Self::Endpoints => None,
+            | Self::Endpoints
+            | Self::Evalscope => None,
         }
     }
 
