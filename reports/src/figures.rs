@@ -134,7 +134,13 @@ impl Figures {
     /// Checks that a published result has the figures that a record needs; the error names the
     /// first that is missing.
     pub fn complete(&self) -> Result<(), String> {
-        let missing = NEEDED.iter().find(|name| !self.0.contains_key(**name));
+        self.complete_with(NEEDED)
+    }
+
+    /// Checks that a published result has the figures called `needed`; the error names the first
+    /// that is missing.
+    pub fn complete_with(&self, needed: &[&str]) -> Result<(), String> {
+        let missing = needed.iter().find(|name| !self.0.contains_key(**name));
         missing.map_or(Ok(()), |name| Err(format!("a result without `{name}`")))
     }
 
@@ -196,7 +202,7 @@ impl Figures {
             output_tokens_requested: output.filter(|_| requested),
             output_tokens_reported: output.filter(|_| !requested),
             output_tokens_retokenized: self.count("total_output_tokens_retokenized"),
-            token_source: source,
+            token_source: source.filter(|_| output.is_some()),
             ..Counts::default()
         }
     }

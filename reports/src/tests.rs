@@ -2,6 +2,7 @@
 //! is not a result is reported with its line.
 
 mod evalscope;
+mod inferencex;
 
 use schema::run::{Kind, Status, TokenSource};
 use schema::scenario::Arrival;

@@ -32,6 +32,8 @@ pub enum Tool {
     /// ModelScope's command `evalscope perf`, which writes `benchmark_summary.json` and
     /// `benchmark_percentile.json`.
     Evalscope,
+    /// InferenceX, formerly InferenceMAX, by the result that its `utils/process_result.py` writes.
+    InferenceX,
 }
 
 impl Tool {
@@ -69,6 +71,9 @@ impl Tool {
             // `calculate_percentiles` in evalscope 1.14.1, `perf/utils/db_util.py`: the sample at
             // rank n * p, rounded up.
             Self::Evalscope => ["evalscope", "chunk", "request", "nearest-rank"],
+            // `calculate_metrics` in InferenceX's `utils/bench_serving/benchmark_serving.py`, a copy
+            // of vLLM's script.
+            Self::InferenceX => ["inferencex", "chunk", "request", "linear"],
         }
     }
 
@@ -94,7 +99,8 @@ impl Tool {
             | Self::InferenceBenchmarker
             | Self::TrtllmBench
             | Self::Endpoints
-            | Self::Evalscope => None,
+            | Self::Evalscope
+            | Self::InferenceX => None,
         }
     }
 
@@ -108,11 +114,17 @@ impl Tool {
     /// Returns the definitions of the tool's figures, stored in the record for comparisons.
     pub fn definitions(self) -> BTreeMap<String, Value> {
         let [_, itl, weight, percentiles] = self.words();
-        BTreeMap::from([
+        let mut definitions = BTreeMap::from([
             ("itl".to_owned(), itl.into()),
             (TPOT_WEIGHT.to_owned(), weight.into()),
             ("tpot_includes_ttft".to_owned(), (self == Self::Guidellm).into()),
             ("percentiles".to_owned(), percentiles.into()),
-        ])
+        ]);
+        if self == Self::InferenceX {
+            // The report prints throughput per GPU; the record has totals where it states how many
+            // GPUs there were.
+            definitions.insert("throughput".to_owned(), "per-gpu-times-gpus".into());
+        }
+        definitions
     }
 }
