@@ -9,6 +9,7 @@ mod figures;
 mod inferencex;
 mod nested;
 mod printed;
+mod pytorch_hud;
 mod redact;
 mod result_file;
 mod served;
@@ -75,7 +76,7 @@ pub const READER: u32 = 3;
 /// text that begins with `{` is read as results of vLLM or SGLang, one object or one per line, or
 /// as a report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
 /// MLCommons' endpoints. Objects one after another or in lists, such as `[{`, are read as results of
-/// `evalscope perf` or InferenceX. A text that
+/// `evalscope perf`, of InferenceX, or in PyTorch's benchmark format, which vLLM writes. A text that
 /// begins with the column names of LMDeploy's CSV file is read as such a file.
 pub fn read(file: &str, text: &str) -> Reading {
     // Removes a byte-order mark and carriage returns, which some editors add. Line numbers stay
@@ -113,7 +114,7 @@ fn in_documents(text: &str) -> Option<Vec<Result<Found, Unread>>> {
     let start = text.trim_start();
     let is_list = start.strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with('{'));
     // Most reports have none of the keys, and are not parsed twice.
-    let marks = [evalscope::MARKS, inferencex::MARKS];
+    let marks = [evalscope::MARKS, inferencex::MARKS, pytorch_hud::MARKS];
     let is_marked = marks.iter().any(|marks| marks.iter().any(|mark| text.contains(mark)));
     let is_candidate = is_list || start.starts_with('{') && is_marked;
     if !is_candidate {
@@ -125,6 +126,8 @@ fn in_documents(text: &str) -> Option<Vec<Result<Found, Unread>>> {
         Some(evalscope::read(documents))
     } else if any(inferencex::is_result) {
         Some(inferencex::read(documents))
+    } else if any(pytorch_hud::is_metric) {
+        Some(pytorch_hud::read(documents))
     } else {
         // A list that is cut off in its first object shows no tool. A page may look like one.
         let is_broken = is_list && documents.iter().any(Result::is_err);

@@ -3,6 +3,7 @@
 
 mod evalscope;
 mod inferencex;
+mod pytorch_hud;
 
 use schema::run::{Kind, Status, TokenSource};
 use schema::scenario::Arrival;

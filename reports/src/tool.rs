@@ -34,6 +34,8 @@ pub enum Tool {
     Evalscope,
     /// InferenceX, formerly InferenceMAX, by the result that its `utils/process_result.py` writes.
     InferenceX,
+    /// A tool that writes PyTorch's benchmark format and is not vLLM.
+    PytorchHud,
 }
 
 impl Tool {
@@ -74,6 +76,7 @@ impl Tool {
             // `calculate_metrics` in InferenceX's `utils/bench_serving/benchmark_serving.py`, a copy
             // of vLLM's script.
             Self::InferenceX => ["inferencex", "chunk", "request", "linear"],
+            Self::PytorchHud => ["pytorch-hud", "unknown", "unknown", "unknown"],
         }
     }
 
@@ -100,7 +103,8 @@ impl Tool {
             | Self::TrtllmBench
             | Self::Endpoints
             | Self::Evalscope
-            | Self::InferenceX => None,
+            | Self::InferenceX
+            | Self::PytorchHud => None,
         }
     }
 
