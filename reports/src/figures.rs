@@ -9,6 +9,7 @@ use schema::run::{
     ScenarioFacts, ServerFacts, Source, Status, Summary, Time, TokenSource,
 };
 use schema::scenario::Arrival;
+use serde_json::Value;
 
 use super::served::Served;
 use super::tool::Tool;
@@ -109,10 +110,37 @@ impl Figures {
         Ok(())
     }
 
+    /// Adds the figure `name` from the JSON value at `key` of `object`, multiplied by `scale`; a key
+    /// that is missing or `null` is left out.
+    ///
+    /// # Errors
+    ///
+    /// The value is not a number, or is one that the figure cannot have. The error names the key.
+    pub fn take_key(
+        &mut self,
+        name: &str,
+        scale: f64,
+        object: &Value,
+        key: &str,
+    ) -> Result<(), String> {
+        let value = match object.get(key) {
+            None | Some(Value::Null) => return Ok(()),
+            Some(value) => value.as_f64().ok_or_else(|| "it is not a number".to_owned()),
+        };
+        let taken = value.and_then(|value| self.take(name, value * scale));
+        taken.map_err(|why| format!("`{key}`: {why}"))
+    }
+
     /// Checks that a published result has the figures that a record needs; the error names the
     /// first that is missing.
     pub fn complete(&self) -> Result<(), String> {
-        let missing = NEEDED.iter().find(|name| !self.0.contains_key(**name));
+        self.complete_with(NEEDED)
+    }
+
+    /// Checks that a published result has the figures called `needed`; the error names the first
+    /// that is missing.
+    pub fn complete_with(&self, needed: &[&str]) -> Result<(), String> {
+        let missing = needed.iter().find(|name| !self.0.contains_key(**name));
         missing.map_or(Ok(()), |name| Err(format!("a result without `{name}`")))
     }
 
@@ -174,7 +202,7 @@ impl Figures {
             output_tokens_requested: output.filter(|_| requested),
             output_tokens_reported: output.filter(|_| !requested),
             output_tokens_retokenized: self.count("total_output_tokens_retokenized"),
-            token_source: source,
+            token_source: source.filter(|_| output.is_some()),
             ..Counts::default()
         }
     }

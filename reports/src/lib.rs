@@ -3,9 +3,13 @@
 //! reported with their line.
 
 mod console;
+mod documents;
+mod evalscope;
 mod figures;
+mod inferencex;
 mod nested;
 mod printed;
+mod pytorch_hud;
 mod redact;
 mod result_file;
 mod served;
@@ -16,6 +20,7 @@ use schema::canonical::sha256_hex;
 use schema::run::{Printed, RunRecord};
 use serde::Serialize;
 
+use documents::Document;
 use figures::Figures;
 pub use figures::name_of_label;
 use served::Served;
@@ -70,14 +75,17 @@ pub const READER: u32 = 3;
 /// vLLM, and GPUStack's rendering of guidellm), anywhere in the text, also several on a line. A
 /// text that begins with `{` is read as results of vLLM or SGLang, one object or one per line, or
 /// as a report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
-/// MLCommons' endpoints. A text that begins with the column names of LMDeploy's CSV file is read as
-/// such a file.
+/// MLCommons' endpoints. Objects one after another or in lists, such as `[{`, are read as results of
+/// `evalscope perf`, of InferenceX, or in PyTorch's benchmark format, which vLLM writes. A text that
+/// begins with the column names of LMDeploy's CSV file is read as such a file.
 pub fn read(file: &str, text: &str) -> Reading {
     // Removes a byte-order mark and carriage returns, which some editors add. Line numbers stay
     // the same.
     let plain = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
     let begins = |with: &str| plain.trim_start().starts_with(with);
-    let results = if begins("{") {
+    let results = if let Some(results) = in_documents(&plain) {
+        results
+    } else if begins("{") {
         result_file::read_json(&plain)
     } else if begins(result_file::CSV_HEAD) {
         result_file::read_csv(&plain)
@@ -98,6 +106,34 @@ pub fn read(file: &str, text: &str) -> Reading {
         reading.unread.push(Unread { line: 1, why });
     }
     reading
+}
+
+/// Reads a text that consists of JSON objects and lists of them, if an object in it is of a tool
+/// that writes such texts; otherwise `None`.
+fn in_documents(text: &str) -> Option<Vec<Result<Found, Unread>>> {
+    let start = text.trim_start();
+    let is_list = start.strip_prefix('[').is_some_and(|rest| rest.trim_start().starts_with('{'));
+    // Most reports have none of the keys, and are not parsed twice.
+    let marks = [evalscope::MARKS, inferencex::MARKS, pytorch_hud::MARKS];
+    let is_marked = marks.iter().any(|marks| marks.iter().any(|mark| text.contains(mark)));
+    let is_candidate = is_list || start.starts_with('{') && is_marked;
+    if !is_candidate {
+        return None;
+    }
+    let documents = documents::documents(text)?;
+    let any = |known: fn(&Document) -> bool| documents.iter().flatten().any(known);
+    if any(evalscope::is_part) {
+        Some(evalscope::read(documents))
+    } else if any(inferencex::is_result) {
+        Some(inferencex::read(documents))
+    } else if any(pytorch_hud::is_metric) {
+        Some(pytorch_hud::read(documents))
+    } else {
+        // A list that is cut off in its first object shows no tool. A page may look like one.
+        let is_broken = is_list && documents.iter().any(Result::is_err);
+        (is_broken && console::read(text).is_empty())
+            .then(|| documents.into_iter().filter_map(Result::err).map(Err).collect())
+    }
 }
 
 /// Returns the number of the line, counted from 1, that contains the byte at `offset`.

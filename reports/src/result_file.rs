@@ -3,8 +3,9 @@
 //! then one row per run.
 
 use schema::run::{Printed, PrintedRow};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
+use super::documents::parse;
 use super::figures::Figures;
 use super::redact::setting;
 use super::served::Served;
@@ -36,37 +37,8 @@ pub fn read_json(text: &str) -> Vec<Result<Found, Unread>> {
         .collect()
 }
 
-/// Parses a JSON object as Python writes it, where numbers may be `Infinity` and `NaN`.
-fn parse(text: &str) -> Result<Map<String, Value>, String> {
-    serde_json::from_str(&strict(text)).map_err(|error| format!("not a JSON object: {error}"))
-}
-
-/// Returns `text` as strict JSON: `Infinity` becomes the string `inf`, and `-Infinity` and `NaN`
-/// become `null`, outside of strings.
-fn strict(text: &str) -> String {
-    let outside = |part: &str| {
-        // `-Infinity` is replaced first, because it contains the other word.
-        part.replace("-Infinity", "null").replace("Infinity", "\"inf\"").replace("NaN", "null")
-    };
-    let mut strict = String::with_capacity(text.len());
-    let (mut quoted, mut escaped, mut from) = (false, false, 0);
-    for (at, byte) in text.bytes().enumerate() {
-        match byte {
-            b'"' if !escaped => {
-                let part = &text[from..at];
-                strict.push_str(&if quoted { part.to_owned() } else { outside(part) });
-                strict.push('"');
-                (quoted, from) = (!quoted, at + 1);
-            }
-            _ => {}
-        }
-        escaped = quoted && byte == b'\\' && !escaped;
-    }
-    strict.push_str(&outside(&text[from..]));
-    strict
-}
-
-fn found_in_object(object: &Value, lines: (u64, u64)) -> Result<Found, Unread> {
+/// Reads one result of vLLM or SGLang from its JSON object.
+pub fn found_in_object(object: &Value, lines: (u64, u64)) -> Result<Found, Unread> {
     let unread = |why: String| Unread { line: lines.0, why };
     let mut figures = Figures::default();
     for (key, value) in object.as_object().into_iter().flatten() {
@@ -91,7 +63,7 @@ fn found_in_object(object: &Value, lines: (u64, u64)) -> Result<Found, Unread> {
 
 /// Returns the keys of a result with their values, in the order of the file; lists and objects,
 /// which hold single requests, are left out.
-fn rows(object: &Value) -> Vec<PrintedRow> {
+pub fn rows(object: &Value) -> Vec<PrintedRow> {
     let row = |(key, value): (&String, &Value)| match value {
         Value::String(text) => Some(setting(key, text)),
         Value::Number(_) | Value::Bool(_) | Value::Null => Some(setting(key, &value.to_string())),

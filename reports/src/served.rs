@@ -105,6 +105,23 @@ impl Served {
     }
 }
 
+/// Returns the version that the tag of an engine's own container image states, such as `v0.10.1` of
+/// `vllm/vllm-openai:v0.10.1`; `None` for other images, and for tags that name no version.
+pub fn release_of_image(image: &str) -> Option<String> {
+    let (repository, tag) = image.rsplit_once(':')?;
+    let version = tag.split('-').next().unwrap_or(tag);
+    let version = match repository {
+        "vllm/vllm-openai"
+        | "vllm/vllm-openai-rocm"
+        | "lmsysorg/sglang"
+        | "lmsysorg/sglang-rocm" => version.to_owned(),
+        // Tags of NVIDIA's image have no `v`.
+        _ if repository.ends_with("nvidia/tensorrt-llm/release") => format!("v{version}"),
+        _ => return None,
+    };
+    is_version(&version).then_some(version)
+}
+
 /// Returns the flags in the code fence after the last heading `Backend Parameters:` in the text;
 /// `None` without such a list.
 fn parameters(between: &str) -> Option<Vec<String>> {

@@ -1,6 +1,10 @@
 //! Tests of the reading of published reports: results are found wherever they stand, and text that
 //! is not a result is reported with its line.
 
+mod evalscope;
+mod inferencex;
+mod pytorch_hud;
+
 use schema::run::{Kind, Status, TokenSource};
 use schema::scenario::Arrival;
 

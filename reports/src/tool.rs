@@ -29,6 +29,13 @@ pub enum Tool {
     TrtllmBench,
     /// MLCommons' endpoints benchmark, which writes `result_summary.json`.
     Endpoints,
+    /// ModelScope's command `evalscope perf`, which writes `benchmark_summary.json` and
+    /// `benchmark_percentile.json`.
+    Evalscope,
+    /// InferenceX, formerly InferenceMAX, by the result that its `utils/process_result.py` writes.
+    InferenceX,
+    /// A tool that writes PyTorch's benchmark format and is not vLLM.
+    PytorchHud,
 }
 
 impl Tool {
@@ -63,6 +70,13 @@ impl Tool {
             // Its percentile is the sample at rank n * p, rounded down.
             Self::TrtllmBench => ["trtllm-bench", "none", "request", "floor"],
             Self::Endpoints => ["mlcommons-endpoints", "none", "request", "histogram"],
+            // `calculate_percentiles` in evalscope 1.14.1, `perf/utils/db_util.py`: the sample at
+            // rank n * p, rounded up.
+            Self::Evalscope => ["evalscope", "chunk", "request", "nearest-rank"],
+            // `calculate_metrics` in InferenceX's `utils/bench_serving/benchmark_serving.py`, a copy
+            // of vLLM's script.
+            Self::InferenceX => ["inferencex", "chunk", "request", "linear"],
+            Self::PytorchHud => ["pytorch-hud", "unknown", "unknown", "unknown"],
         }
     }
 
@@ -87,7 +101,10 @@ impl Tool {
             | Self::InferencePerf
             | Self::InferenceBenchmarker
             | Self::TrtllmBench
-            | Self::Endpoints => None,
+            | Self::Endpoints
+            | Self::Evalscope
+            | Self::InferenceX
+            | Self::PytorchHud => None,
         }
     }
 
@@ -101,11 +118,17 @@ impl Tool {
     /// Returns the definitions of the tool's figures, stored in the record for comparisons.
     pub fn definitions(self) -> BTreeMap<String, Value> {
         let [_, itl, weight, percentiles] = self.words();
-        BTreeMap::from([
+        let mut definitions = BTreeMap::from([
             ("itl".to_owned(), itl.into()),
             (TPOT_WEIGHT.to_owned(), weight.into()),
             ("tpot_includes_ttft".to_owned(), (self == Self::Guidellm).into()),
             ("percentiles".to_owned(), percentiles.into()),
-        ])
+        ]);
+        if self == Self::InferenceX {
+            // The report prints throughput per GPU; the record has totals where it states how many
+            // GPUs there were.
+            definitions.insert("throughput".to_owned(), "per-gpu-times-gpus".into());
+        }
+        definitions
     }
 }

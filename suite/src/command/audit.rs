@@ -14,10 +14,10 @@ use whole_file::DATA_MAX;
 /// Check published results of other tools for contradictions.
 ///
 /// Reads console blocks (`Serving Benchmark Result`) in logs and pages, LMDeploy's CSV, and the
-/// JSON of vLLM, SGLang, guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker,
-/// trtllm-bench and MLCommons' endpoints. Each result is checked against what its own figures
-/// imply. An error means that a figure cannot be what its name says; a warning means something to
-/// know before comparing it.
+/// JSON of vLLM (also in PyTorch's benchmark format), SGLang, guidellm, AIPerf, llm-d,
+/// inference-perf, inference-benchmarker, trtllm-bench, MLCommons' endpoints, `evalscope perf` and
+/// InferenceX. Each result is checked against what its own figures imply. An error means that a
+/// figure cannot be what its name says; a warning means something to know before comparing it.
 ///
 /// Exit codes: 0 no result has an error; 1 a result has one; 2 wrong use, or a part of a file could
 /// not be parsed; 4 a file cannot be read.
