@@ -14,7 +14,7 @@ const FORMATS: [ApiFormat; 5] = [
     ApiFormat::Messages,
 ];
 /// Number of tokens that the request asks for.
-const ASKED: u64 = 16;
+const REQUESTED: u64 = 16;
 
 /// Reads a response, head and events, whole and in pieces: both give the same sample. The first byte
 /// selects the API format, the second the length of the pieces.
@@ -22,7 +22,7 @@ pub fn events(bytes: &[u8]) {
     let [format, length, response @ ..] = bytes else { return };
     let format = FORMATS[usize::from(*format) % FORMATS.len()];
     let read = |length: usize| {
-        let mut stream = Stream::new(Sample::default(), format, ASKED);
+        let mut stream = Stream::new(Sample::default(), format, REQUESTED);
         for (at_ns, piece) in (1..).zip(response.chunks(length)) {
             let at = Moment { since_ns: at_ns, at_ns, user_ns: at_ns, stamped: false };
             if let (Standing::Ended { .. }, _) = stream.take(piece, at) {
