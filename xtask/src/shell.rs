@@ -103,6 +103,15 @@ impl Shell {
     fn command<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> Command {
         let mut command = Command::new(program);
         command.current_dir(&self.root).args(arguments);
+        // `cargo run` sets variables about this package. Build scripts of dependencies that read
+        // them would run again, and all that depends on them be compiled again, whenever `cargo`
+        // and `cargo xtask` take turns.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&name);
+            }
+        }
         if let Some(cache) = &self.cache {
             command.env("REDLINE_CACHE", cache);
         }
