@@ -54,7 +54,8 @@ pub fn config(bytes: &[u8]) {
         },
     );
     if let Err(message) = described {
-        assert!(message.contains("config.json"), "which file is at fault? {message}");
+        let folder = FOLDER.path().to_string_lossy();
+        assert!(message.contains(&*folder), "which model is at fault? {message}");
     }
 }
 
