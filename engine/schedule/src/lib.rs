@@ -96,6 +96,12 @@ pub struct StateLimits {
 }
 
 impl Limits {
+    /// Returns the token budget of a step with decoding sequences: `mixed_budget`, and at most
+    /// `token_budget`.
+    pub(crate) fn mixed(&self) -> usize {
+        self.token_budget.min(self.mixed_budget)
+    }
+
     /// Returns the number of KV pages that `tokens` positions need.
     pub fn pages_for(&self, tokens: usize) -> usize {
         tokens.div_ceil(self.page_tokens)

@@ -278,8 +278,7 @@ impl Scheduler {
     pub(super) fn reserve_drafts(&mut self, id: SeqId, rows: usize) {
         let page_tokens = self.limits.page_tokens;
         let others = rows + self.running.len() + self.limits.chunk_tokens;
-        let Limits { token_budget, mixed_budget, .. } = self.limits;
-        let room = token_budget.min(mixed_budget).saturating_sub(others);
+        let room = self.limits.mixed().saturating_sub(others);
         let wanted = self.get(id).drafts.len().min(room);
         let end = self.get(id).planned + 1 + wanted;
         while self.get(id).pages.len() * page_tokens < end

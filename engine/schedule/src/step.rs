@@ -36,9 +36,9 @@ pub(super) fn plan(scheduler: &mut Scheduler) -> SchedulerOutput {
             }
         }
     }
-    let Limits { token_budget, mixed_budget, chunk_tokens, .. } = *scheduler.limits();
-    let is_mixed = !plan.sequences.is_empty();
-    let budget = if is_mixed { token_budget.min(mixed_budget) } else { token_budget };
+    let limits = scheduler.limits();
+    let chunk_tokens = limits.chunk_tokens;
+    let budget = if plan.sequences.is_empty() { limits.token_budget } else { limits.mixed() };
     // At least one chunk is left even if decoding sequences fill the budget, so the oldest prompt
     // always advances.
     let mut left = budget.saturating_sub(plan.rows()).max(chunk_tokens);
