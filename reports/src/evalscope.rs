@@ -18,7 +18,7 @@ use super::tool::Tool;
 use super::workload::StatedWorkload;
 use super::{Found, Unread};
 
-/// Keys without one of which a text is not evalscope's.
+/// Keys by which a text may be evalscope's: it has at least one of them.
 pub const MARKS: &[&str] = &[DURATION, PERCENTILE];
 const DURATION: &str = "Test Duration (s)";
 const COMPLETED: &str = "Success Requests";

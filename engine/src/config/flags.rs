@@ -90,15 +90,14 @@ impl LoadFormat {
 pub struct Flags {
     /// Number of tensor-parallel ranks: groups of CPU threads, or GPUs of this machine, connected
     /// by NCCL (`CUDA_VISIBLE_DEVICES` selects them) [default: 1]
-    // Aliases without `server` and `session` are vLLM's and SGLang's names of flags with the same
-    // meaning.
+    // Aliases are the names that vLLM and SGLang give to flags with the same meaning, and LMDeploy's
+    // `server-name`, `server-port` and `session-len`.
     #[arg(long, visible_aliases = ["tensor-parallel-size", "tp-size"], value_name = "N")]
     pub tp: Option<usize>,
     /// Device to compute on [default: auto]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<DeviceChoice>,
     /// Address to listen on [default: 127.0.0.1]
-    // The aliases of this and the next flags are LMDeploy's names.
     #[arg(long, visible_alias = "server-name", value_name = "H")]
     #[serde(alias = "server-name")]
     pub host: Option<String>,

@@ -68,15 +68,15 @@ impl Drafter {
         let most = own.min(DRAFTS_MAX).min((ROWS_MAX / running.max(1)).saturating_sub(1));
         let mut drafts: Vec<u32> = Vec::with_capacity(most);
         for index in next..next + most {
-            // What follows the end of a text that repeats itself are the drafts.
+            // Past the end of the tokens the drafts go on with themselves: the text repeats itself.
             let known = tokens.get(index).or_else(|| drafts.get(index - tokens.len()));
             drafts.push(*known.expect("drafts begin within the tokens"));
         }
         drafts
     }
 
-    /// Notes that a step computed rows for `drafts` drafts, of which the first `right` were
-    /// accepted.
+    /// Updates the acceptance rate after a step that computed rows for `drafts` drafts and accepted
+    /// the first `right` of them.
     pub(super) fn settle(&mut self, drafts: usize, right: usize) {
         self.right += NEWEST * (right as f32 / drafts as f32 - self.right);
     }

@@ -108,7 +108,7 @@ fn another_run_begins_where_facts_differ_or_a_metric_comes_again() {
     };
     let seconds = |all: &[u64]| all.iter().map(|s| Some(s * 1_000_000)).collect::<Vec<_>>();
     assert_eq!(durations(&text), seconds(&[2, 3, 3]));
-    // Without a list, too, as objects of which each has a line.
+    // The same holds without a list, where each object has a line of its own.
     let line = |facts: &str| of(facts).replace('\n', " ");
     assert_eq!(durations(&format!("{}\n{}\n", line(FACTS), line(&slow))), seconds(&[2, 3]));
 }

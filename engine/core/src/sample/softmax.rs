@@ -9,8 +9,8 @@ pub(super) const BLOCK: usize = 256;
 /// instructions.
 const LANES: usize = 16;
 
-/// Smallest exponent of which a weight is computed; the weights below, which add up to less than
-/// one part in 10^32 for any vocabulary, are 0.
+/// Largest exponent whose weight is taken as 0. All such weights of a vocabulary together are less
+/// than one part in 10^32 of the total.
 const LEAST: f32 = -87.0;
 
 /// Softmax of a row of logits, not normalized: the likeliest token has weight 1.

@@ -123,7 +123,7 @@ impl Simulation {
         }
     }
 
-    /// Proposes `count` drafts for each sequence, of which the first `right` are right.
+    /// Proposes `count` drafts for each sequence: the first `right` are right, the others wrong.
     fn propose(&mut self, count: usize, right: usize) {
         for (id, living) in &self.living {
             let mut tokens = living.tokens.clone();
