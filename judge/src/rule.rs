@@ -22,7 +22,7 @@ pub struct Rule {
     /// Claim of the quality rule that must hold, in a few words.
     pub title: &'static str,
     /// Name of the finding that a record which breaks the rule has, in two to four words, for
-    /// tables: `machine speed changed`.
+    /// tables: `other power limit`.
     pub finding: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
