@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
-use schema::engine::EngineFile;
+use schema::engine::{DeviceKind, EngineFile, WeightsFormat};
 use schema::gpu_validation::GpuValidation;
 use schema::model::{DatasetFile, ModelFile};
 use schema::policy::PolicyFile;
@@ -48,6 +48,39 @@ impl Engine {
     pub fn loaded_flags(&self, threads: u32) -> Vec<String> {
         [self.thread_flags(threads), self.file.launch.load.clone()].concat()
     }
+
+    /// Returns why the engine cannot serve the model `id` on a GPU or, without `on_gpu`, on a CPU, by
+    /// the engine's and the model's file; `None` where nothing is known against it.
+    pub fn cannot_serve(&self, id: &str, model: &ModelFile, on_gpu: bool) -> Option<Unservable> {
+        let (engine, launch) = (&self.id, &self.file.launch);
+        let found = |field, why| Some(Unservable { field, why });
+        if model.config.is_some() && launch.random_weights.is_empty() {
+            let why = format!("`{id}` has random weights, which engine `{engine}` cannot generate");
+            return found("random_weights", why);
+        }
+        let (device, name) = if on_gpu { (DeviceKind::Gpu, "GPUs") } else { (DeviceKind::Cpu, "CPUs") };
+        if !launch.devices.is_empty() && !launch.devices.contains(&device) {
+            return found("devices", format!("engine `{engine}` does not compute on {name}"));
+        }
+        let format = model.format().filter(|_| !launch.weights.is_empty())?;
+        if launch.weights.contains(&format) {
+            return None;
+        }
+        let name = match format {
+            WeightsFormat::Gguf => "GGUF",
+            WeightsFormat::Safetensors => "safetensors",
+        };
+        found("weights", format!("engine `{engine}` does not read {name}, the format of `{id}`"))
+    }
+}
+
+/// Reason why an engine cannot serve a model on a kind of device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unservable {
+    /// Field below `launch` of the engine's file that says so.
+    pub field: &'static str,
+    /// Sentence that names engine and model.
+    pub why: String,
 }
 
 /// Catalog of the folder `suite/`, which has one TOML file per scenario, model, dataset, target,

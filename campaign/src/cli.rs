@@ -44,7 +44,7 @@ impl Cli {
             Verb::Reproduce(flags) => flags.inputs.by_id(),
             Verb::Serve(flags) => flags.inputs.by_id(),
             Verb::Gate(flags) => flags.inputs.by_id(),
-            Verb::Kernels(_) | Verb::Node(_) | Verb::Ingest(_) => BTreeMap::new(),
+            Verb::Kernels(_) | Verb::Matrix(_) | Verb::Node(_) | Verb::Ingest(_) => BTreeMap::new(),
         }
     }
 }
@@ -84,6 +84,9 @@ pub enum Verb {
     /// Run the engine's kernel benchmarks, compare a model's speed with the machine's limits, and
     /// record both.
     Kernels(Kernels),
+    /// Print for each target, model, scenario and engine of the suite whether figures are measured,
+    /// published elsewhere, planned or impossible, and the commands that measure what is planned.
+    Matrix(Matrix),
     /// Run one job of a campaign from the folder that the controller has prepared (internal).
     #[command(hide = true)]
     Node(NodeFlags),
@@ -388,6 +391,16 @@ pub struct Kernels {
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
     /// Repository whose `results/` receives the records; default: this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Matrix {
+    /// Print the matrix of this target only; may be repeated.
+    #[arg(long = "target", value_name = "ID")]
+    pub targets: Vec<String>,
+    /// Repository whose `results/` is read; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
 }

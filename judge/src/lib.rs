@@ -5,7 +5,7 @@
 //! figure valid), [`submission`] (records of others), [`validity`] (which of its figures a run may show), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
 //! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
 //! [`mod@newest`] (which runs a figure comes from),
-//! [`best`], [`pick`] and [`pareto`] (rankings), [`kernels`] (operations beside their limits), [`lab`] (a
+//! [`best`], [`pick`] and [`pareto`] (rankings), [`coverage`] (what is measured), [`kernels`] (operations beside their limits), [`lab`] (a
 //! search for a configuration).
 
 #![warn(missing_docs)]
@@ -14,6 +14,7 @@ pub mod alternation;
 pub mod best;
 pub mod binomial;
 mod client_error;
+pub mod coverage;
 pub mod diff;
 pub mod events;
 pub mod facts;

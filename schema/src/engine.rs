@@ -109,6 +109,12 @@ pub struct Launch {
     /// Flags that enable what the suite reads, such as metrics, where it is disabled by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub observe: Vec<String>,
+    /// Kinds of devices that the server computes on; left out for one that knows both.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceKind>,
+    /// Formats of weights that the server reads; left out for one that reads both.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<WeightsFormat>,
     /// Flags for the settings that a campaign can request, such as tensor parallelism or the port.
     #[serde(default)]
     pub settings: Settings,
@@ -118,6 +124,26 @@ pub struct Launch {
     /// Time limit within which a started server must become ready, in seconds; a run whose server
     /// takes longer fails.
     pub timeout_s: u64,
+}
+
+/// Kind of device that a server computes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// CPU: the processor.
+    Cpu,
+    /// GPU: one or more graphics processors.
+    Gpu,
+}
+
+/// File format of a model's weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightsFormat {
+    /// GGUF: one file, as llama.cpp defines it.
+    Gguf,
+    /// Safetensors: a folder as the Hugging Face hub has it.
+    Safetensors,
 }
 
 /// Flags for each setting that a campaign can request. A setting that is left out cannot be

@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::engine::WeightsFormat;
 use crate::scenario::{InvalidFile, from_toml};
 
 /// Model file `suite/models/<id>.toml`; the id is the file's stem. It gives either `sources` and
@@ -64,6 +65,18 @@ impl ModelFile {
     pub fn context_tokens(&self) -> Option<u64> {
         let of_config = || self.config.as_ref()?.get("max_position_embeddings")?.as_u64();
         self.context_tokens.or_else(of_config)
+    }
+
+    /// Returns the file format of the weights; `None` for random weights, which have no file.
+    pub fn format(&self) -> Option<WeightsFormat> {
+        let of_file = |source: &InputSource| {
+            let name = source.member.as_ref().or(source.file.as_ref());
+            match name.is_some_and(|name| name.ends_with(".gguf")) {
+                true => WeightsFormat::Gguf,
+                false => WeightsFormat::Safetensors,
+            }
+        };
+        self.sources.first().map(of_file)
     }
 
     /// Returns the origin of the weights, or `None` where the model file does not name exactly one.

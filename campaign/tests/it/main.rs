@@ -14,6 +14,7 @@ mod journey;
 mod kernels;
 mod killed;
 mod lab;
+mod matrix;
 mod refusals;
 mod reproduce;
 mod resume;
