@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use schema::measurement::Measurement;
 use schema::metric::{METRICS, by_name};
-use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts, ValidityVerdict};
+use schema::run::{
+    CacheFacts, CacheState, Counts, Metrics, Stalls, Summary, TtftParts, ValidityVerdict,
+};
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Telemetry};
 use schema::untrusted::one_line;
 
@@ -21,6 +23,9 @@ pub fn table(measurement: &Measurement) -> String {
     let mut lines = Vec::new();
     if let Some(counts) = &measurement.counts {
         lines.extend(of_counts(counts));
+    }
+    if let Some(cache) = &measurement.cache {
+        lines.extend(prefix_cache(cache, measurement.counts.as_ref()));
     }
     if let Some(metrics) = &measurement.metrics {
         lines.extend(throughput(metrics));
@@ -87,6 +92,23 @@ fn of_counts(counts: &Counts) -> Vec<String> {
         lines.push(format!("               {} {class}", grouped(*count)));
     }
     lines
+}
+
+/// Formats the line about prompt tokens that came from the server's prefix cache. A server that does
+/// not report them has a line only where the cache may have held the prompts.
+fn prefix_cache(cache: &CacheFacts, counts: Option<&Counts>) -> Option<String> {
+    let Some(hits) = cache.hit_tokens else {
+        let line = "prefix cache   the server does not report cached tokens";
+        return (cache.state == CacheState::Unknown).then(|| line.to_owned());
+    };
+    let queried = cache.query_tokens.filter(|tokens| *tokens > 0);
+    let prompts = queried.or_else(|| counts?.input_tokens);
+    // Hits among tokens of a chat template can be more than the counted prompt tokens.
+    let prompts = prompts.filter(|tokens| *tokens >= hits.max(1));
+    let all = prompts.map(|tokens| format!(" of {}", grouped(tokens))).unwrap_or_default();
+    let share = prompts.map(|tokens| 100.0 * float(hits) / float(tokens));
+    let share = share.map(|percent| format!(" ({percent:.0} %)")).unwrap_or_default();
+    Some(format!("prefix cache   {}{all} prompt tokens were cached{share}", grouped(hits)))
 }
 
 /// Formats a rate with two decimals, or a dash where it is unknown.
@@ -396,6 +418,29 @@ mod tests {
             throughput     23.79 requests/s, - tokens/s in, 4739.31 out
         "#]]
         .assert_eq(&found.lines().take(5).map(|line| line.to_owned() + "\n").collect::<String>());
+    }
+
+    #[test]
+    fn cached_tokens_are_shown_where_a_prompt_may_have_been_cached() {
+        let line = |state, hits, input_tokens| {
+            let cache = CacheFacts { state, hit_tokens: hits, ..CacheFacts::default() };
+            let counts = Counts { input_tokens, ..Counts::default() };
+            prefix_cache(&cache, Some(&counts)).unwrap_or_default()
+        };
+        let lines = [
+            line(CacheState::Unknown, Some(1_234), Some(5_678)),
+            line(CacheState::Cold, Some(0), Some(5_678)),
+            line(CacheState::Cold, Some(1_234), Some(100)),
+            line(CacheState::Unknown, None, Some(5_678)),
+            line(CacheState::Cold, None, Some(5_678)),
+        ];
+        expect![[r#"
+            prefix cache   1,234 of 5,678 prompt tokens were cached (22 %)
+            prefix cache   0 of 5,678 prompt tokens were cached (0 %)
+            prefix cache   1,234 prompt tokens were cached
+            prefix cache   the server does not report cached tokens
+        "#]]
+        .assert_eq(&lines.join("\n"));
     }
 
     #[test]

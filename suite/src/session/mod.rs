@@ -296,7 +296,8 @@ impl Assignment<'_> {
         measurement.cache = Some(cache);
         let mut record = RunRecord::default();
         measurement.clone().fill(&mut record);
-        measurement.validity = validity::of_fresh(&record, &self.evidence(&answered, &all));
+        measurement.validity =
+            validity::of_fresh(&record, &self.evidence(&answered, &all, &driven.samples));
         (measurement, met(self.slos, &answered))
     }
 
@@ -336,7 +337,12 @@ impl Assignment<'_> {
         }
     }
 
-    fn evidence(&self, answered: &[Answered<'_>], all: &Distributions) -> Evidence {
+    fn evidence(
+        &self,
+        answered: &[Answered<'_>],
+        all: &Distributions,
+        samples: &[Sample],
+    ) -> Evidence {
         let manifest = &self.plan.manifest;
         let mean = |sum: u64, count: usize| float(sum) / float(count.max(1) as u64);
         // Without planned lengths there is nothing to compare the answered prompts with.
@@ -359,6 +365,7 @@ impl Assignment<'_> {
             prompts_miscounted: prompts_miscounted.count() as u64,
             chunks_miscounted: chunks_miscounted.count() as u64,
             decode_ns,
+            prompt_tokens_shared: cache::shared_tokens(samples, manifest),
         }
     }
 }

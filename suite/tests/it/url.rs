@@ -8,7 +8,7 @@ use schema::measurement::Measurement;
 use schema::run::{CacheState, PromptForm, Status, TokenSource, ValidityVerdict};
 use schema::scenario::Scenario;
 use serde_json::Value;
-use suite::mock_server::script::{Answer, Framing, Scripted, When};
+use suite::mock_server::script::{Answer, Framing, Scripted, Steady, When};
 
 use crate::harness::{Exchange, refusing_address};
 use crate::workspace::{Workspace, server, stderr, url};
@@ -87,6 +87,48 @@ fn the_scenario_is_saved_and_draws_the_same_prompts_again() {
     let again: Measurement = serde_json::from_slice(&again).expect("a measurement");
     let hashes = [&found, &again].map(|one| one.scenario.manifest_sha256.clone());
     assert!(hashes[0].is_some() && hashes[0] == hashes[1], "{hashes:?}");
+}
+
+/// Server that reports for each prompt that so many of its tokens were cached.
+fn warm(cached_tokens: u64) -> Exchange {
+    let steady = Steady { first_us: 10_000, gap_us: 100, cached_tokens, ..Steady::default() };
+    server(vec![Answer { times: 0, ..Answer::steady(steady) }])
+}
+
+#[test]
+fn prompts_that_an_earlier_run_left_in_the_cache_degrade_the_figures() {
+    for (cached, line, is_warm) in [
+        (120, "prefix cache   4,800 of 5,120 prompt tokens were cached (94 %)\n", true),
+        (6, "prefix cache   240 of 5,120 prompt tokens were cached (5 %)\n", false),
+    ] {
+        let (workspace, exchange) = (Workspace::new(), warm(cached));
+        let output = run(&workspace, &url(&exchange), &["--out", "out.json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains(line), "{printed}");
+        let text = fs::read(workspace.path("out.json")).expect("a measurement");
+        let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
+        let validity = &found.validity;
+        let is_named = validity.reasons.iter().any(|reason| reason.starts_with("cache-warm: "));
+        assert_eq!(is_named, is_warm, "{validity:?}");
+        if is_warm {
+            let verdict = validity.metrics.get("ttft_us_p50");
+            assert_eq!(verdict, Some(&ValidityVerdict::Degraded), "{validity:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cache_that_is_only_claimed_to_be_cold_degrades_the_figures() {
+    let (workspace, exchange) = (Workspace::new(), warm(7));
+    // Without an engine file nothing empties the cache, and its page size is not known.
+    let inputs = ["--scenario", "short.toml", "--dataset", "rows.json", "--tokenizer", "tiny.json"];
+    let output = run(&workspace, &url(&exchange), &[&inputs[..], &["--out", "out.json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = fs::read(workspace.path("out.json")).expect("a measurement");
+    let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
+    let is_named = found.validity.reasons.iter().any(|reason| reason.starts_with("cache-warm: "));
+    assert!(is_named, "{:?}", found.validity);
 }
 
 #[test]
