@@ -7,7 +7,7 @@ use std::process::Output;
 use schema::measurement::Measurement;
 use schema::run::{CacheState, PromptForm, Status, TokenSource, ValidityVerdict};
 use schema::scenario::Scenario;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use suite::mock_server::script::{Answer, Framing, Scripted, Steady, When};
 
 use crate::harness::{Exchange, refusing_address};
@@ -87,6 +87,28 @@ fn the_scenario_is_saved_and_draws_the_same_prompts_again() {
     let again: Measurement = serde_json::from_slice(&again).expect("a measurement");
     let hashes = [&found, &again].map(|one| one.scenario.manifest_sha256.clone());
     assert!(hashes[0].is_some() && hashes[0] == hashes[1], "{hashes:?}");
+}
+
+#[test]
+fn prompts_of_words_are_counted_by_a_tokenizer_that_is_given() {
+    let (workspace, exchange) = (Workspace::new(), server(Vec::new()));
+    let words = include_str!("../../src/workload/sampler/words.txt").split_whitespace();
+    // The mock server's answers consist of the word `t`.
+    let known = ["[UNK]", "t"].into_iter().chain(words).enumerate();
+    let vocabulary: Map<String, Value> =
+        known.map(|(id, word)| (word.to_owned(), Value::from(id))).collect();
+    let mut tokenizer = schema::emitted::tokenizer(0);
+    tokenizer["model"]["vocab"] = vocabulary.into();
+    workspace.write("words.json", &tokenizer.to_string());
+    let flags = ["--tokenizer", "words.json", "--out", "out.json"];
+    let output = run(&workspace, &url(&exchange), &flags);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = fs::read(workspace.path("out.json")).expect("a measurement");
+    let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
+    let counts = found.counts.expect("counts");
+    assert_eq!((counts.input_tokens, counts.input_token_source), (Some(40 * 128), None));
+    let rate = found.metrics.and_then(|metrics| metrics.input_tokens_per_s);
+    assert!(rate.is_some_and(|rate| rate > 0.0), "{rate:?}");
 }
 
 /// Server that reports for each prompt that so many of its tokens were cached.
