@@ -20,7 +20,7 @@ const WIDTH: usize = 80;
 /// Formats the whole table of a measurement, which ends in a newline. Unknown values are shown as a
 /// dash or left out.
 pub fn table(measurement: &Measurement) -> String {
-    let mut lines = Vec::new();
+    let mut lines = target(measurement);
     if let Some(counts) = &measurement.counts {
         lines.extend(of_counts(counts));
     }
@@ -46,6 +46,13 @@ pub fn table(measurement: &Measurement) -> String {
     lines.push(String::new());
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect::<String>()
         + &verdict(measurement)
+}
+
+/// Formats the URL and the model that were measured; no lines where a measurement names neither.
+fn target(measurement: &Measurement) -> Vec<String> {
+    let model = measurement.model_name.as_ref().map(|name| format!("model `{name}`"));
+    let named = joined([measurement.url.clone(), model]);
+    if named.is_empty() { Vec::new() } else { wrapped("measured       ", &named) }
 }
 
 /// Formats the cause of a run's failed requests; no lines where all were answered.
@@ -418,6 +425,20 @@ mod tests {
             throughput     23.79 requests/s, - tokens/s in, 4739.31 out
         "#]]
         .assert_eq(&found.lines().take(5).map(|line| line.to_owned() + "\n").collect::<String>());
+    }
+
+    #[test]
+    fn what_was_measured_comes_first_and_acts_on_no_terminal() {
+        let measurement = Measurement {
+            url: Some("http://127.0.0.1:8000".to_owned()),
+            model_name: Some("a\u{1b}[2J".to_owned()),
+            ..Measurement::default()
+        };
+        let found = table(&measurement);
+        let first = found.lines().next().unwrap_or_default();
+        assert!(first.starts_with("measured       http://127.0.0.1:8000, model `a"), "{first}");
+        assert!(!first.contains('\u{1b}'), "{first:?}");
+        assert!(table(&Measurement::default()).starts_with("\nverdict"));
     }
 
     #[test]

@@ -255,8 +255,17 @@ impl Assignment<'_> {
     /// started.
     fn failed_before_the_clock(&self, failure: Failure) -> Finished {
         let validity = "nothing-measured: the warm-up failed";
-        let measurement = bare(&self.facts, Status::Failed, failure, validity);
+        let measurement = Measurement {
+            url: Some(self.server.url("")),
+            model_name: self.model_name(),
+            ..bare(&self.facts, Status::Failed, failure, validity)
+        };
         Finished { measurement, slos_met: 0, interrupted: false }
+    }
+
+    /// Returns the model name that the run's requests carry; `None` if they carry none.
+    fn model_name(&self) -> Option<String> {
+        Some(self.model.clone()).filter(|name| !name.is_empty())
     }
 
     /// Builds the measurement of a run, still without the correctness check, and returns it with
@@ -278,6 +287,8 @@ impl Assignment<'_> {
             schema: SCHEMA.to_owned(),
             status,
             failure: seen.failure.clone(),
+            url: Some(self.server.url("")),
+            model_name: self.model_name(),
             scenario: self.facts.clone(),
             ..Measurement::default()
         };

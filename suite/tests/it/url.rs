@@ -43,7 +43,7 @@ fn measured(exchange: &Exchange) -> (Workspace, Measurement) {
 fn an_address_is_enough() {
     let workspace = Workspace::new();
     let exchange = server(Vec::new());
-    let output = run(&workspace, &format!("{}/v1", url(&exchange)), &[]);
+    let output = run(&workspace, &format!("{}/v1?key=s3cret", url(&exchange)), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let left = workspace.left_over();
     let ending = |end: &str| left.iter().filter(|name| name.ends_with(end)).count();
@@ -54,6 +54,13 @@ fn an_address_is_enough() {
     let printed = String::from_utf8_lossy(&output.stdout);
     let result = left.iter().find(|name| name.ends_with(".json")).expect("the measurement");
     assert!(result.starts_with("measurement-2") && printed.contains(result), "{printed}");
+    let address = url(&exchange);
+    let first = format!("measured       {address}, model `emitter`\n");
+    assert!(printed.starts_with(&first), "{printed}");
+    let text = fs::read_to_string(workspace.path(result)).expect("a measurement");
+    assert!(!text.contains("s3cret"), "a query may be a key");
+    let found: Measurement = serde_json::from_str(&text).expect("a measurement");
+    assert_eq!((found.url, found.model_name), (Some(address), Some("emitter".to_owned())));
 }
 
 #[test]
