@@ -265,7 +265,7 @@ fn grouped(count: u64) -> String {
 
 /// Wraps `text`, which may quote a server, at spaces to lines of the table's width; the lines after
 /// the first are indented to the end of `head`.
-fn wrapped(head: &str, text: &str) -> Vec<String> {
+pub fn wrapped(head: &str, text: &str) -> Vec<String> {
     let indent = " ".repeat(head.len());
     let mut lines = vec![head.to_owned()];
     for word in text.split_whitespace().map(one_line) {
