@@ -58,8 +58,8 @@ pub struct BenchFlags {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "dataset"])]
     plan: Option<PathBuf>,
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer. Scenarios of the sampler
-    /// `words`, such as the one that is built in, need none; with one, it counts their tokens in place
-    /// of the server.
+    /// `words`, such as the one that is built in, need none; with one, it counts their tokens in
+    /// place of the server.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// Model name that requests carry; by default the first model that the server lists, else the

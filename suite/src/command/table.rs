@@ -101,8 +101,8 @@ fn of_counts(counts: &Counts) -> Vec<String> {
     lines
 }
 
-/// Formats the line about prompt tokens that came from the server's prefix cache. A server that does
-/// not report them has a line only where the cache may have held the prompts.
+/// Formats the line about prompt tokens that came from the server's prefix cache. A server that
+/// does not report them has a line only where the cache may have held the prompts.
 fn prefix_cache(cache: &CacheFacts, counts: Option<&Counts>) -> Option<String> {
     let Some(hits) = cache.hit_tokens else {
         let line = "prefix cache   the server does not report cached tokens";

@@ -162,7 +162,8 @@ pub struct Steady {
     /// Number that is added to the reported number of output tokens, to simulate a server that
     /// counts wrong.
     pub usage_error: i64,
-    /// True to report with the usage how many prompt tokens were cached; without effect in Messages.
+    /// True to report with the usage how many prompt tokens were cached; without effect in
+    /// Messages.
     pub details: bool,
     /// Number of prompt tokens that the usage reports as cached.
     pub cached_tokens: u64,

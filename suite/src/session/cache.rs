@@ -115,10 +115,10 @@ impl Observed {
     }
 }
 
-/// Returns the largest number of prompt tokens that the requests of a run can take from a prefix cache
-/// which no earlier request filled, whatever its page size: beginnings that prompts of `manifest`
-/// share, and all tokens that are not the prompt's own. `None` where an answer does not state the
-/// length of its prompt.
+/// Returns the largest number of prompt tokens that the requests of a run can take from a prefix
+/// cache which no earlier request filled, whatever its page size: beginnings that prompts of
+/// `manifest` share, and all tokens that are not the prompt's own. `None` where an answer does not
+/// state the length of its prompt.
 pub fn shared_tokens(samples: &[Sample], manifest: &Manifest) -> Option<u64> {
     let mut answers = samples.iter().filter(|sample| sample.is_ok());
     if answers.any(|sample| sample.usage.is_none()) {
@@ -145,8 +145,8 @@ fn common<T: Ord>(mut prompts: Vec<&[T]>) -> u64 {
     prompts.windows(2).map(shared).sum()
 }
 
-/// Returns the number of tokens of a request's prompt, without those of a chat template: of its ids, or
-/// at least one for each word of its text.
+/// Returns the number of tokens of a request's prompt without those of a chat template: of its ids,
+/// or one for each word of its text, which has at least one.
 fn own_tokens(request: &ManifestRequest) -> u64 {
     let words = || request.text.as_deref().map_or(0, |text| text.split_whitespace().count());
     let tokens = if request.prompt.is_empty() { words() } else { request.prompt.len() };

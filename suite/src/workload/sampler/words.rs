@@ -1,7 +1,7 @@
 //! Sampler of prompts that need neither dataset nor tokenizer: common English words, drawn with the
 //! workload's seed and sent as text. Most of these words are one token in the vocabularies in use, so
-//! that a prompt's length in tokens is close to its number of words; the tokenizer counts it if one is
-//! given, else the server.
+//! that a prompt's length in tokens is close to its number of words; the tokenizer counts it if one
+//! is given, else the server.
 
 use schema::manifest::ManifestRequest;
 
