@@ -71,6 +71,9 @@ pub enum Verb {
     Fetch(Fetch),
     /// Measure a committed run again on this machine, and say whether its figures come out again.
     ///
+    /// For a result that was published elsewhere, the path of its imported record, or of the folder of
+    /// its page, takes the place of the id: the page's rows are printed with both figures.
+    ///
     /// Equal by hash must be: the engine's binary, its arguments, the requests, and the outputs of
     /// the fixed prompts. The release-blocking figures must fall into the intervals that the runs
     /// of the record's campaign predict. Another kind of machine is no success. Nothing is
@@ -315,13 +318,17 @@ pub struct Lab {
 
 #[derive(Debug, Args)]
 pub struct Reproduce {
-    /// Run to measure again: its id, or the beginning of the id.
+    /// Run to measure again: its id, or the beginning of the id. Or the path of an imported record, or
+    /// of the folder of a page, below `results/imports`.
     #[arg(value_name = "RUN")]
     pub run: String,
     /// Number of new runs, each on a fresh server.
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
+    /// Run an engine that is a Python package in its container image, with this container runtime.
+    #[arg(long, value_enum, value_name = "RUNTIME")]
+    pub container: Option<Runtime>,
     /// Repository whose `results/` has the record; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,

@@ -1,7 +1,11 @@
 //! The command `reproduce`, which measures a committed run again on this machine and says whether the
-//! figures of its record come out again. The new runs are never committed.
+//! figures of its record come out again; of results that others published it shows both figures. The
+//! new runs are never committed.
+
+mod published;
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use judge::by_prefix;
 use judge::reproduction::{self, CONFIDENCE_PCT, Fact, Prediction, Reproduction, Verdict};
@@ -29,6 +33,10 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
     world.tools.check()?;
     let lock = || Lock::take(&world.places.lock(), world.pid);
     let _lock = (!flags.dry_run).then(lock).transpose()?;
+    let path = Path::new(&flags.run);
+    if path.exists() {
+        return published::run(world, flags, path);
+    }
     let registry = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let loaded = store::load(&[&Registry::new(world, &registry).results()])?;
     let standing: Vec<&RunRecord> = loaded.standing().map(|stored| &stored.record).collect();
@@ -40,6 +48,7 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
         models: vec![record.model.id.clone()],
         scenarios: vec![record.scenario.id.clone()],
         repeats: Some(flags.repeats),
+        container: flags.container,
         execution: Execution {
             registry: Some(registry),
             executor: LOCAL.to_owned(),
@@ -83,7 +92,8 @@ fn named<'a>(standing: &[&'a RunRecord], start: &str) -> Result<&'a RunRecord, S
 fn can_be_measured(record: &RunRecord, entry: &ScenarioEntry) -> Result<(), Stop> {
     let id = &record.id;
     if record.kind != Kind::Measured {
-        return Err(wrong_use!("run {id} was published elsewhere, so that no command repeats it"));
+        return Err(wrong_use!("run {id} was published elsewhere")
+            .with_hint("`reproduce results/imports/...` measures the file of such a record here"));
     }
     if let Some(name) = record.server.as_ref().and_then(|server| server.variant.as_ref()) {
         return Err(wrong_use!("run {id} had the server flags of variant `{name}`")

@@ -125,7 +125,7 @@ mod tests {
     fn runs_whose_figures_are_invalid_cover_nothing() {
         let mut registry = registry(&[(Kind::Measured, "v0.10.0")]);
         let record = &mut registry.runs[0].record;
-        record.counts.as_mut().unwrap().output_tokens = Some(1);
+        record.counts.as_mut().unwrap().output_tokens_reported = Some(1);
         crate::seal(record).unwrap();
         let record = record.clone();
         let cell = PlannedCell {

@@ -104,7 +104,7 @@ fn counts(counts: &Counts) -> Map<String, Value> {
         ("completed", counts.requests_ok),
         ("failed", counts.requests_failed),
         ("total_input_tokens", counts.input_tokens),
-        ("total_output_tokens", counts.output_tokens),
+        ("total_output_tokens", counts.output_tokens_reported),
     ];
     named.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
 }
@@ -162,7 +162,7 @@ fn result_of(run: &RunRecord) -> Option<Value> {
         "disagg": false,
         "recipe_fingerprint": server.config_sha256,
         "isl": mean(counts.input_tokens),
-        "osl": mean(counts.output_tokens),
+        "osl": mean(counts.output_tokens_reported),
         "is_multinode": false,
         "tp": ranks,
         "pp": 1,
@@ -240,7 +240,7 @@ mod tests {
     fn what_is_invalid_or_made_up_is_not_exported() {
         let none = json!([]);
         let mut invalid = run();
-        invalid.counts.as_mut().unwrap().output_tokens = Some(1);
+        invalid.counts.as_mut().unwrap().output_tokens_reported = Some(1);
         judge::seal(&mut invalid).unwrap();
         assert_eq!(pytorch_hud([&invalid].into_iter()), none);
         let made_up = RunRecord { kind: Kind::Simulated, ..run() };
