@@ -59,7 +59,7 @@ impl Grid {
         world: &World,
         (id, target): (&str, &Target),
         engines: &[Engine],
-        covering: &Covering,
+        covering: &Covering<'_>,
     ) -> Result<Self, Stop> {
         let on_gpu = needs_device(target);
         let titles = engines.iter().map(|engine| engine.id.clone());

@@ -55,7 +55,7 @@ impl<'a> Covering<'a> {
     }
 
     /// Returns what the registry has of `cell`.
-    pub fn coverage(&self, cell: &PlannedCell) -> Coverage<'a> {
+    pub fn coverage(&self, cell: &PlannedCell<'_>) -> Coverage<'a> {
         let of_cell = |run: &&RunRecord| {
             let is_there = match cell.hardware {
                 Some(id) => run.hardware.id == id,

@@ -15,17 +15,16 @@ use schema::scenario::Arrival;
 use serde_json::{Map, Value, json};
 
 /// Rates, each with its name in records and in result files.
-const RATES: [(&str, &str); 4] = [
+const RATES: &[(&str, &str)] = &[
     ("requests_per_s", "request_throughput"),
     ("input_tokens_per_s", "input_throughput"),
     ("output_tokens_per_s", "output_throughput"),
     ("total_tokens_per_s", "total_token_throughput"),
 ];
 /// Latencies, each with the stem of its names in records and in result files.
-const LATENCIES: [(&str, &str); 3] = [("ttft_us", "ttft"), ("tpot_us", "tpot"), ("e2e_us", "e2el")];
+const LATENCIES: &[(&str, &str)] = &[("ttft_us", "ttft"), ("tpot_us", "tpot"), ("e2e_us", "e2el")];
 /// Statistics of latencies, each with its name in records and in result files.
-const STATISTICS: [(&str, &str); 4] =
-    [("mean", "mean"), ("p50", "median"), ("p95", "p95"), ("p99", "p99")];
+const STATISTICS: &[(&str, &str)] = &[("mean", "mean"), ("p50", "median"), ("p95", "p95"), ("p99", "p99")];
 const MICROSECONDS_PER_MS: f64 = 1e3;
 const MICROSECONDS_PER_S: f64 = 1e6;
 const BYTES_PER_GB: u64 = 1_000_000_000;
