@@ -163,6 +163,27 @@ fn the_badge_names_the_engine_that_most_were_compared_with() {
 }
 
 #[test]
+fn picks_badges_and_frontiers_have_the_marks_of_the_release_page() {
+    let (_guard, out) = built();
+    let marks = "degraded, random weights";
+    for page in [
+        "r/redline/v0.11.0/h200-141g/index.md",
+        "index.md",
+        "pick/qwen3-8b-random/h200-141g/index.md",
+        "pick/qwen3-8b-random/h200-141g/index.html",
+        "badge/qwen3-8b-random/h200-141g.json",
+        "frontier/qwen3-8b-random/index.md",
+    ] {
+        assert!(read(&out, page).contains(marks), "{page} lacks `{marks}`");
+    }
+    let frontier = read(&out, "frontier/qwen3-8b-random/index.html");
+    assert!(frontier.contains("; degraded; random weights; "), "tooltips of points have them");
+    let page = read(&out, "index.md");
+    let row = page.lines().find(|line| line.contains("users, structured-lite@1")).expect("a row");
+    assert!(row.contains("median of 3 runs, 2026-11-27; machine speed changed (W19) |"), "{row}");
+}
+
+#[test]
 fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     let (_guard, out) = built();
     let page = read(&out, "index.md");

@@ -12,6 +12,7 @@ use schema::metric::Unit;
 
 use super::command::{self, Serve};
 use super::figure::Figure;
+use super::finding;
 use super::release::day;
 use crate::catalog::{self, ReleaseKey};
 use crate::format::{self, Scale};
@@ -184,6 +185,7 @@ fn rival(tested: &Tested) -> Value {
         tpot => time(tested.tpot.as_ref()),
         // Limits that it misses, in words; empty here.
         misses => "",
+        marks => marks(tested),
         command => serve.line,
         notes => serve.notes.iter().map(|note| outside::message(note)).collect::<Vec<_>>().join(" "),
     }
@@ -290,7 +292,14 @@ fn limits_words(limits: Limits) -> &'static str {
     }
 }
 
-/// Formats the evidence for a pick: origin, number of runs, day, and number of engines.
+/// Formats the findings about the runs of a configuration, as the page of its release marks them;
+/// empty where there are none.
+pub fn marks(tested: &Tested) -> String {
+    let found = finding::of_records(&tested.setup.runs);
+    found.iter().map(|mark| mark.text.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats the evidence for a pick: origin, number of runs, day, number of engines, and findings.
 fn evidence(pick: &Pick) -> String {
     let origin = match pick.subject.is_published {
         true => "published elsewhere, not verified".to_owned(),
@@ -305,5 +314,7 @@ fn evidence(pick: &Pick) -> String {
     if pick.engines > 1 {
         parts.push(format!("of {}", plural(pick.engines, "engine")));
     }
-    parts.join(", ")
+    let marks = marks(&pick.first);
+    let marks = if marks.is_empty() { marks } else { format!("; {marks}") };
+    parts.join(", ") + &marks
 }
