@@ -167,11 +167,11 @@ fn price(pick: &Pick) -> String {
         1 => format!("The only configuration of {engine} that was tested at this load."),
         count => format!("The fastest of {count} configurations of {engine} that were tested."),
     };
-    let memory = pick.first.memory.as_ref().map(|memory| {
+    let memory = pick.first.memory.iter().map(|(metric, memory)| {
         let scale = Scale::fit(Unit::Bytes, memory.median);
-        format!("Peak memory {} {}. ", Figure::median(memory, scale).text, scale.unit)
+        format!("{} {} {}. ", metric.title, Figure::median(memory, scale).text, scale.unit)
     });
-    memory.unwrap_or_default() + &tested
+    memory.collect::<Vec<String>>().concat() + &tested
 }
 
 /// Builds the line of a configuration that ties with the first, or follows it.

@@ -1,7 +1,7 @@
 //! View of a single run: its figures, why they may be trusted, and how to reproduce them.
 
 use minijinja::{Value, context};
-use schema::metric::{METRICS, Metric};
+use schema::metric::{self, Metric};
 use schema::run::{Check, Kind, Level, RunRecord, Summary};
 use serde_json::Value as Json;
 
@@ -86,8 +86,8 @@ fn published(run: &Run) -> Option<Value> {
 /// Builds the lines of a run's metrics, except statistics of latencies, as its record has them,
 /// even where summaries leave the run out.
 fn metrics(run: &Run) -> Value {
-    let plain =
-        METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
+    let shown = metric::shown(run.record.hardware.has_gpu());
+    let plain = shown.filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
     let line = |metric: &'static Metric| {
         let value = metric.value(run.record).filter(|value| value.is_finite());
         let scale = Scale::fit(metric.unit, value.unwrap_or(0.0));
