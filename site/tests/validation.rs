@@ -38,3 +38,22 @@ fn memory_of_a_gpu_stands_before_that_of_the_host() {
     let cpu = read(&out, "pick/smollm2-135m-instruct-q4_1/cpu-amd-epyc-f25m1s1-2c/index.md");
     assert!(cpu.contains(" Peak memory ") && !cpu.contains("Peak host memory"), "{cpu}");
 }
+
+#[test]
+fn a_run_of_a_validation_is_measured_again_by_its_stage_of_a_bundle() {
+    let (_guard, out) = built();
+    let run = read(&out, RUN);
+    let commands = "cargo xtask gpu-validation pack v0.11.0 --validation h200-141g\n\
+                    tar -xf target/validations/h200-141g/bundle.tar.xz\n\
+                    bundle/validate --only balanced-quarter-qwen3-8b-random\n\
+                    cargo xtask gpu-validation collect validation-results\n";
+    assert!(run.contains(commands), "{run}");
+    for command in ["cargo xtask reproduce", "cargo xtask release-bench"] {
+        assert!(!run.contains(command), "`{command}` measures nothing of it: {run}");
+    }
+    let release = read(&out, "r/redline/v0.11.0/h200-141g/index.md");
+    let stages = "--only balanced-quarter-qwen3-8b-random --only thinking-quarter-qwen3-8b-random";
+    assert!(release.contains(stages), "{release}");
+    let other = read(&out, "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.md");
+    assert!(other.contains("cargo xtask release-bench v0.11.0 --engine redline --model smollm2"));
+}

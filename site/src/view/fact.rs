@@ -416,6 +416,7 @@ mod tests {
             replaced_by: None,
             notes: Vec::new(),
             later: Vec::new(),
+            is_validation: false,
         };
         let line = |fact: &Fact| format!("{}: {}", fact.name, fact.values.join(", "));
         Some(super::telemetry(&[&run])?.facts.iter().map(line).collect())

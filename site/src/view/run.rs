@@ -50,7 +50,7 @@ pub fn view(run: &Run) -> Value {
         groups,
         checks => checks(run),
         // Command that measures this run again and compares both; none where no command can.
-        reproduce => reproduce(record),
+        reproduce => reproduce(run),
         commands => command::of_model(&record.model.id, &cells, &runs),
         configuration => fact::configuration(&runs),
         // Fields that the record does not know, with the reasons.
@@ -63,10 +63,12 @@ pub fn view(run: &Run) -> Value {
 }
 
 /// Returns the command that measures a run again; `None` for a run that was published elsewhere or
-/// had the server flags of a variant, which `reproduce` refuses.
-fn reproduce(record: &RunRecord) -> Option<String> {
+/// had the server flags of a variant, which `reproduce` refuses, and for a run of a GPU validation,
+/// which it cannot measure.
+fn reproduce(run: &Run) -> Option<String> {
+    let record = run.record;
     let has_variant = record.server.as_ref().is_some_and(|server| server.variant.is_some());
-    let is_own = record.kind == Kind::Measured && !has_variant;
+    let is_own = record.kind == Kind::Measured && !has_variant && !run.is_validation;
     is_own.then(|| outside::command(&["cargo", "xtask", "reproduce", &record.id]))
 }
 
