@@ -57,3 +57,19 @@ fn a_run_of_a_validation_is_measured_again_by_its_stage_of_a_bundle() {
     let other = read(&out, "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.md");
     assert!(other.contains("cargo xtask release-bench v0.11.0 --engine redline --model smollm2"));
 }
+
+#[test]
+fn checks_of_a_records_day_stand_apart_from_those_of_today() {
+    let (_guard, out) = built();
+    let run = read(&out, RUN);
+    let checks = run.split("## Checks").nth(1).and_then(|rest| rest.split("## Reproduce").next());
+    let (today, before) = checks.and_then(|c| c.split_once("### Superseded")).expect("both");
+    assert!(today.contains("| W01 |") && !today.contains("| E16 |"), "{today}");
+    let row = before.lines().find(|line| line.starts_with("| E16 |")).expect("a row");
+    assert!(row.contains("| no | error | ") && row.ends_with("| E37 |"), "{row}");
+    assert!(before.contains("revision 9 of the rules"), "{before}");
+    let newer = "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.html";
+    let link = read(&out, newer).split("run/01M8EYHS").nth(1).map(|rest| rest[..18].to_owned());
+    let newer = read(&out, &format!("run/01M8EYHS{}/index.md", link.expect("a run")));
+    assert!(newer.contains("By today's rules, revision ") && !newer.contains("Superseded"));
+}

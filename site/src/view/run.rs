@@ -49,6 +49,10 @@ pub fn view(run: &Run) -> Value {
         chart => cells.first().and_then(charts::latencies),
         groups,
         checks => checks(run),
+        // Checks that the record stores and that count no more.
+        superseded => superseded(run),
+        // Revisions of the rules: that of the record, and the present one.
+        checks_rev => [record.checks_rev, judge::CHECKS_REV],
         // Command that measures this run again and compares both; none where no command can.
         reproduce => reproduce(run),
         commands => command::of_model(&record.model.id, &cells, &runs),
@@ -139,24 +143,37 @@ fn latency_title(name: &str) -> &str {
     }
 }
 
-/// Builds the lines of the rules' findings about the run, kept and broken ones; findings of rules
-/// newer than its record are last.
+/// Builds the lines of the findings about the run that count today, kept and broken rules; findings
+/// of rules newer than its record are last.
 fn checks(run: &Run) -> Value {
-    let stored = run.record.checks.iter().map(|check| (check, false));
-    let line = |(check, later): (&Check, bool)| {
-        let rule = judge::rule(&check.rule);
-        context! {
-            rule => outside::name(&check.rule),
-            // True when the method page describes the rule.
-            known => rule.is_some(),
-            title => rule.map_or("a rule that this version does not know", |rule| rule.title),
-            level => if check.level == Level::Error { "error" } else { "warning" },
-            ok => check.ok,
-            detail => outside::message(check.detail.as_deref().unwrap_or_default()),
-            later,
-        }
+    let stored = run.record.checks.iter().filter(|check| judge::counts_today(check));
+    let stored = stored.map(|check| (check, false));
+    let all = stored.chain(run.later.iter().map(|check| (check, true)));
+    all.map(|(check, later)| context! { later, ..check_line(check) }).collect()
+}
+
+/// Builds the lines of the findings that the record stores by rules that others took the place of,
+/// each with the rule that judges the run instead.
+fn superseded(run: &Run) -> Value {
+    let stored = run.record.checks.iter().filter(|check| !judge::counts_today(check));
+    let line = |check: &Check| {
+        let instead = judge::rule(&check.rule).and_then(|rule| rule.successor);
+        context! { instead, ..check_line(check) }
     };
-    stored.chain(run.later.iter().map(|check| (check, true))).map(line).collect()
+    stored.map(line).collect()
+}
+
+fn check_line(check: &Check) -> Value {
+    let rule = judge::rule(&check.rule);
+    context! {
+        rule => outside::name(&check.rule),
+        // True when the method page describes the rule.
+        known => rule.is_some(),
+        title => rule.map_or("a rule that this version does not know", |rule| rule.title),
+        level => if check.level == Level::Error { "error" } else { "warning" },
+        ok => check.ok,
+        detail => outside::message(check.detail.as_deref().unwrap_or_default()),
+    }
 }
 
 /// Largest length of a record's text that a run's page shows, in bytes; a longer one is only in the
