@@ -184,6 +184,26 @@ fn picks_badges_and_frontiers_have_the_marks_of_the_release_page() {
 }
 
 #[test]
+fn hardware_has_a_name_that_can_be_read_where_a_page_shows_its_id() {
+    let (_guard, out) = built();
+    let named = [
+        ("cpu-amd-epyc-f25m1s1-2c", "AMD EPYC Zen 3 (Milan), 2 cores, AVX2"),
+        ("cpu-amd-epyc-f26m2s1-2c", "AMD EPYC Zen 5 (Turin), 2 cores, AVX-512, BF16"),
+    ];
+    for (id, name) in named {
+        assert!(read(&out, "index.md").contains(&format!("- `{id}` is {name}.")), "{id}");
+        let entry = format!("data-device=\"{id}\"><code>{id}</code> is <bdi>{name}</bdi>");
+        assert!(read(&out, "index.html").contains(&entry), "{id}: the picker names it");
+        let picks = format!("pick/smollm2-135m-instruct-q4_1/{id}/index.md");
+        for page in [format!("hw/{id}/index.md"), picks] {
+            assert!(read(&out, &page).contains(name), "{page}");
+        }
+    }
+    let release = read(&out, "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.md");
+    assert!(release.contains("On AMD EPYC Zen 3 (Milan), 2 cores, AVX2: 24 runs"), "{release}");
+}
+
+#[test]
 fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     let (_guard, out) = built();
     let page = read(&out, "index.md");

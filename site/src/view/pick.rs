@@ -2,6 +2,8 @@
 //! throughput within the limits, its lead, the evidence, and the command that starts its server.
 //! `judge` ranks; this module formats.
 
+use std::collections::BTreeMap;
+
 use judge::best::Limit;
 use judge::diff::words::plural;
 use judge::pick::{self, Lead, Limits, Missed, Pick, Tested, Users};
@@ -12,8 +14,8 @@ use schema::metric::Unit;
 
 use super::command::{self, Serve};
 use super::figure::Figure;
-use super::finding;
 use super::release::day;
+use super::{finding, hardware};
 use crate::catalog::{self, ReleaseKey};
 use crate::format::{self, Scale};
 use crate::judged::Judged;
@@ -26,8 +28,10 @@ const LINES_MAX: usize = 120;
 /// Builds the table of `picks`, measured ones and published ones apart, and the limits that they
 /// must meet.
 pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
+    let picks: Vec<&Pick> = picks.collect();
+    let devices = devices(&picks);
     let (published, measured): (Vec<&Pick>, Vec<&Pick>) =
-        picks.partition(|pick| pick.subject.is_published);
+        picks.into_iter().partition(|pick| pick.subject.is_published);
     let group = |picks: &[&Pick], title: &str| {
         context! {
             title,
@@ -40,8 +44,24 @@ pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
     let groups = groups.filter(|(picks, _)| !picks.is_empty());
     context! {
         limits => limits(),
+        // Hardware of the picks with its readable name, where that is known.
+        devices,
         groups => groups.map(|(picks, title)| group(&picks, title)).collect::<Value>(),
     }
+}
+
+/// Returns the lines that name the hardware of `picks`, by its id.
+fn devices(picks: &[&Pick]) -> Vec<Value> {
+    let named = picks.iter().map(|pick| (outside::name(&pick.subject.hardware), device(pick)));
+    let named: BTreeMap<String, String> = named.filter(|(_, device)| !device.is_empty()).collect();
+    named.into_iter().map(|(hardware, device)| context! { hardware, device }).collect()
+}
+
+/// Returns the readable name of the hardware of a pick; empty where it is not known.
+fn device(pick: &Pick) -> String {
+    let runs = &pick.first.setup.runs;
+    let name = runs.iter().find_map(|run| hardware::name(&run.hardware));
+    name.map(|name| outside::name(&name)).unwrap_or_default()
 }
 
 /// Builds the first answer of the overview: the pick that stands for all; `None` without picks.
@@ -57,6 +77,8 @@ pub fn view(judged: &Judged, model: &str, hardware: &str) -> Value {
     context! {
         model => Link::model(model),
         hardware => Link::hardware(hardware),
+        // Readable name of the hardware; empty where it is not known.
+        device => measured.iter().chain(&published).map(|pick| device(pick)).next(),
         limits => limits(),
         measured => measured.into_iter().map(line).collect::<Value>(),
         published => published.into_iter().map(line).collect::<Value>(),
@@ -118,6 +140,7 @@ fn line(pick: &Pick) -> Value {
     context! {
         model => outside::name(&model),
         hardware => outside::name(&hardware),
+        device => device(pick),
         page => Target::Pick { model, hardware },
         anchor => link::anchor(&format!("{origin}{load}")),
         load => outside::name(&load),

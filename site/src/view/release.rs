@@ -47,6 +47,8 @@ pub fn view(
         engine => outside::name(engine),
         release => outside::name(release),
         hardware => outside::name(hardware),
+        // Readable name of the hardware; empty where it is not known.
+        device => fact::device(runs),
         extent => extent(runs, &cells),
         // Sentences that a reader must see before any figure.
         notices => notices(runs),
