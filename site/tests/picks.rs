@@ -222,6 +222,9 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
         page.lines().find(|line| line.starts_with("Latest compared release: ")).expect("a line");
     assert!(first.contains("redline v0.10.0"), "{first}");
     let html = read(&out, "index.html");
+    for way in ["cargo xtask gate", "release-bench --worktree --base", "redline-results waive"] {
+        assert!(page.contains(way) && html.contains(way), "the first page has no way to `{way}`");
+    }
     for word in ["best engine", "Fastest", "none keeps it", "claimed by others"] {
         let main = html.split("<main").nth(1).expect("a page");
         assert!(!main.contains(word), "the overview says `{word}`");
