@@ -204,6 +204,22 @@ fn hardware_has_a_name_that_can_be_read_where_a_page_shows_its_id() {
 }
 
 #[test]
+fn tool_calls_and_structured_output_are_set_beside_plain_answers() {
+    let (_guard, out) = built();
+    let page = read(&out, "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.md");
+    let section = page.split("### Cost of tool calls").nth(1).expect("a section");
+    let section = section.split("\n##").next().unwrap_or_default();
+    for row in [
+        "tools-lite@1 | chat-lite-c4@1 | 0.927x | 0.932x | 3 and 3 |",
+        "structured-lite@1 | ladder-lite-c4@1 | 1.14x | 0.952x | 3 and 3 |",
+    ] {
+        assert!(section.contains(row), "no `{row}` in {section}");
+    }
+    let without = read(&out, "r/redline/v0.11.0/h200-141g/index.md");
+    assert!(!without.contains("Cost of tool calls"), "nothing of the kind was measured there");
+}
+
+#[test]
 fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     let (_guard, out) = built();
     let page = read(&out, "index.md");
