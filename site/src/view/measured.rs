@@ -13,9 +13,9 @@ use minijinja::{Value, context};
 use schema::kernel::{BenchLimits, KernelRecord, ModelBench};
 use schema::run::{Kind, RunRecord};
 
-use super::{fact, hardware};
 use super::figure::{self, Column};
 use super::release::{dates, day};
+use super::{fact, hardware};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::format::{self, or_dash};
 use crate::link::{Link, Target};
