@@ -3,7 +3,7 @@
 //!
 //! Reading order: [`records`] and [`events`] (the input), [`mod@rule`], [`rules`] and [`groups`] (is a
 //! figure valid), [`submission`] (records of others), [`validity`] (which of its figures a run may show), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
-//! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
+//! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`output_form`] (tool calls and structured output), [`trend`] (many releases),
 //! [`mod@newest`] (which runs a figure comes from),
 //! [`best`], [`pick`] and [`pareto`] (rankings), [`coverage`] (what is measured), [`kernels`] (operations beside their limits), [`lab`] (a
 //! search for a configuration).
@@ -25,6 +25,7 @@ pub mod lab;
 pub mod listing;
 pub mod newest;
 pub mod order;
+pub mod output_form;
 pub mod pareto;
 pub mod pick;
 pub mod quantile;

@@ -1,5 +1,6 @@
 //! Files of the suite, compiled into this program: questions that its scenarios answer (the first key
-//! of each file), labs that ask about a model, engines, models and datasets. Knows ids, not records.
+//! of each file), labs that ask about a model, engines, models, datasets and GPU validations. Knows
+//! ids, not records.
 
 use std::path::Path;
 
@@ -7,8 +8,8 @@ use schema::engine::EngineFile;
 use schema::model::InputSource;
 use schema::scenario::Scenario;
 
-// Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS` and `ENGINES` of id and text of each file, which
-// the build script writes.
+// Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS`, `ENGINES` and `VALIDATIONS` of id and text of
+// each file, which the build script writes.
 include!(concat!(env!("OUT_DIR"), "/suite.rs"));
 
 fn text(table: &'static [(&str, &str)], id: &str) -> Option<&'static str> {
@@ -78,6 +79,20 @@ pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
     LABS.iter().find(|(_, text)| asks(text)).map(|(id, _)| *id)
 }
 
+/// Returns the id of the suite's GPU validation that measures `scenario` with `model`: the one for
+/// `hardware`, which has its id, or another one. `None` where none does.
+pub fn validation_of(model: &str, scenario: &str, hardware: &str) -> Option<&'static str> {
+    let measures = |text: &str| {
+        schema::gpu_validation::parse(text).is_ok_and(|file| {
+            let has_model = file.models.iter().any(|own| own.id == model);
+            has_model && file.scenarios().any(|id| id == scenario)
+        })
+    };
+    let known = VALIDATIONS.iter().filter(|(_, text)| measures(text));
+    let known: Vec<&'static str> = known.map(|(id, _)| *id).collect();
+    known.iter().find(|id| **id == hardware).or(known.first()).copied()
+}
+
 /// Returns the question that scenario `id` answers at revision `rev`; `None` for a scenario that is
 /// not the suite's, or a revision that its file no longer has.
 pub fn of(id: &str, rev: u32) -> Option<String> {
@@ -118,6 +133,16 @@ mod tests {
         assert_eq!(known, stems("labs"));
         assert_eq!(lab_of("qwen3.5-9b", "h100-80g"), Some("h100-qwen3.5-9b"));
         assert_eq!(lab_of("qwen3.5-9b", "cpu"), None);
+    }
+
+    #[test]
+    fn a_validation_of_the_hardware_is_preferred() {
+        let of = |scenario, hardware| validation_of("qwen3-8b-random", scenario, hardware);
+        assert_eq!(of("balanced-quarter", "h200-141g"), Some("h200-141g"));
+        assert!(of("balanced-quarter", "another card").is_some());
+        assert_eq!(of("balanced-lite", "h200-141g"), None);
+        let ids: BTreeSet<String> = VALIDATIONS.iter().map(|(id, _)| (*id).to_owned()).collect();
+        assert_eq!(ids, stems("validations"));
     }
 
     #[test]
