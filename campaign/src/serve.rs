@@ -81,16 +81,24 @@ fn split_port(flags: &[String]) -> (Vec<String>, u16) {
 }
 
 /// Downloads the named inputs, or all that the target matching this machine needs, and prints their
-/// paths.
+/// paths. A dataset's file that the user gives is remembered.
 ///
 /// # Errors
-/// An id is unknown, a file of the suite is missing or invalid, no target matches this machine, an
+/// An id is unknown, the given file has another hash, a file of the suite is missing or invalid, no target matches this machine, an
 /// input cannot be obtained, or the command is interrupted.
 pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
-    let inputs = match flags.ids.is_empty() {
+    let mut inputs = match flags.ids.is_empty() && flags.dataset.is_none() {
         true => of_target(world)?,
-        false => flags.ids.iter().map(|id| input(world, id)).collect::<Result<_, _>>()?,
+        false => flags.ids.iter().map(|id| input(world, id)).collect::<Result<Vec<_>, _>>()?,
     };
+    if let Some(id) = &flags.dataset {
+        let dataset = Input::dataset(id, &world.catalog.dataset(id)?);
+        if let Some(path) = &flags.from {
+            world.step(&format!("Verify {}", path.display()));
+            world.remember(&dataset, path)?;
+        }
+        inputs.push(dataset);
+    }
     for input in inputs {
         world.step(&format!("Fetch {}", input.id));
         let obtained = world.obtain(&input)?;
