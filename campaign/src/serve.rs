@@ -13,7 +13,7 @@ use crate::inputs::Input;
 use crate::lock::Lock;
 use crate::node::hardware;
 use crate::plan::decide::inputs_of;
-use crate::plan::{self, target};
+use crate::plan::{self, revision, target};
 use crate::process::ProcessError;
 use crate::server_spec::{Filling, command_line};
 use crate::stop::Stop;
@@ -112,9 +112,8 @@ fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     let targets = world.catalog.targets()?;
     let (_, target) = target::choose(&targets, None, &machine.gpus, false)?;
     // Includes the concurrency sweep, so that a later comparison needs no download.
-    let cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
-    let scenario = |cell: &plan::Cell| world.catalog.scenario(&cell.scenario);
-    let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    let mut cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
+    let scenarios = revision::choose(world, &mut cells)?;
     inputs_of(world, &cells, &scenarios)
 }
 
