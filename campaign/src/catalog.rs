@@ -1,6 +1,7 @@
 //! The suite's catalog: reads scenarios, models, datasets, targets, engines, policies and GPU
 //! validations from their TOML files in `suite/`.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
@@ -11,7 +12,7 @@ use schema::engine::{DeviceKind, EngineFile, WeightsFormat};
 use schema::gpu_validation::GpuValidation;
 use schema::model::{DatasetFile, ModelFile};
 use schema::policy::PolicyFile;
-use schema::scenario::Scenario;
+use schema::scenario::{Scenario, id_of};
 use schema::target::Target;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,13 @@ pub struct ScenarioEntry {
     pub path: PathBuf,
     pub file_sha256: String,
     pub scenario: Scenario,
+}
+
+impl ScenarioEntry {
+    /// Returns the name `id@rev`, by which records cite the revision.
+    pub fn cited(&self) -> String {
+        format!("{}@{}", self.id, self.scenario.rev)
+    }
 }
 
 /// An engine that the suite has a file for: id, path and content of the file in `suite/engines/`.
@@ -96,15 +104,30 @@ impl Catalog {
         Self { dir: suite.to_owned() }
     }
 
-    /// Reads the scenario `id` from `suite/scenarios/`.
+    /// Reads the scenario of the file `stem` from `suite/scenarios/`: its newest revision has the
+    /// scenario's id as stem, an older one `id@rev`.
     ///
     /// # Errors
     /// No such scenario, or its file cannot be read or is invalid.
-    pub fn scenario(&self, id: &str) -> Result<ScenarioEntry, Stop> {
-        let (path, text) = self.text("scenario", id)?;
-        let scenario = Scenario::parse(&text).map_err(unreadable("scenario", id))?;
+    pub fn scenario(&self, stem: &str) -> Result<ScenarioEntry, Stop> {
+        let (path, text) = self.text("scenario", stem)?;
+        let scenario = Scenario::parse(&text).map_err(unreadable("scenario", stem))?;
         let file_sha256 = sha256_hex(text.as_bytes());
-        Ok(ScenarioEntry { id: id.to_owned(), path, file_sha256, scenario })
+        Ok(ScenarioEntry { id: id_of(stem).to_owned(), path, file_sha256, scenario })
+    }
+
+    /// Reads all revisions of the scenario `id` that the suite has, newest first; there is at least
+    /// one.
+    ///
+    /// # Errors
+    /// No such scenario, or a file cannot be read or is invalid.
+    pub fn revisions(&self, id: &str) -> Result<Vec<ScenarioEntry>, Stop> {
+        let mut revisions = vec![self.scenario(id)?];
+        for stem in self.ids("scenario")?.iter().filter(|stem| *stem != id && id_of(stem) == id) {
+            revisions.push(self.scenario(stem)?);
+        }
+        revisions.sort_by_key(|entry| Reverse(entry.scenario.rev));
+        Ok(revisions)
     }
 
     /// Reads the model `id` from `suite/models/`.
@@ -253,6 +276,19 @@ mod tests {
                 catalog.model(&model.id).unwrap_or_else(|error| panic!("{id}: {error}"));
             }
         }
+    }
+
+    #[test]
+    fn older_revisions_are_named_after_their_number() {
+        let catalog = catalog();
+        for stem in catalog.ids("scenario").unwrap().iter().filter(|stem| stem.contains('@')) {
+            let entry = catalog.scenario(stem).unwrap();
+            assert_eq!(entry.cited(), *stem);
+            assert!(catalog.scenario(&entry.id).unwrap().scenario.rev > entry.scenario.rev);
+        }
+        let cited: Vec<String> =
+            catalog.revisions("sharegpt").unwrap().iter().map(ScenarioEntry::cited).collect();
+        assert_eq!(cited, ["sharegpt@2", "sharegpt@1"]);
     }
 
     #[test]

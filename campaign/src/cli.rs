@@ -368,6 +368,13 @@ pub struct Fetch {
     /// Ids of models and datasets of the suite; default: everything that the target matching this
     /// machine needs.
     pub ids: Vec<String>,
+    /// Dataset of the suite, fetched like those among the ids.
+    #[arg(long, value_name = "ID")]
+    pub dataset: Option<String>,
+    /// Take the dataset from this local file, also in later commands; its SHA-256 must be the
+    /// pinned one.
+    #[arg(long, value_name = "FILE", requires = "dataset")]
+    pub from: Option<PathBuf>,
     #[command(flatten)]
     pub inputs: Inputs,
 }
@@ -487,6 +494,7 @@ mod tests {
             &["lab", "x", "--resume", "--dry-run"],
             &["lab", "x", "--resume", "--max-runs", "9"],
             &["kernels", "v1.0.0", "--worktree"],
+            &["fetch", "sharegpt", "--from", "rows.json"],
             &["serve", "v1.0.0"],
         ] {
             let words = ["redline-campaign"].iter().chain(args);

