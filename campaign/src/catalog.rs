@@ -66,7 +66,8 @@ impl Engine {
             let why = format!("`{id}` has random weights, which engine `{engine}` cannot generate");
             return found("random_weights", why);
         }
-        let (device, name) = if on_gpu { (DeviceKind::Gpu, "GPUs") } else { (DeviceKind::Cpu, "CPUs") };
+        let (device, name) =
+            if on_gpu { (DeviceKind::Gpu, "GPUs") } else { (DeviceKind::Cpu, "CPUs") };
         if !launch.devices.is_empty() && !launch.devices.contains(&device) {
             return found("devices", format!("engine `{engine}` does not compute on {name}"));
         }

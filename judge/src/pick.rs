@@ -259,9 +259,9 @@ impl<'a> Tested<'a> {
         let throughput =
             over(METRIC).filter(|found| found.median > 0.0 && found.max.is_finite())?;
         let has_gpu = setup.runs.iter().any(|run| run.hardware.has_gpu());
-        let memory = metric::of_memory(has_gpu).iter().filter_map(|metric| {
-            Some((*metric, of_metric(metric, setup.runs.iter().copied())?))
-        });
+        let memory = metric::of_memory(has_gpu)
+            .iter()
+            .filter_map(|metric| Some((*metric, of_metric(metric, setup.runs.iter().copied())?)));
         Some(Self { throughput, ttft, tpot, memory: memory.collect(), setup })
     }
 }

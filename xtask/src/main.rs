@@ -130,7 +130,14 @@ const PROGRAMS: &[(&str, &[&str])] = &[
     (
         "redline-campaign",
         &[
-            "release-bench", "gate", "lab", "ingest", "kernels", "matrix", "reproduce", "serve",
+            "release-bench",
+            "gate",
+            "lab",
+            "ingest",
+            "kernels",
+            "matrix",
+            "reproduce",
+            "serve",
             "fetch",
         ],
     ),

@@ -24,7 +24,8 @@ const RATES: &[(&str, &str)] = &[
 /// Latencies, each with the stem of its names in records and in result files.
 const LATENCIES: &[(&str, &str)] = &[("ttft_us", "ttft"), ("tpot_us", "tpot"), ("e2e_us", "e2el")];
 /// Statistics of latencies, each with its name in records and in result files.
-const STATISTICS: &[(&str, &str)] = &[("mean", "mean"), ("p50", "median"), ("p95", "p95"), ("p99", "p99")];
+const STATISTICS: &[(&str, &str)] =
+    &[("mean", "mean"), ("p50", "median"), ("p95", "p95"), ("p99", "p99")];
 const MICROSECONDS_PER_MS: f64 = 1e3;
 const MICROSECONDS_PER_S: f64 = 1e6;
 const BYTES_PER_GB: u64 = 1_000_000_000;
@@ -143,7 +144,8 @@ fn result_of(run: &RunRecord) -> Option<Value> {
         _ => return None,
     };
     let server = run.server.as_ref()?;
-    let ranks = server.tp.filter(|_| !run.hardware.gpu.as_deref().unwrap_or_default().is_empty())?;
+    let ranks =
+        server.tp.filter(|_| !run.hardware.gpu.as_deref().unwrap_or_default().is_empty())?;
     let config = server.config.as_ref();
     let drafts = config.and_then(|config| config.get("speculative-algorithm")?.as_str());
     let counts = run.counts.as_ref()?;

@@ -154,8 +154,16 @@ fn dashboards_of_others_get_the_figures_of_measured_runs() {
     assert!(reading.unread.is_empty(), "{:?}", reading.unread);
     assert_eq!(reading.records.len(), 1);
     for name in [
-        "requests_per_s", "output_tokens_per_s", "total_tokens_per_s", "ttft_us_mean",
-        "ttft_us_p50", "ttft_us_p99", "tpot_us_p50", "tpot_us_p99", "e2e_us_mean", "e2e_us_p50",
+        "requests_per_s",
+        "output_tokens_per_s",
+        "total_tokens_per_s",
+        "ttft_us_mean",
+        "ttft_us_p50",
+        "ttft_us_p99",
+        "tpot_us_p50",
+        "tpot_us_p99",
+        "e2e_us_mean",
+        "e2e_us_p50",
     ] {
         let metric = by_name(name).unwrap();
         let [own, read] = [&run, &reading.records[0]].map(|run| metric.value(run).unwrap());
