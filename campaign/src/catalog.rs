@@ -8,12 +8,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
-use schema::engine::{DeviceKind, EngineFile, WeightsFormat};
+use schema::engine::EngineFile;
 use schema::gpu_validation::GpuValidation;
-use schema::model::{DatasetFile, ModelFile};
+use schema::model::{DatasetFile, ModelFile, WeightsFormat};
 use schema::policy::PolicyFile;
 use schema::scenario::{Scenario, id_of};
-use schema::target::Target;
+use schema::target::{DeviceKind, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};

@@ -7,7 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::model::WeightsFormat;
 use crate::scenario::{InvalidFile, Scenario, from_toml, out_of_range};
+use crate::target::DeviceKind;
 
 /// Engine file `suite/engines/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -124,26 +126,6 @@ pub struct Launch {
     /// Time limit within which a started server must become ready, in seconds; a run whose server
     /// takes longer fails.
     pub timeout_s: u64,
-}
-
-/// Kind of device that a server computes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceKind {
-    /// CPU: the processor.
-    Cpu,
-    /// GPU: one or more graphics processors.
-    Gpu,
-}
-
-/// File format of a model's weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum WeightsFormat {
-    /// GGUF: one file, as llama.cpp defines it.
-    Gguf,
-    /// Safetensors: a folder as the Hugging Face hub has it.
-    Safetensors,
 }
 
 /// Flags for each setting that a campaign can request. A setting that is left out cannot be

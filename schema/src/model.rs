@@ -5,7 +5,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::engine::WeightsFormat;
 use crate::scenario::{InvalidFile, from_toml};
 
 /// Model file `suite/models/<id>.toml`; the id is the file's stem. It gives either `sources` and
@@ -35,6 +34,16 @@ pub struct ModelFile {
     /// Tokenizer for prompts: `embedded` for the one in the weights file, or a dataset id (file
     /// stem under `suite/datasets/`).
     pub tokenizer: String,
+}
+
+/// File format of a model's weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightsFormat {
+    /// GGUF: one file, as llama.cpp defines it.
+    Gguf,
+    /// Safetensors: a folder as the Hugging Face hub has it.
+    Safetensors,
 }
 
 /// Origin of a model's weights: a hashed file, the Hugging Face hub, or random weights.
