@@ -49,7 +49,7 @@ pub fn run(world: &World, flags: &Reproduce, path: &Path) -> Result<Exit, Stop> 
     let Some(ended) = measure(world, &bench, decided)? else { return Ok(Exit::Well) };
     let own = job::records(&world.places.campaign(&campaign).staged())?;
     for record in can {
-        world.console.answer(&format!("\n{}", side_by_side(record, &own)))?;
+        world.console.answer(&format!("\n{}", table(record, &own)))?;
     }
     Ok(ended)
 }
@@ -181,7 +181,7 @@ fn title(record: &RunRecord) -> String {
 
 /// Formats the rows of a published result with the figures that it prints, the medians of the runs of
 /// the same cell among `own` with as many digits, and the differences.
-fn side_by_side(record: &RunRecord, own: &[RunRecord]) -> String {
+fn table(record: &RunRecord, own: &[RunRecord]) -> String {
     let is_same = |run: &&RunRecord| {
         (&run.model.id, &run.scenario.id) == (&record.model.id, &record.scenario.id)
     };
@@ -248,7 +248,7 @@ mod tests {
         let metrics = ours.metrics.as_mut().unwrap();
         metrics.output_tokens_per_s = Some(1_320.55);
         metrics.ttft_us.as_mut().unwrap().p50 = Some(270_000);
-        let shown = side_by_side(&published, &[ours]);
+        let shown = table(&published, &[ours]);
         let rows: Vec<&str> = shown.lines().skip(2).collect();
         expect![[r#"
                                                            published           ours  difference
