@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, poll};
 use schema::comparison::{CellDiff, Diff};
 use schema::exit::Exit;
 use schema::run::RunRecord;
+use schema::scenario::id_of;
 use schema::verdict::Stage;
 
 use crate::build::variants;
@@ -309,7 +310,7 @@ fn confirmation(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<
         .iter()
         // A cell judged from an older campaign's runs is not this campaign's to confirm.
         .filter(|cell| cell.judged.as_ref() == Some(&plan.campaign) && is_open(cell))
-        .map(|cell| (cell.cell.model.as_str(), scenario_id(&cell.cell.scenario)))
+        .map(|cell| (cell.cell.model.as_str(), id_of(&cell.cell.scenario)))
         .collect();
     let cells = plan.cells.iter().enumerate();
     let cells = cells.filter(|(_, cell)| differs.contains(&(&cell.model, &cell.scenario)));
@@ -330,11 +331,6 @@ fn confirmation(plan: &Plan, compared: &Diff, pairs: u32, ids: &mut Ids) -> Vec<
 fn is_open(cell: &CellDiff) -> bool {
     let mut verdicts = cell.rows.iter().filter(|row| row.gates).map(|row| &row.verdict);
     verdicts.any(|verdict| verdict.suspected && verdict.stage == Stage::Screen)
-}
-
-/// Returns the scenario's id from `id@rev`.
-fn scenario_id(named: &str) -> &str {
-    named.split('@').next().unwrap_or_default()
 }
 
 /// Publishes the records of a campaign whose stages have run, and prints its result.

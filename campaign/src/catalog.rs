@@ -1,6 +1,7 @@
 //! The suite's catalog: reads scenarios, models, datasets, targets, engines, policies and GPU
 //! validations from their TOML files in `suite/`.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
@@ -9,10 +10,10 @@ use std::path::{Path, PathBuf};
 use schema::canonical::sha256_hex;
 use schema::engine::EngineFile;
 use schema::gpu_validation::GpuValidation;
-use schema::model::{DatasetFile, ModelFile};
+use schema::model::{DatasetFile, ModelFile, WeightsFormat};
 use schema::policy::PolicyFile;
-use schema::scenario::Scenario;
-use schema::target::Target;
+use schema::scenario::{Scenario, id_of};
+use schema::target::{DeviceKind, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
@@ -25,6 +26,13 @@ pub struct ScenarioEntry {
     pub path: PathBuf,
     pub file_sha256: String,
     pub scenario: Scenario,
+}
+
+impl ScenarioEntry {
+    /// Returns the name `id@rev`, by which records cite the revision.
+    pub fn cited(&self) -> String {
+        format!("{}@{}", self.id, self.scenario.rev)
+    }
 }
 
 /// An engine that the suite has a file for: id, path and content of the file in `suite/engines/`.
@@ -48,6 +56,40 @@ impl Engine {
     pub fn loaded_flags(&self, threads: u32) -> Vec<String> {
         [self.thread_flags(threads), self.file.launch.load.clone()].concat()
     }
+
+    /// Returns why the engine cannot serve the model `id` on a GPU or, without `on_gpu`, on a CPU, by
+    /// the engine's and the model's file; `None` where nothing is known against it.
+    pub fn cannot_serve(&self, id: &str, model: &ModelFile, on_gpu: bool) -> Option<Unservable> {
+        let (engine, launch) = (&self.id, &self.file.launch);
+        let found = |field, why| Some(Unservable { field, why });
+        if model.config.is_some() && launch.random_weights.is_empty() {
+            let why = format!("`{id}` has random weights, which engine `{engine}` cannot generate");
+            return found("random_weights", why);
+        }
+        let (device, name) =
+            if on_gpu { (DeviceKind::Gpu, "GPUs") } else { (DeviceKind::Cpu, "CPUs") };
+        if !launch.devices.is_empty() && !launch.devices.contains(&device) {
+            return found("devices", format!("engine `{engine}` does not compute on {name}"));
+        }
+        let format = model.format().filter(|_| !launch.weights.is_empty())?;
+        if launch.weights.contains(&format) {
+            return None;
+        }
+        let name = match format {
+            WeightsFormat::Gguf => "GGUF",
+            WeightsFormat::Safetensors => "safetensors",
+        };
+        found("weights", format!("engine `{engine}` does not read {name}, the format of `{id}`"))
+    }
+}
+
+/// Reason why an engine cannot serve a model on a kind of device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unservable {
+    /// Field below `launch` of the engine's file that says so.
+    pub field: &'static str,
+    /// Sentence that names engine and model.
+    pub why: String,
 }
 
 /// Catalog of the folder `suite/`, which has one TOML file per scenario, model, dataset, target,
@@ -63,15 +105,30 @@ impl Catalog {
         Self { dir: suite.to_owned() }
     }
 
-    /// Reads the scenario `id` from `suite/scenarios/`.
+    /// Reads the scenario of the file `stem` from `suite/scenarios/`: its newest revision has the
+    /// scenario's id as stem, an older one `id@rev`.
     ///
     /// # Errors
     /// No such scenario, or its file cannot be read or is invalid.
-    pub fn scenario(&self, id: &str) -> Result<ScenarioEntry, Stop> {
-        let (path, text) = self.text("scenario", id)?;
-        let scenario = Scenario::parse(&text).map_err(unreadable("scenario", id))?;
+    pub fn scenario(&self, stem: &str) -> Result<ScenarioEntry, Stop> {
+        let (path, text) = self.text("scenario", stem)?;
+        let scenario = Scenario::parse(&text).map_err(unreadable("scenario", stem))?;
         let file_sha256 = sha256_hex(text.as_bytes());
-        Ok(ScenarioEntry { id: id.to_owned(), path, file_sha256, scenario })
+        Ok(ScenarioEntry { id: id_of(stem).to_owned(), path, file_sha256, scenario })
+    }
+
+    /// Reads all revisions of the scenario `id` that the suite has, newest first; there is at least
+    /// one.
+    ///
+    /// # Errors
+    /// No such scenario, or a file cannot be read or is invalid.
+    pub fn revisions(&self, id: &str) -> Result<Vec<ScenarioEntry>, Stop> {
+        let mut revisions = vec![self.scenario(id)?];
+        for stem in self.ids("scenario")?.iter().filter(|stem| *stem != id && id_of(stem) == id) {
+            revisions.push(self.scenario(stem)?);
+        }
+        revisions.sort_by_key(|entry| Reverse(entry.scenario.rev));
+        Ok(revisions)
     }
 
     /// Reads the model `id` from `suite/models/`.
@@ -220,6 +277,19 @@ mod tests {
                 catalog.model(&model.id).unwrap_or_else(|error| panic!("{id}: {error}"));
             }
         }
+    }
+
+    #[test]
+    fn older_revisions_are_named_after_their_number() {
+        let catalog = catalog();
+        for stem in catalog.ids("scenario").unwrap().iter().filter(|stem| stem.contains('@')) {
+            let entry = catalog.scenario(stem).unwrap();
+            assert_eq!(entry.cited(), *stem);
+            assert!(catalog.scenario(&entry.id).unwrap().scenario.rev > entry.scenario.rev);
+        }
+        let cited: Vec<String> =
+            catalog.revisions("sharegpt").unwrap().iter().map(ScenarioEntry::cited).collect();
+        assert_eq!(cited, ["sharegpt@2", "sharegpt@1"]);
     }
 
     #[test]

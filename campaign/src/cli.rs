@@ -44,7 +44,7 @@ impl Cli {
             Verb::Reproduce(flags) => flags.inputs.by_id(),
             Verb::Serve(flags) => flags.inputs.by_id(),
             Verb::Gate(flags) => flags.inputs.by_id(),
-            Verb::Kernels(_) | Verb::Node(_) | Verb::Ingest(_) => BTreeMap::new(),
+            Verb::Kernels(_) | Verb::Matrix(_) | Verb::Node(_) | Verb::Ingest(_) => BTreeMap::new(),
         }
     }
 }
@@ -71,6 +71,9 @@ pub enum Verb {
     Fetch(Fetch),
     /// Measure a committed run again on this machine, and say whether its figures come out again.
     ///
+    /// For a result that was published elsewhere, the path of its imported record, or of the folder of
+    /// its page, takes the place of the id: the page's rows are printed with both figures.
+    ///
     /// Equal by hash must be: the engine's binary, its arguments, the requests, and the outputs of
     /// the fixed prompts. The release-blocking figures must fall into the intervals that the runs
     /// of the record's campaign predict. Another kind of machine is no success. Nothing is
@@ -84,6 +87,9 @@ pub enum Verb {
     /// Run the engine's kernel benchmarks, compare a model's speed with the machine's limits, and
     /// record both.
     Kernels(Kernels),
+    /// Print for each target, model, scenario and engine of the suite whether figures are measured,
+    /// published elsewhere, planned or impossible, and the commands that measure what is planned.
+    Matrix(Matrix),
     /// Run one job of a campaign from the folder that the controller has prepared (internal).
     #[command(hide = true)]
     Node(NodeFlags),
@@ -312,13 +318,17 @@ pub struct Lab {
 
 #[derive(Debug, Args)]
 pub struct Reproduce {
-    /// Run to measure again: its id, or the beginning of the id.
+    /// Run to measure again: its id, or the beginning of the id. Or the path of an imported record, or
+    /// of the folder of a page, below `results/imports`.
     #[arg(value_name = "RUN")]
     pub run: String,
     /// Number of new runs, each on a fresh server.
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
+    /// Run an engine that is a Python package in its container image, with this container runtime.
+    #[arg(long, value_enum, value_name = "RUNTIME")]
+    pub container: Option<Runtime>,
     /// Repository whose `results/` has the record; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
@@ -358,6 +368,13 @@ pub struct Fetch {
     /// Ids of models and datasets of the suite; default: everything that the target matching this
     /// machine needs.
     pub ids: Vec<String>,
+    /// Dataset of the suite, fetched like those among the ids.
+    #[arg(long, value_name = "ID")]
+    pub dataset: Option<String>,
+    /// Take the dataset from this local file, also in later commands; its SHA-256 must be the
+    /// pinned one.
+    #[arg(long, value_name = "FILE", requires = "dataset")]
+    pub from: Option<PathBuf>,
     #[command(flatten)]
     pub inputs: Inputs,
 }
@@ -388,6 +405,16 @@ pub struct Kernels {
     #[arg(long, value_name = "ID")]
     pub model: Option<String>,
     /// Repository whose `results/` receives the records; default: this clone.
+    #[arg(long, value_name = "DIR")]
+    pub registry: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct Matrix {
+    /// Print the matrix of this target only; may be repeated.
+    #[arg(long = "target", value_name = "ID")]
+    pub targets: Vec<String>,
+    /// Repository whose `results/` is read; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
 }
@@ -467,6 +494,7 @@ mod tests {
             &["lab", "x", "--resume", "--dry-run"],
             &["lab", "x", "--resume", "--max-runs", "9"],
             &["kernels", "v1.0.0", "--worktree"],
+            &["fetch", "sharegpt", "--from", "rows.json"],
             &["serve", "v1.0.0"],
         ] {
             let words = ["redline-campaign"].iter().chain(args);

@@ -24,6 +24,7 @@ mod cli;
 mod gate;
 pub mod kernels;
 mod lab;
+mod matrix;
 mod reproduce;
 mod serve;
 
@@ -68,6 +69,7 @@ pub fn run(world: &World, cli: &Cli) -> Result<Exit, Stop> {
         Verb::Fetch(flags) => serve::fetch(world, flags),
         Verb::Serve(flags) => serve::serve(world, flags),
         Verb::Kernels(flags) => kernels::run(world, flags),
+        Verb::Matrix(flags) => matrix::run(world, flags),
         Verb::Node(flags) => node::run(world, flags),
     }
 }

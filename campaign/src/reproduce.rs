@@ -1,7 +1,11 @@
 //! The command `reproduce`, which measures a committed run again on this machine and says whether the
-//! figures of its record come out again. The new runs are never committed.
+//! figures of its record come out again; of results that others published it shows both figures. The
+//! new runs are never committed.
+
+mod published;
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use judge::by_prefix;
 use judge::reproduction::{self, CONFIDENCE_PCT, Fact, Prediction, Reproduction, Verdict};
@@ -10,11 +14,11 @@ use schema::metric::Unit;
 use schema::run::{Kind, RunRecord};
 
 use crate::campaign::measure;
-use crate::catalog::ScenarioEntry;
 use crate::cli::{Execution, ReleaseBench, Reproduce};
 use crate::executor::{LOCAL, job};
 use crate::lock::Lock;
 use crate::plan::decide::decide;
+use crate::plan::revision::at_hand;
 use crate::publish::Registry;
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
@@ -29,17 +33,23 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
     world.tools.check()?;
     let lock = || Lock::take(&world.places.lock(), world.pid);
     let _lock = (!flags.dry_run).then(lock).transpose()?;
+    let path = Path::new(&flags.run);
+    if path.exists() {
+        return published::run(world, flags, path);
+    }
     let registry = flags.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let loaded = store::load(&[&Registry::new(world, &registry).results()])?;
     let standing: Vec<&RunRecord> = loaded.standing().map(|stored| &stored.record).collect();
     let record = named(&standing, &flags.run)?;
-    can_be_measured(record, &world.catalog.scenario(&record.scenario.id)?)?;
+    let scenario = format!("{}@{}", record.scenario.id, record.scenario.rev);
+    can_be_measured(world, record, &scenario)?;
     let bench = ReleaseBench {
         release: Some(record.engine.release.clone()),
         engine: record.engine.name.clone(),
         models: vec![record.model.id.clone()],
-        scenarios: vec![record.scenario.id.clone()],
+        scenarios: vec![scenario],
         repeats: Some(flags.repeats),
+        container: flags.container,
         execution: Execution {
             registry: Some(registry),
             executor: LOCAL.to_owned(),
@@ -79,18 +89,19 @@ fn named<'a>(standing: &[&'a RunRecord], start: &str) -> Result<&'a RunRecord, S
     })
 }
 
-/// Checks that this clone can measure what the record measured.
-fn can_be_measured(record: &RunRecord, entry: &ScenarioEntry) -> Result<(), Stop> {
+/// Checks that this clone can measure what the record measured: `scenario`, given as `id@rev`.
+fn can_be_measured(world: &World, record: &RunRecord, scenario: &str) -> Result<(), Stop> {
     let id = &record.id;
     if record.kind != Kind::Measured {
-        return Err(wrong_use!("run {id} was published elsewhere, so that no command repeats it"));
+        return Err(wrong_use!("run {id} was published elsewhere")
+            .with_hint("`reproduce results/imports/...` measures the file of such a record here"));
     }
     if let Some(name) = record.server.as_ref().and_then(|server| server.variant.as_ref()) {
         return Err(wrong_use!("run {id} had the server flags of variant `{name}`")
             .with_hint("runs with the flags that a release has by default can be reproduced"));
     }
+    let entry = at_hand(world, scenario)?;
     if record.scenario.file_sha256.as_ref().is_some_and(|hash| *hash != entry.file_sha256) {
-        let scenario = &entry.id;
         return Err(wrong_use!("the file of scenario `{scenario}` has changed since run {id}")
             .with_hint("check out a commit of the time at which the run was recorded"));
     }

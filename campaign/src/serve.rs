@@ -13,7 +13,7 @@ use crate::inputs::Input;
 use crate::lock::Lock;
 use crate::node::hardware;
 use crate::plan::decide::inputs_of;
-use crate::plan::{self, target};
+use crate::plan::{self, revision, target};
 use crate::process::ProcessError;
 use crate::server_spec::{Filling, command_line};
 use crate::stop::Stop;
@@ -81,16 +81,24 @@ fn split_port(flags: &[String]) -> (Vec<String>, u16) {
 }
 
 /// Downloads the named inputs, or all that the target matching this machine needs, and prints their
-/// paths.
+/// paths. A dataset's file that the user gives is remembered.
 ///
 /// # Errors
-/// An id is unknown, a file of the suite is missing or invalid, no target matches this machine, an
+/// An id is unknown, the given file has another hash, a file of the suite is missing or invalid, no target matches this machine, an
 /// input cannot be obtained, or the command is interrupted.
 pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
-    let inputs = match flags.ids.is_empty() {
+    let mut inputs = match flags.ids.is_empty() && flags.dataset.is_none() {
         true => of_target(world)?,
-        false => flags.ids.iter().map(|id| input(world, id)).collect::<Result<_, _>>()?,
+        false => flags.ids.iter().map(|id| input(world, id)).collect::<Result<Vec<_>, _>>()?,
     };
+    if let Some(id) = &flags.dataset {
+        let dataset = Input::dataset(id, &world.catalog.dataset(id)?);
+        if let Some(path) = &flags.from {
+            world.step(&format!("Verify {}", path.display()));
+            world.remember(&dataset, path)?;
+        }
+        inputs.push(dataset);
+    }
     for input in inputs {
         world.step(&format!("Fetch {}", input.id));
         let obtained = world.obtain(&input)?;
@@ -104,9 +112,8 @@ fn of_target(world: &World) -> Result<Vec<Input>, Stop> {
     let targets = world.catalog.targets()?;
     let (_, target) = target::choose(&targets, None, &machine.gpus, false)?;
     // Includes the concurrency sweep, so that a later comparison needs no download.
-    let cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
-    let scenario = |cell: &plan::Cell| world.catalog.scenario(&cell.scenario);
-    let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    let mut cells = plan::cells(target, &[], &plan::scenarios(target, true))?;
+    let scenarios = revision::choose(world, &mut cells)?;
     inputs_of(world, &cells, &scenarios)
 }
 

@@ -74,8 +74,7 @@ pub async fn serve(mut start: Start, prepare: Prepare) -> Result<()> {
         connections: ConnectionLimits::of_files(allow_files()?),
         grace: GRACE,
     };
-    let listener = listen(&addresses)
-        .with_context(|| EnvironmentError(format!("failed to listen on {addresses:?}")))?;
+    let listener = listen(&addresses)?;
     let started = || EnvironmentError("failed to start".into());
     // The system has replaced port 0 by a free one.
     start.config.port = listener.local_addr().with_context(started)?.port();

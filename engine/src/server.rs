@@ -214,8 +214,8 @@ async fn drain(
 /// Listens on the first of `addresses` that is available. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// No address is available; the error is that of the last one.
-pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+/// No address is available; the error states all of them and the reason for the last one.
+pub fn listen(addresses: &[SocketAddr]) -> Result<TcpListener> {
     let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in addresses {
         result = listen_on(*address);
@@ -223,7 +223,16 @@ pub fn listen(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
             break;
         }
     }
-    result
+    result.map_err(|error| {
+        let hint = match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                "; hint: another program listens there; `--port N` takes another port, `--port 0` a \
+                 free one"
+            }
+            _ => "",
+        };
+        EnvironmentError(format!("failed to listen on {addresses:?}: {error}{hint}")).into()
+    })
 }
 
 fn listen_on(address: SocketAddr) -> io::Result<TcpListener> {

@@ -3,9 +3,9 @@
 //!
 //! Reading order: [`records`] and [`events`] (the input), [`mod@rule`], [`rules`] and [`groups`] (is a
 //! figure valid), [`submission`] (records of others), [`validity`] (which of its figures a run may show), [`listing`] (all rules by id), [`quantile`] and [`summary`] (figures of
-//! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`trend`] (many releases),
+//! repeats), [`diff`] (two releases), [`side_by_side`] (two engines), [`output_form`] (tool calls and structured output), [`trend`] (many releases),
 //! [`mod@newest`] (which runs a figure comes from),
-//! [`best`], [`pick`] and [`pareto`] (rankings), [`kernels`] (operations beside their limits), [`lab`] (a
+//! [`best`], [`pick`] and [`pareto`] (rankings), [`coverage`] (what is measured), [`kernels`] (operations beside their limits), [`lab`] (a
 //! search for a configuration).
 
 #![warn(missing_docs)]
@@ -14,6 +14,7 @@ pub mod alternation;
 pub mod best;
 pub mod binomial;
 mod client_error;
+pub mod coverage;
 pub mod diff;
 pub mod events;
 pub mod facts;
@@ -24,6 +25,7 @@ pub mod lab;
 pub mod listing;
 pub mod newest;
 pub mod order;
+pub mod output_form;
 pub mod pareto;
 pub mod pick;
 pub mod quantile;
@@ -47,7 +49,7 @@ pub use rules::RULES;
 
 /// Revision of the list of quality rules. It grows when a rule is added or retired, or applies to
 /// other records. A rule never judges a stored record in another way than it did.
-pub const CHECKS_REV: u32 = 10;
+pub const CHECKS_REV: u32 = 11;
 
 /// Returns the checks, passed and failed, of `record` by today's quality rules, in the order of
 /// [`RULES`]. A rule gives no check where it does not apply, or where the record lacks the values

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use schema::metric::{Metric, by_name};
+use schema::metric::{self, Metric, by_name};
 use schema::policy::PolicyFile;
 use schema::run::{Kind, RunRecord, ScenarioFacts};
 use schema::scenario::Arrival;
@@ -21,9 +21,6 @@ use crate::summary::{Summary, of_metric};
 
 /// Name of the metric by which configurations are ranked: output throughput.
 const METRIC: &str = "output_tokens_per_s";
-
-/// Name of the metric of the server's peak resident memory.
-const MEMORY: &str = "rss_bytes_max";
 
 /// Limits that a pick must meet, as metric name and largest median in microseconds: half of the
 /// users see a first token within a second, and then at least 20 tokens per second.
@@ -93,8 +90,9 @@ pub struct Tested<'a> {
     pub ttft: Option<Summary>,
     /// Median TPOT in microseconds; `None` where no run has it.
     pub tpot: Option<Summary>,
-    /// Peak resident memory of the server in bytes; `None` where no run has it.
-    pub memory: Option<Summary>,
+    /// Metrics of the server's peak memory that a run has, each in bytes: on a machine with GPUs
+    /// first the memory of the GPUs, then that of the host.
+    pub memory: Vec<(&'static Metric, Summary)>,
 }
 
 /// Whether the ranked configurations meet the limits.
@@ -260,7 +258,11 @@ impl<'a> Tested<'a> {
         let (ttft, tpot) = (over(LIMITS[0].0), over(LIMITS[1].0));
         let throughput =
             over(METRIC).filter(|found| found.median > 0.0 && found.max.is_finite())?;
-        Some(Self { throughput, ttft, tpot, memory: over(MEMORY), setup })
+        let has_gpu = setup.runs.iter().any(|run| run.hardware.has_gpu());
+        let memory = metric::of_memory(has_gpu)
+            .iter()
+            .filter_map(|metric| Some((*metric, of_metric(metric, setup.runs.iter().copied())?)));
+        Some(Self { throughput, ttft, tpot, memory: memory.collect(), setup })
     }
 }
 
@@ -372,6 +374,7 @@ where
 #[cfg(test)]
 mod tests {
     use samples::{Sample, campaign_id};
+    use schema::run::Gpu;
 
     use super::*;
     use crate::Stored;
@@ -532,7 +535,23 @@ mod tests {
         let registry = registry(records);
         let found = picks(&registry, &limits_of(1.0, 1.0)).remove(0);
         assert_eq!((found.limits, found.configurations), (Limits::None, 1));
-        assert!(found.missed.is_empty() && found.first.memory.is_some());
+        let titles: Vec<&str> = found.first.memory.iter().map(|(metric, _)| metric.title).collect();
+        assert!(found.missed.is_empty() && titles == ["Peak memory"], "{titles:?}");
+    }
+
+    #[test]
+    fn memory_of_gpus_stands_before_that_of_the_host() {
+        let mut records = runs("a", 4, 1, 1.0);
+        for run in &mut records {
+            run.hardware.gpu = Some(vec![Gpu::default()]);
+            run.memory.as_mut().expect("memory").gpu_bytes_max = Some(70 << 30);
+        }
+        let registry = registry(records);
+        let memory = picks(&registry, &[]).remove(0).first.memory;
+        let shown: Vec<(&str, f64)> =
+            memory.iter().map(|(metric, found)| (metric.title, found.median)).collect();
+        let (gpu, host) = (f64::from(70 << 10) * 1_048_576.0, f64::from(400) * 1_048_576.0);
+        assert_eq!(shown, [("Peak GPU memory", gpu), ("Peak host memory", host)]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub struct Rule {
     /// Claim of the quality rule that must hold, in a few words.
     pub title: &'static str,
     /// Name of the finding that a record which breaks the rule has, in two to four words, for
-    /// tables: `machine speed changed`.
+    /// tables: `other power limit`.
     pub finding: &'static str,
     /// Reason why the rule matters, as a sentence for pages.
     pub why: &'static str,
@@ -129,6 +129,10 @@ pub struct Evidence {
     /// Sum over all answers of the gaps between tokens, and sum of E2E - TTFT, in nanoseconds;
     /// `None` where the number of tokens in chunks is not known.
     pub decode_ns: Option<(u64, u64)>,
+    /// Largest number of prompt tokens that the run's own requests can take from the prefix cache:
+    /// beginnings that their prompts share, and tokens of the chat template. `None` where an answer
+    /// does not state the length of its prompt.
+    pub prompt_tokens_shared: Option<u64>,
 }
 
 impl Condition {

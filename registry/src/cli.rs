@@ -220,8 +220,11 @@ pub struct BestArguments {
     pub format: Format,
 }
 
+/// Flags of `export` of which one says what is written.
+const FORMS: [&str; 5] = ["csv", "parquet", "pytorch_hud", "inferencex", "bundle"];
+
 #[derive(Debug, Args)]
-#[command(group(ArgGroup::new("form").required(true).args(["csv", "parquet", "bundle"])))]
+#[command(group(ArgGroup::new("form").required(true).args(FORMS)))]
 pub struct ExportArguments {
     /// Write comma-separated values (RFC 4180); names of columns with a unit contain it
     #[arg(long)]
@@ -230,6 +233,12 @@ pub struct ExportArguments {
     /// parquet`
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
+    /// Write the figures of measured runs in PyTorch's benchmark format, for the PyTorch HUD
+    #[arg(long)]
+    pub pytorch_hud: bool,
+    /// Write measured runs on GPUs with a limit of their concurrency as results of InferenceX
+    #[arg(long)]
+    pub inferencex: bool,
     /// Write the selected measured runs with their campaign records into this file, as a signed
     /// bundle that `submit check` and `submit accept` read
     #[arg(long, value_name = "FILE", requires = "sign")]

@@ -69,6 +69,53 @@ pub fn name_of_label(label: &str) -> Option<(String, f64)> {
     Some((format!("{}_{quantity}_ms", statistic.to_lowercase()), scale))
 }
 
+/// Returns the figure of `record` that a console block prints as `label`, in the label's unit; `None`
+/// where records have no such figure or this one does not. ITL is that between chunks, as the tools
+/// mean it.
+#[expect(clippy::cast_precision_loss, reason = "counts and times of a run are far below 2^53")]
+pub fn figure_of(record: &RunRecord, label: &str) -> Option<f64> {
+    let (name, scale) = name_of_label(label)?;
+    let counts = record.counts.as_ref();
+    let metrics = record.metrics.as_ref()?;
+    let float = |value: Option<u64>| value.map(|value| value as f64);
+    let value = match name.as_str() {
+        "completed" => float(counts?.requests_ok),
+        "failed" => float(counts?.requests_failed),
+        "duration" => float(record.time.as_ref()?.wall_us).map(|us| us / 1e6),
+        "total_input_tokens" => float(counts?.input_tokens),
+        "total_output_tokens" => float(counts?.output_tokens_reported),
+        "total_output_tokens_retokenized" => float(counts?.output_tokens_retokenized),
+        "request_throughput" => metrics.requests_per_s,
+        "input_throughput" => metrics.input_tokens_per_s,
+        "output_throughput" => metrics.output_tokens_per_s,
+        "total_throughput" => metrics.total_tokens_per_s,
+        "max_output_tokens_per_s" => metrics.output_tokens_per_s_peak,
+        "concurrency" => metrics.concurrency_mean,
+        latency => {
+            let (statistic, quantity) = latency.strip_suffix("_ms")?.split_once('_')?;
+            let summary = match quantity {
+                "ttft" => metrics.ttft_us.as_ref(),
+                "tpot" => metrics.tpot_us.as_ref(),
+                "itl" => metrics.itl_chunk_us.as_ref(),
+                "e2e_latency" => metrics.e2e_us.as_ref(),
+                _ => None,
+            }?;
+            let us = match statistic {
+                "mean" => summary.mean,
+                "std" => summary.std,
+                "median" | "p50" => summary.p50,
+                "p90" => summary.p90,
+                "p95" => summary.p95,
+                "p99" => summary.p99,
+                "max" => summary.max,
+                _ => None,
+            };
+            float(us).map(|us| us / 1e3)
+        }
+    }?;
+    Some(value / scale)
+}
+
 /// Figures of one published result, by their names in result files: milliseconds, seconds
 /// (`duration`), counts, and rates per second.
 #[derive(Debug, Default)]

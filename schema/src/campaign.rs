@@ -68,6 +68,13 @@ pub struct CampaignRecord {
     pub absent: BTreeMap<String, String>,
 }
 
+impl CampaignRecord {
+    /// True for a GPU validation, whose runs were measured with a bundle.
+    pub fn is_validation(&self) -> bool {
+        self.command.first().is_some_and(|word| word == "gpu-validation")
+    }
+}
+
 /// Lab file that a campaign carried out, as a full copy, so that the campaign's runs and policy
 /// always give the same rounds and the same conclusion.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
+use crate::missing::missing;
+use crate::model::WeightsFormat;
 use crate::scenario::{InvalidFile, Scenario, from_toml, out_of_range};
+use crate::target::DeviceKind;
 
 /// Engine file `suite/engines/<id>.toml`; the id is the file's stem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -109,6 +111,12 @@ pub struct Launch {
     /// Flags that enable what the suite reads, such as metrics, where it is disabled by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub observe: Vec<String>,
+    /// Kinds of devices that the server computes on; left out for one that knows both.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DeviceKind>,
+    /// Formats of weights that the server reads; left out for one that reads both.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<WeightsFormat>,
     /// Flags for the settings that a campaign can request, such as tensor parallelism or the port.
     #[serde(default)]
     pub settings: Settings,
@@ -468,7 +476,7 @@ impl ApiFormat {
 /// once, or the chat route is not one by its name.
 pub fn parse(text: &str) -> Result<EngineFile, InvalidFile> {
     let file: EngineFile = from_toml(text).map_err(|error| {
-        let missing = missing(text);
+        let missing = missing::<EngineFile>(text);
         if missing.is_empty() {
             return error;
         }
@@ -483,37 +491,6 @@ pub fn parse(text: &str) -> Result<EngineFile, InvalidFile> {
             route,
         )),
         _ => Ok(file),
-    }
-}
-
-/// Returns the fields that an engine file must have and `text` lacks, such as `ready.route`, in
-/// alphabetical order; none if `text` is not TOML.
-fn missing(text: &str) -> Vec<String> {
-    let Ok(found) = toml::from_str::<Value>(text) else { return Vec::new() };
-    let schema = schemars::schema_for!(EngineFile).to_value();
-    let mut names = Vec::new();
-    collect_missing(&schema, &schema, &found, "", &mut names);
-    names.sort();
-    names
-}
-
-/// Adds to `names` the fields that the table schema `of` requires and `found` lacks, with `path` in
-/// front. A missing table counts as one without fields, so that those that it needs are named.
-fn collect_missing(root: &Value, of: &Value, found: &Value, path: &str, names: &mut Vec<String>) {
-    let target = of["$ref"].as_str().and_then(|target| root.pointer(target.strip_prefix('#')?));
-    let of = target.unwrap_or(of);
-    let required: Vec<&str> =
-        of["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    for (name, property) in of["properties"].as_object().into_iter().flatten() {
-        let (full, inner) = (format!("{path}{name}"), found.get(name));
-        let before = names.len();
-        if inner.is_some_and(Value::is_object) || inner.is_none() && required.contains(&&**name) {
-            let inner = inner.unwrap_or(&Value::Null);
-            collect_missing(root, property, inner, &format!("{full}."), names);
-        }
-        if inner.is_none() && required.contains(&&**name) && names.len() == before {
-            names.push(full);
-        }
     }
 }
 

@@ -26,6 +26,7 @@ pub mod lab;
 pub mod manifest;
 pub mod measurement;
 pub mod metric;
+mod missing;
 pub mod model;
 pub mod path;
 pub mod plan;

@@ -24,6 +24,14 @@ pub struct Measurement {
     /// Start, end and durations of the run; null where it ended before its clock started, or where
     /// the load generator was killed.
     pub time: Option<Time>,
+    /// URL of the server that was measured: scheme, host and port. Left out in older measurements,
+    /// and where the load generator was killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Model name that the requests carried; left out where they carried none, in older
+    /// measurements, and where the load generator was killed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_name: Option<String>,
     /// Scenario that was measured and the requests drawn from it.
     pub scenario: ScenarioFacts,
     /// Facts about the load generator, such as version, CPU use and timing errors; null where the
@@ -53,7 +61,8 @@ pub const SCHEMA: &str = "measurement.v1";
 
 impl Measurement {
     /// Moves the fields of the measurement into the fields of the same names in the run record
-    /// `record`, and leaves the other fields of `record` unchanged.
+    /// `record`, and leaves the other fields of `record` unchanged. A record has neither the URL
+    /// nor the model's name in requests: it describes the server and the model themselves.
     pub fn fill(self, record: &mut RunRecord) {
         record.status = self.status;
         record.validity = self.validity;

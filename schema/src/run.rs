@@ -282,8 +282,8 @@ pub struct ScenarioFacts {
     /// SHA-256 of the dataset file that requests were drawn from, lower-case hex; null where the
     /// sampler needs none or it is not known.
     pub dataset_sha256: Option<String>,
-    /// Name of the dataset as a published report states it, such as `sharegpt`; left out in other
-    /// records.
+    /// Dataset that requests were drawn from: its id in the suite, or its name in a published
+    /// report; left out where there is none, and in older records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
     /// Seed that the requests were drawn with.

@@ -17,7 +17,8 @@ pub use crate::workload::{Pack, Workload};
 /// engines publish results.
 pub const SHAREGPT_REQUESTS: u64 = 10_000;
 
-/// Scenario file `suite/scenarios/<id>.toml`; the id is the file's stem.
+/// Scenario file `suite/scenarios/<id>.toml`; the id is the file's stem. `<id>@<rev>.toml` is an
+/// older revision that stays in use.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -43,6 +44,12 @@ pub struct Scenario {
     /// Content of the server's prefix cache when the clock starts; an empty cache where left out.
     #[serde(default, skip_serializing_if = "is_default")]
     pub cache: CacheProtocol,
+}
+
+/// Returns the scenario's id in `named`: what precedes the `@` of `id@rev`, by which records cite a
+/// revision and files of older revisions are named, else all of it.
+pub fn id_of(named: &str) -> &str {
+    named.split_once('@').map_or(named, |(id, _)| id)
 }
 
 /// Use of connections by a scenario's requests.

@@ -174,6 +174,13 @@ pub struct HardwareFacts {
     pub platform: Option<Platform>,
 }
 
+impl HardwareFacts {
+    /// True when the machine is known to have a GPU.
+    pub fn has_gpu(&self) -> bool {
+        self.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty())
+    }
+}
+
 /// Platform around CPU and GPUs, as the operating system and the GPU driver report it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Platform {

@@ -40,6 +40,16 @@ pub struct TargetMatch {
     pub memory_gib_min: f64,
 }
 
+/// Kind of device that a server computes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceKind {
+    /// CPU: the processor.
+    Cpu,
+    /// GPU: one or more graphics processors.
+    Gpu,
+}
+
 /// Model of a target, and how every engine serves it there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

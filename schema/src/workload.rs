@@ -106,7 +106,7 @@ pub enum Pack {
     #[serde(rename = "custom@vllm")]
     CustomVllm,
     /// Prompts of common English words, sent as text. It needs neither dataset nor tokenizer; the
-    /// server counts the tokens.
+    /// server counts the tokens, or the tokenizer if one is given.
     #[serde(rename = "words")]
     Words,
 }

@@ -63,6 +63,7 @@ fn records_of_every_version_are_read_and_nothing_is_lost() {
     kept::<schema::campaign::CampaignRecord>(&text("campaign.v1.gate.json"));
     kept::<schema::kernel::KernelRecord>(&text("kernel.v1.json"));
     kept::<schema::measurement::Measurement>(&unexplained("measurement.v1.json"));
+    kept::<schema::measurement::Measurement>(&text("measurement.v1.url.json"));
     kept::<schema::manifest::Manifest>(&text("manifest.v1.json"));
     kept::<schema::plan::PlanFile>(&text("plan.v1.json"));
     kept::<schema::probe::Probe>(&unexplained("probe.v1.json"));

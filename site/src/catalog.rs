@@ -35,11 +35,17 @@ pub struct Run<'a> {
     /// Findings of quality rules that are newer than the run's record, also of rules that the run
     /// keeps.
     pub later: Vec<Check>,
+    /// True for a run of a GPU validation, which a campaign on the machine itself cannot repeat.
+    pub is_validation: bool,
 }
 
 impl<'a> Run<'a> {
     /// Joins a stored run record with the events about it.
-    fn new(stored: &'a Stored<RunRecord>, registry: &Registry) -> Self {
+    fn new(
+        stored: &'a Stored<RunRecord>,
+        registry: &Registry,
+        validations: &BTreeSet<&str>,
+    ) -> Self {
         let record = &stored.record;
         let retraction = registry.retracted.get(&record.id);
         let notes = registry.events.iter().map(|event| &event.record).filter(|event| {
@@ -54,6 +60,10 @@ impl<'a> Run<'a> {
             replaced_by: retraction.and_then(|retraction| retraction.replaced_by.clone()),
             notes: notes.map(|event| event.reason.clone()).collect(),
             later: judge::findings_later(record),
+            is_validation: record
+                .campaign
+                .as_ref()
+                .is_some_and(|slot| validations.contains(slot.id.as_str())),
         }
     }
 
@@ -184,7 +194,11 @@ impl<'a> Catalog<'a> {
                 && registry.retracted.contains_key(&stored.record.id)
         };
         let runs = registry.runs.iter().filter(|stored| !is_replaced(stored));
-        let mut runs: Vec<Run> = runs.map(|stored| Run::new(stored, registry)).collect();
+        let campaigns = registry.campaigns.iter().map(|stored| &stored.record);
+        let validations = campaigns.filter(|record| record.is_validation());
+        let validations: BTreeSet<&str> = validations.map(|record| record.id.as_str()).collect();
+        let run = |stored| Run::new(stored, registry, &validations);
+        let mut runs: Vec<Run> = runs.map(run).collect();
         // Imported records of different sources can share an id, so the path decides among them.
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
         let twins = copies(registry.standing());

@@ -192,15 +192,18 @@ pub fn badges(catalog: &Catalog, judged: &Judged) -> Vec<(String, String)> {
 }
 
 /// Builds the badge of `model` on `hardware`: the pick that stands for its picks, with the number of
-/// users. Only repeated measurements get a color; without a pick the badge says so.
+/// users and the findings about its figure. Only repeated measurements get a color; without a pick
+/// the badge says so.
 fn badge(judged: &Judged, model: &str, hardware: &str) -> Json {
     let found = foremost(judged.picks_of(Some(model), Some(hardware)));
     let (message, color) = match found {
         None => ("no figures".to_owned(), "lightgrey"),
         Some(found) => {
             let published = if found.subject.is_published { ", not verified" } else { "" };
+            let marks = pick::marks(&found.first);
+            let marks = if marks.is_empty() { marks } else { format!("; {marks}") };
             let text = format!(
-                "{} {}: {} tokens/s, {}{published}",
+                "{} {}: {} tokens/s, {}{published}{marks}",
                 found.first.setup.cell.engine,
                 found.first.setup.release,
                 format::rounded(found.first.throughput.median, None),
@@ -213,7 +216,7 @@ fn badge(judged: &Judged, model: &str, hardware: &str) -> Json {
     json!({
         "schemaVersion": 1,
         "label": outside::name(&format!("{model} on {hardware}")),
-        "message": outside::name(&message),
+        "message": outside::message(&message),
         "color": color,
     })
 }

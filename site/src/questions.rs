@@ -1,14 +1,15 @@
 //! Files of the suite, compiled into this program: questions that its scenarios answer (the first key
-//! of each file), labs that ask about a model, engines, models and datasets. Knows ids, not records.
+//! of each file), labs that ask about a model, engines, models, datasets and GPU validations. Knows
+//! ids, not records.
 
 use std::path::Path;
 
 use schema::engine::EngineFile;
 use schema::model::InputSource;
-use schema::scenario::Scenario;
+use schema::scenario::{Scenario, id_of};
 
-// Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS` and `ENGINES` of id and text of each file, which
-// the build script writes.
+// Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS`, `ENGINES` and `VALIDATIONS` of id and text of
+// each file, which the build script writes.
 include!(concat!(env!("OUT_DIR"), "/suite.rs"));
 
 fn text(table: &'static [(&str, &str)], id: &str) -> Option<&'static str> {
@@ -31,11 +32,10 @@ pub enum Name {
 
 impl Name {
     fn of(source: &InputSource) -> Option<Self> {
-        if let Some(hub) = &source.hub {
-            return Some(Self::Hub(hub.clone()));
+        match source.member.as_ref().or(source.file.as_ref()) {
+            Some(file) => Some(Self::File(Path::new(file).file_name()?.to_str()?.to_owned())),
+            None => source.hub.clone().map(Self::Hub),
         }
-        let file = Path::new(source.member.as_ref().or(source.file.as_ref())?);
-        Some(Self::File(file.file_name()?.to_str()?.to_owned()))
     }
 }
 
@@ -45,10 +45,16 @@ pub fn model(id: &str) -> Option<Name> {
     schema::model::parse_model(text(MODELS, id)?).ok()?.sources.first().and_then(Name::of)
 }
 
-/// Returns the id and the file name of the dataset that scenario `id` draws from; `None` where it
-/// needs none.
-pub fn dataset_of(id: &str) -> Option<(String, String)> {
-    let dataset = Scenario::parse(text(SCENARIOS, id)?).ok()?.workload.dataset?;
+/// Returns the name, without extension, of the file of `scenario`, given as `id@rev`: that of an
+/// older revision that the suite still has, else the scenario's id.
+pub fn stem_of(scenario: &str) -> &str {
+    if text(SCENARIOS, scenario).is_some() { scenario } else { id_of(scenario) }
+}
+
+/// Returns the id and the file name of the dataset that the scenario of the file `stem` draws from;
+/// `None` where it needs none.
+pub fn dataset_of(stem: &str) -> Option<(String, String)> {
+    let dataset = Scenario::parse(text(SCENARIOS, stem)?).ok()?.workload.dataset?;
     let file = file_of(&dataset)?;
     Some((dataset, file))
 }
@@ -78,19 +84,31 @@ pub fn lab_of(model: &str, target: &str) -> Option<&'static str> {
     LABS.iter().find(|(_, text)| asks(text)).map(|(id, _)| *id)
 }
 
+/// Returns the id of the suite's GPU validation that measures `scenario` with `model`: the one for
+/// `hardware`, which has its id, or another one. `None` where none does.
+pub fn validation_of(model: &str, scenario: &str, hardware: &str) -> Option<&'static str> {
+    let measures = |text: &str| {
+        schema::gpu_validation::parse(text).is_ok_and(|file| {
+            let has_model = file.models.iter().any(|own| own.id == model);
+            has_model && file.scenarios().any(|id| id == scenario)
+        })
+    };
+    let known = VALIDATIONS.iter().filter(|(_, text)| measures(text));
+    let known: Vec<&'static str> = known.map(|(id, _)| *id).collect();
+    known.iter().find(|id| **id == hardware).or(known.first()).copied()
+}
+
 /// Returns the question that scenario `id` answers at revision `rev`; `None` for a scenario that is
-/// not the suite's, or a revision that its file no longer has.
+/// not the suite's, or a revision that the suite no longer has.
 pub fn of(id: &str, rev: u32) -> Option<String> {
-    let (_, text) = SCENARIOS.iter().find(|(known, _)| *known == id)?;
-    let file = Scenario::parse(text).ok()?;
+    let file = Scenario::parse(text(SCENARIOS, stem_of(&format!("{id}@{rev}")))?).ok()?;
     (file.rev == rev).then_some(file.question)
 }
 
 /// True when the suite has a scenario with the id of `scenario` (given as `id@rev`), at any
 /// revision.
 pub fn is_known(scenario: &str) -> bool {
-    let id = scenario.split('@').next().unwrap_or(scenario);
-    SCENARIOS.iter().any(|(known, _)| *known == id)
+    text(SCENARIOS, id_of(scenario)).is_some()
 }
 
 #[cfg(test)]
@@ -121,6 +139,16 @@ mod tests {
     }
 
     #[test]
+    fn a_validation_of_the_hardware_is_preferred() {
+        let of = |scenario, hardware| validation_of("qwen3-8b-random", scenario, hardware);
+        assert_eq!(of("balanced-quarter", "h200-141g"), Some("h200-141g"));
+        assert!(of("balanced-quarter", "another card").is_some());
+        assert_eq!(of("balanced-lite", "h200-141g"), None);
+        let ids: BTreeSet<String> = VALIDATIONS.iter().map(|(id, _)| (*id).to_owned()).collect();
+        assert_eq!(ids, stems("validations"));
+    }
+
+    #[test]
     fn inputs_have_the_names_that_a_reader_knows() {
         let file = "SmolLM2-135M-Instruct.Q4_1.gguf".to_owned();
         assert_eq!(model("smollm2-135m-instruct-q4_1"), Some(Name::File(file)));
@@ -143,5 +171,10 @@ mod tests {
             assert!(asked.is_some_and(|question| question.ends_with('?')), "`{id}`");
         }
         assert_eq!(of("sharegpt", 0), None, "no file has revision 0");
+        assert!(of("sharegpt", 1).is_some() && of("sharegpt", 2).is_some());
+        let dataset = |scenario| dataset_of(stem_of(scenario)).map(|(id, _)| id);
+        assert_eq!(dataset("sharegpt@1").as_deref(), Some("sharegpt-head"));
+        assert_eq!(dataset("sharegpt@2").as_deref(), Some("sharegpt"));
+        assert_eq!(stem_of("balanced@0"), "balanced", "the nearest that can be sent");
     }
 }

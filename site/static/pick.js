@@ -26,14 +26,24 @@
 
   const distinct = (texts) => [...new Set(texts)];
 
+  /** Readable names of hardware by id; only those that belong to one id. */
+  function namedHardware() {
+    const named = [...document.querySelectorAll("[data-device]")].map((entry) => [
+      entry.dataset.device,
+      entry.querySelector("bdi").textContent,
+    ]);
+    const isAlone = ([id, name]) => named.every(([other, own]) => other === id || own !== name);
+    return new Map(named.filter(isAlone));
+  }
+
   /** Fills `select` with `options` and keeps what was chosen, where it is still there. */
-  function fill(select, options, wanted) {
-    select.replaceChildren(...options.map((text) => new Option(text, text)));
+  function fill(select, options, wanted, names) {
+    select.replaceChildren(...options.map((text) => new Option(names.get(text) ?? text, text)));
     select.value = options.includes(wanted) ? wanted : options[0];
   }
 
   /** Shows the pick of a table's row in the card. */
-  function show(card, row) {
+  function show(card, row, names) {
     const link = row.querySelector("th a");
     const set = (name, ...nodes) => {
       const part = card.querySelector(`[data-part="${name}"]`);
@@ -46,6 +56,7 @@
     }
     set("model", row.dataset.model);
     set("hardware", row.dataset.hardware);
+    set("device", names.get(row.dataset.hardware) ?? "");
     set("limits", row.dataset.limits);
     set("users", row.dataset.load).setAttribute("href", link.getAttribute("href"));
     set("command", row.dataset.command || "The command of this server was not recorded.");
@@ -64,6 +75,7 @@
     if (!first) return;
     const keys = ["model", "hardware", "load"];
     const labels = { model: "Model ", hardware: "Hardware ", load: "Users " };
+    const names = namedHardware();
     const selects = keys.map((key) => element("select", { name: key }));
 
     /** Rows that agree with the choices before the one with this index. */
@@ -72,10 +84,11 @@
 
     function choose(wanted) {
       keys.forEach((key, index) => {
-        fill(selects[index], distinct(left(index).map((row) => row.dataset[key])), wanted[key]);
+        const options = distinct(left(index).map((row) => row.dataset[key]));
+        fill(selects[index], options, wanted[key], names);
       });
       const [row] = left(keys.length);
-      show(card, row);
+      show(card, row, names);
     }
 
     const asked = Object.fromEntries(keys.map((key) => [key, state.get(key) || first.dataset[key]]));

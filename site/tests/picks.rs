@@ -163,6 +163,63 @@ fn the_badge_names_the_engine_that_most_were_compared_with() {
 }
 
 #[test]
+fn picks_badges_and_frontiers_have_the_marks_of_the_release_page() {
+    let (_guard, out) = built();
+    let marks = "degraded, random weights";
+    for page in [
+        "r/redline/v0.11.0/h200-141g/index.md",
+        "index.md",
+        "pick/qwen3-8b-random/h200-141g/index.md",
+        "pick/qwen3-8b-random/h200-141g/index.html",
+        "badge/qwen3-8b-random/h200-141g.json",
+        "frontier/qwen3-8b-random/index.md",
+    ] {
+        assert!(read(&out, page).contains(marks), "{page} lacks `{marks}`");
+    }
+    let frontier = read(&out, "frontier/qwen3-8b-random/index.html");
+    assert!(frontier.contains("; degraded; random weights; "), "tooltips of points have them");
+    let page = read(&out, "index.md");
+    let row = page.lines().find(|line| line.contains("users, structured-lite@1")).expect("a row");
+    assert!(row.contains("median of 3 runs, 2026-11-27; machine speed changed (W19) |"), "{row}");
+}
+
+#[test]
+fn hardware_has_a_name_that_can_be_read_where_a_page_shows_its_id() {
+    let (_guard, out) = built();
+    let named = [
+        ("cpu-amd-epyc-f25m1s1-2c", "AMD EPYC Zen 3 (Milan), 2 cores, AVX2"),
+        ("cpu-amd-epyc-f26m2s1-2c", "AMD EPYC Zen 5 (Turin), 2 cores, AVX-512, BF16"),
+    ];
+    for (id, name) in named {
+        assert!(read(&out, "index.md").contains(&format!("- `{id}` is {name}.")), "{id}");
+        let entry = format!("data-device=\"{id}\"><code>{id}</code> is <bdi>{name}</bdi>");
+        assert!(read(&out, "index.html").contains(&entry), "{id}: the picker names it");
+        let picks = format!("pick/smollm2-135m-instruct-q4_1/{id}/index.md");
+        for page in [format!("hw/{id}/index.md"), picks] {
+            assert!(read(&out, &page).contains(name), "{page}");
+        }
+    }
+    let release = read(&out, "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.md");
+    assert!(release.contains("On AMD EPYC Zen 3 (Milan), 2 cores, AVX2: 24 runs"), "{release}");
+}
+
+#[test]
+fn tool_calls_and_structured_output_are_set_beside_plain_answers() {
+    let (_guard, out) = built();
+    let page = read(&out, "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.md");
+    let section = page.split("### Cost of tool calls").nth(1).expect("a section");
+    let section = section.split("\n##").next().unwrap_or_default();
+    for row in [
+        "tools-lite@1 | chat-lite-c4@1 | 0.927x | 0.932x | 3 and 3 |",
+        "structured-lite@1 | ladder-lite-c4@1 | 1.14x | 0.952x | 3 and 3 |",
+    ] {
+        assert!(section.contains(row), "no `{row}` in {section}");
+    }
+    let without = read(&out, "r/redline/v0.11.0/h200-141g/index.md");
+    assert!(!without.contains("Cost of tool calls"), "nothing of the kind was measured there");
+}
+
+#[test]
 fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     let (_guard, out) = built();
     let page = read(&out, "index.md");
@@ -181,6 +238,9 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
         page.lines().find(|line| line.starts_with("Latest compared release: ")).expect("a line");
     assert!(first.contains("redline v0.10.0"), "{first}");
     let html = read(&out, "index.html");
+    for way in ["cargo xtask gate", "release-bench --worktree --base", "redline-results waive"] {
+        assert!(page.contains(way) && html.contains(way), "the first page has no way to `{way}`");
+    }
     for word in ["best engine", "Fastest", "none keeps it", "claimed by others"] {
         let main = html.split("<main").nth(1).expect("a page");
         assert!(!main.contains(word), "the overview says `{word}`");

@@ -73,6 +73,8 @@ Measure
   lab NAME                find which server options are worth setting, and under which load
                           (--dry-run prints the plan, --resume continues one)
   ingest DIR              finish a campaign with nothing but the folders of its jobs
+  matrix                  print what is measured, published elsewhere, planned or impossible, and the
+                          commands that measure the rest (--target ID)
   reproduce RUN           measure a committed run again, and say whether its figures come out
   diff A B                compare two releases from their records
   kernels                 benchmark the kernels, and a model against the machine's limits, and
@@ -127,7 +129,17 @@ Exit codes: 0 success, 1 worse, 2 wrong use or unsound data, 3 inconclusive, 4 e
 const PROGRAMS: &[(&str, &[&str])] = &[
     (
         "redline-campaign",
-        &["release-bench", "gate", "lab", "ingest", "kernels", "reproduce", "serve", "fetch"],
+        &[
+            "release-bench",
+            "gate",
+            "lab",
+            "ingest",
+            "kernels",
+            "matrix",
+            "reproduce",
+            "serve",
+            "fetch",
+        ],
     ),
     (
         "redline-peers",

@@ -15,7 +15,7 @@ use campaign::lock::Lock;
 use campaign::node::hardware::{self, Machine};
 use campaign::plan::decide::ready_cells;
 use campaign::plan::room::{self, Room};
-use campaign::plan::{cells, scenarios, target};
+use campaign::plan::{cells, revision, scenarios, target};
 use campaign::server_spec::ReadyCell;
 use campaign::world::Ids;
 use campaign::{Stop, World};
@@ -164,12 +164,11 @@ impl Session<'_> {
             true => scenarios(target, true),
             false => target.gate_scenarios.clone(),
         };
-        let cells = cells(target, &Vec::from_iter(model), &wanted)?;
+        let mut cells = cells(target, &Vec::from_iter(model), &wanted)?;
         if cells.is_empty() {
             return Err(Stop::wrong_use(format!("target `{id}` names no scenario for a gate")));
         }
-        let found = cells.iter().map(|cell| world.catalog.scenario(&cell.scenario));
-        let entries = found.collect::<Result<Vec<_>, _>>()?;
+        let entries = revision::choose(world, &mut cells)?;
         world.step("Fetch inputs");
         let mut ready = ready_cells(world, &cells, &entries)?;
         let on_gpu = target::needs_device(target);

@@ -21,6 +21,7 @@ use campaign::lock::Lock;
 use campaign::node::run::save_workload;
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
+use campaign::plan::revision::{at_hand, choose};
 use campaign::process::{self, describe};
 use campaign::server_spec::ServerSpec;
 use campaign::stop::Stop;
@@ -213,14 +214,14 @@ impl Bundle<'_> {
     /// Returns a cell for every pair of a model and a scenario of the GPU validation, and the
     /// scenario of each cell in the same order.
     fn cells(&self) -> Result<(Vec<Cell>, Vec<ScenarioEntry>), Stop> {
-        let (mut cells, mut scenarios) = (Vec::new(), Vec::new());
+        let mut cells = Vec::new();
         for model in &self.validation.models {
             for scenario in self.validation.scenarios() {
                 let (model, tp) = (model.id.clone(), model.tp);
                 cells.push(Cell { model, tp, scenario: scenario.clone(), ..Cell::default() });
-                scenarios.push(self.world.catalog.scenario(scenario)?);
             }
         }
+        let scenarios = choose(self.world, &mut cells)?;
         Ok((cells, scenarios))
     }
 
@@ -231,8 +232,9 @@ impl Bundle<'_> {
         let to = self.dir.join("suite");
         copy(&engine, &to.join("engines").join(file_name(&engine)))?;
         for scenario in self.validation.scenarios() {
-            let path = self.world.catalog.scenario(scenario)?.path;
-            copy(&path, &to.join("scenarios").join(file_name(&path)))?;
+            let entry = at_hand(self.world, scenario)?;
+            // The bundle has one revision, under the id by which its stages name the scenario.
+            copy(&entry.path, &to.join("scenarios").join(format!("{}.toml", entry.id)))?;
         }
         for model in &self.validation.models {
             let path = self.world.catalog.path("model", &model.id)?;

@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
 use schema::canonical::to_hex;
@@ -85,6 +85,29 @@ impl Cache {
             let _ = fs::write(mark_of(&path), stamp);
         }
         Ok(path)
+    }
+
+    /// Makes the file `path`, whose hash the caller has verified, a file of the cache by a symbolic
+    /// link, so that a large file is neither copied nor hashed again. If it changes or vanishes,
+    /// [`Cache::look_up`] removes or ignores the link.
+    ///
+    /// # Errors
+    /// The file vanished, or the folder is not writable.
+    pub fn link(&self, path: &Path, sha256: &str, name: &str) -> Result<PathBuf, FileError> {
+        let (dir, place) = (self.dir.join("sha256").join(sha256), self.place(sha256, name));
+        let target = path.canonicalize().map_err(FileError::at("read", path))?;
+        // A link to itself would take the place of the file.
+        if place.canonicalize().is_ok_and(|known| known == target) {
+            return Ok(place);
+        }
+        files::make_dir(&dir)?;
+        let link = tempfile::Builder::new().make_in(&dir, |temp| symlink(&target, temp));
+        let put = link.and_then(|link| link.persist(&place).map_err(|error| error.error));
+        put.map_err(FileError::at("write", &place))?;
+        if let Ok(stamp) = stamp(&place) {
+            let _ = fs::write(mark_of(&place), stamp);
+        }
+        Ok(place)
     }
 }
 

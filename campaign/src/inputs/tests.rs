@@ -56,6 +56,25 @@ fn a_file_put_there_by_hand_is_verified_first() {
 }
 
 #[test]
+fn a_linked_file_stays_where_it_is() {
+    let (dir, cache) = cache();
+    let mine = dir.path().join("mine");
+    fs::write(&mine, "pinned").unwrap();
+    let path = cache.link(&mine, &sha256("pinned"), "f").unwrap();
+    assert_eq!(cache.look_up(&sha256("pinned"), "f").unwrap(), Some(path.clone()));
+    let again = cache.link(&path, &sha256("pinned"), "f").unwrap();
+    assert_eq!((fs::read_to_string(&again).unwrap().as_str(), again), ("pinned", path.clone()));
+    fs::write(&mine, "pinned no more").unwrap();
+    assert!(cache.look_up(&sha256("pinned"), "f").unwrap().is_none());
+    assert!(mine.exists() && fs::symlink_metadata(&path).is_err(), "only the link is removed");
+    fs::write(&mine, "pinned").unwrap();
+    cache.link(&mine, &sha256("pinned"), "f").unwrap();
+    fs::remove_file(&mine).unwrap();
+    assert!(cache.look_up(&sha256("pinned"), "f").unwrap().is_none(), "it vanished");
+    assert!(cache.link(&mine, &sha256("pinned"), "f").is_err());
+}
+
+#[test]
 fn several_writers_of_one_file_do_not_disturb_each_other() {
     let (_dir, cache) = cache();
     std::thread::scope(|scope| {

@@ -149,6 +149,7 @@ fn fill_scenario(facts: &mut ScenarioFacts, entry: &ScenarioEntry, dataset_sha25
     facts.tier = scenario.tier;
     facts.file_sha256.get_or_insert_with(|| entry.file_sha256.clone());
     facts.dataset_sha256 = facts.dataset_sha256.take().or(dataset_sha256.map(str::to_owned));
+    facts.dataset.clone_from(&scenario.workload.dataset);
     facts.seed.get_or_insert(scenario.workload.seed);
     facts.requests.get_or_insert(scenario.workload.requests);
     facts.arrival.get_or_insert_with(|| scenario.arrival.clone());

@@ -18,6 +18,7 @@ use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
 use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
+use crate::plan::revision;
 use crate::plan::room::{self, Room};
 use crate::plan::target;
 use crate::plan::{self, Cell, Plan, PlannedAlternation, Round};
@@ -73,14 +74,13 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         true => hardware_facts(&machine, on_gpu, flags.url.as_deref()),
         false => HardwareFacts { id: target_id.to_owned(), ..HardwareFacts::default() },
     };
-    let cells = cells(flags, (target_id, target))?;
-    let scenario = |cell: &Cell| world.catalog.scenario(&cell.scenario);
-    let scenarios = cells.iter().map(scenario).collect::<Result<Vec<_>, _>>()?;
+    let mut cells = cells(flags, (target_id, target))?;
+    let scenarios = revision::choose(world, &mut cells)?;
     refuse_without_chat(&wanted, &scenarios)?;
     // A server that is already running has its weights; only one that is started needs the check.
     if flags.url.is_none() {
         for variant in &wanted {
-            refuse_random(world, &variant.engine, &cells)?;
+            refuse_unservable(world, &variant.engine, &cells, on_gpu)?;
         }
     }
 
@@ -306,16 +306,19 @@ fn refuse_without_chat(wanted: &[Wanted], scenarios: &[ScenarioEntry]) -> Result
     Ok(())
 }
 
-/// Refuses cells whose model has random weights if the engine cannot generate weights.
-fn refuse_random(world: &World, engine: &Engine, cells: &[Cell]) -> Result<(), Stop> {
+/// Refuses cells whose model the engine cannot serve on the target's device.
+fn refuse_unservable(
+    world: &World,
+    engine: &Engine,
+    cells: &[Cell],
+    on_gpu: bool,
+) -> Result<(), Stop> {
     for cell in cells {
-        let is_random = world.catalog.model(&cell.model)?.config.is_some();
-        if is_random && engine.file.launch.random_weights.is_empty() {
-            let (engine, model) = (&engine.id, &cell.model);
-            return Err(wrong_use!(
-                "`{model}` has random weights, which engine `{engine}` cannot generate"
-            )
-            .with_hint(format!("`random_weights` in `suite/engines/{engine}.toml` says how")));
+        let model = world.catalog.model(&cell.model)?;
+        if let Some(found) = engine.cannot_serve(&cell.model, &model, on_gpu) {
+            let (engine, field) = (&engine.id, found.field);
+            return Err(wrong_use!("{}", found.why)
+                .with_hint(format!("`launch.{field}` in `suite/engines/{engine}.toml` says so")));
         }
     }
     Ok(())

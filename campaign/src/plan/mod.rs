@@ -6,6 +6,7 @@ pub mod decide;
 pub(crate) mod estimate;
 pub(crate) mod fit;
 pub mod release;
+pub mod revision;
 pub mod room;
 pub mod target;
 

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
 mod command_lines;
+mod datasets;
 mod early_ends;
 mod failures;
 mod gate;
@@ -14,6 +15,7 @@ mod journey;
 mod kernels;
 mod killed;
 mod lab;
+mod matrix;
 mod refusals;
 mod reproduce;
 mod resume;

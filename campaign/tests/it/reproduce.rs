@@ -1,5 +1,8 @@
 //! A committed run is measured again, and its figures compared with the campaign's prediction.
 
+use samples::Sample;
+use schema::run::{Kind, Printed, PrintedRow, RunRecord, Source};
+
 use crate::scratch::{Scratch, files_below};
 
 /// Measures v0.9.2 three times at 100 tokens/s and commits; returns the id of a run.
@@ -49,4 +52,57 @@ fn what_cannot_be_measured_again_is_said_before_anything_is_built() {
     scratch.run(&["reproduce", "01ZZZ"]).expect(2, &["no run in the registry has an id"]);
     scratch.run(&["reproduce", "01"]).expect(2, &["several runs have ids that begin"]);
     scratch.run(&["reproduce", &id, "--dry-run"]).expect(0, &["Plan of campaign"]);
+}
+
+/// Writes what an import makes of a page about the scratch clone's model: a throughput of 125 tokens/s.
+fn imported(scratch: &Scratch, path: &str, scenario: &str) {
+    let row = |label: &str, text: &str| PrintedRow {
+        section: None,
+        label: label.to_owned(),
+        text: text.to_owned(),
+    };
+    let rows = vec![
+        row("Backend", "redline"),
+        row("Output token throughput (tok/s)", "125.00"),
+        row("Mean TTFT (ms)", "20.5"),
+    ];
+    let printed = Some(Printed { rows, ..Printed::default() });
+    let sample = Sample {
+        release: "v0.9.2".to_owned(),
+        hardware: "cpu".to_owned(),
+        model: "tiny".to_owned(),
+        scenario: scenario.to_owned(),
+        ..Sample::default()
+    };
+    let mut record = RunRecord {
+        kind: Kind::Imported,
+        source: Some(Source { printed, ..Source::default() }),
+        ..sample.record()
+    };
+    let server = record.server.as_mut().unwrap();
+    (server.tp, server.argv) = (Some(1), Some(vec!["redline".to_owned(), "serve".to_owned()]));
+    scratch.write(path, &serde_json::to_string(&record).unwrap());
+}
+
+#[test]
+fn a_published_page_stands_beside_what_is_measured_here() {
+    let scratch = Scratch::new();
+    scratch.write_speed("0.9.2", 100.0);
+    imported(&scratch, "page/001.json", "talk-lite");
+    imported(&scratch, "page/002.json", "talk-full");
+    let page = scratch.root().join("page");
+    let page = page.to_str().unwrap();
+    let planned = scratch.run(&["reproduce", page, "--dry-run"]);
+    planned.expect(0, &["the suite has no scenario `talk-full`", "Plan of campaign"]);
+    let ended = scratch.run(&["reproduce", page, "--repeats", "1"]);
+    let rows: Vec<&str> = ended.stdout.lines().filter(|line| !line.is_empty()).collect();
+    let row = |start: &str| rows.iter().find(|row| row.starts_with(start)).copied();
+    let cells = |start: &str| row(start).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let throughput = cells("Output token throughput (tok/s)").unwrap();
+    assert_eq!(throughput[4..], ["125.00", "100.00", "-20.0", "%"], "{}", ended.stdout);
+    assert_eq!(cells("Mean TTFT (ms)").unwrap()[3..], ["20.5"], "nothing was measured");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    scratch.run(&["reproduce", "page/none.json"]).expect(2, &["no run in the registry"]);
+    scratch.write("page/003.json", "{}");
+    scratch.run(&["reproduce", page]).expect(2, &["003.json` is not a record"]);
 }

@@ -23,7 +23,7 @@ pub struct Calls {
     pub format: &'static Format,
     /// Tools that may be called; at least one.
     pub tools: Vec<Tool>,
-    /// True if the output must have a call.
+    /// True if the output must have a call; then it has calls alone, without text around them.
     pub is_required: bool,
     /// True if the output may have several calls.
     pub may_repeat: bool,
@@ -42,9 +42,9 @@ impl Calls {
         SchemaCost::check_all(parameters.chain(&self.answer))
     }
 
-    /// Returns the grammar of a block of calls from after `trigger` on; with `from_start` the trigger
-    /// and, in harmony, messages of reasoning before it are part of it, and so is an output that
-    /// follows the schema instead of calling a tool.
+    /// Returns the grammar of a block of calls from after `trigger` on. With `from_start` it is that of
+    /// a whole output without free text: blocks with their triggers, in harmony messages of reasoning
+    /// before them, or an output that follows the schema instead of calling a tool.
     pub(super) fn grammar(
         &self,
         trigger: &Trigger,
@@ -56,19 +56,22 @@ impl Calls {
         let is_harmony = trigger.text.starts_with("<|channel|>");
         let reasoning = if from_start && is_harmony { "reasoning* " } else { "" };
         let mut lark = String::from("start: ");
-        match self.answer.as_ref().filter(|_| from_start) {
-            None => lark += reasoning,
-            Some(schema) => {
-                let final_message =
-                    if is_harmony { literal("<|channel|>final<|message|>") } else { String::new() };
-                let repeated = self.format.repeats && self.may_repeat;
-                let more = if repeated { "(\"\\n\"? block)*" } else { "" };
-                let _ = writeln!(lark, "{reasoning}(block {more} | {final_message} answer)");
-                let _ = writeln!(lark, "answer: %json {}", super::with_spacing(schema.clone()));
-                lark += "block: ";
-            }
-        }
         if from_start {
+            let repeated = self.format.repeats && self.may_repeat;
+            let more = if repeated { " (\"\\n\"? block)*" } else { "" };
+            match &self.answer {
+                None => {
+                    let _ = writeln!(lark, "{reasoning}block{more}");
+                }
+                Some(schema) => {
+                    let mark = "<|channel|>final<|message|>";
+                    let mark = if is_harmony { literal(mark) } else { String::new() };
+                    let _ = writeln!(lark, "{reasoning}(block{more} | {mark} answer)");
+                    let schema = super::with_spacing(schema.clone());
+                    let _ = writeln!(lark, "answer: %json {schema}");
+                }
+            }
+            lark += "block: ";
             lark += &literal(trigger.text);
         }
         if !open.is_empty() {

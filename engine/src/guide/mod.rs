@@ -74,8 +74,8 @@ impl Structure {
         }
     }
 
-    /// Returns the grammar of the structure in the grammar engine's terms; for tool calls that of a
-    /// block from the beginning of the answer on.
+    /// Returns the grammar of the structure in the grammar engine's terms; for tool calls that of an
+    /// output without free text.
     fn grammar(&self, trie: &TokTrie) -> TopLevelGrammar {
         match self {
             Self::Calls(calls) => calls.grammar(&calls.format.triggers[0], true, trie),
@@ -233,7 +233,9 @@ impl Grammars {
     /// follows the text around them.
     fn begun(&self, structure: &Structure) -> Result<(Matcher, Option<Watch>), TextError> {
         let trie = self.tokens.tok_trie();
-        let Structure::Calls(calls @ Calls { answer: None, .. }) = structure else {
+        // Text may stand around calls that are neither required nor the alternative to a schema.
+        let Structure::Calls(calls @ Calls { answer: None, is_required: false, .. }) = structure
+        else {
             return Ok((self.matcher(structure.grammar(trie))?, None));
         };
         let mut triggers: Vec<(&Trigger, Matcher)> = Vec::new();
@@ -245,13 +247,8 @@ impl Grammars {
             };
             triggers.push((trigger, matcher));
         }
-        let matcher = match calls.is_required {
-            true => self.matcher(structure.grammar(trie))?,
-            false => triggers[0].1.clone(),
-        };
-        let mut watch = Watch::new(calls, &self.tokens, triggers);
-        watch.is_inside = calls.is_required;
-        Ok((matcher, Some(watch)))
+        let matcher = triggers[0].1.clone();
+        Ok((matcher, Some(Watch::new(calls, &self.tokens, triggers))))
     }
 
     /// Builds a matcher at the beginning of a grammar.

@@ -123,7 +123,7 @@ impl Params {
                 return Err(ApiError::new(ErrorKind::UnsupportedField, message).at(field));
             }
         }
-        let are_alone = calls.answer.is_some();
+        let are_alone = calls.answer.is_some() || calls.is_required;
         self.shows_special |= calls.shows_special;
         self.structure = Some((tools::FIELD, Structure::Calls(calls)));
         self.answer.structure = Some(tools::FIELD);

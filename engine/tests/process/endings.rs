@@ -113,7 +113,8 @@ fn a_taken_port_ends_with_4() {
     let (code, said) = end_of(&["serve", "nowhere", "--port", &port]);
     assert_eq!(code, Some(4), "{said}");
     let expected = format!(
-        "error: failed to listen on [127.0.0.1:{port}]: Address already in use (os error 98)"
+        "error: failed to listen on [127.0.0.1:{port}]: Address already in use (os error 98); hint: \
+         another program listens there; `--port N` takes another port, `--port 0` a free one"
     );
     assert_eq!(said, expected);
 }

@@ -102,6 +102,8 @@ fn answer(mut guide: Guide, texts: &[&str], random: &mut Generator) -> Option<Ve
                 }
                 None => continue,
             }
+        } else if is_allowed(END) && random.below(2) == 0 {
+            break;
         } else {
             planned.clear();
             let byte = choose(&in_call, |byte| is_allowed(u32::from(byte)), random);
@@ -125,7 +127,7 @@ fn answer(mut guide: Guide, texts: &[&str], random: &mut Generator) -> Option<Ve
 /// Separates an answer, which arrives token by token or as a whole.
 fn split(calls: &Calls, tokens: &[u32], streams: bool) -> SplitText {
     let reasoning = if *calls.format == HARMONY { Reasoning::Harmony } else { Reasoning::None };
-    let are_alone = calls.answer.is_some();
+    let are_alone = calls.answer.is_some() || calls.is_required;
     let mut splitter = Splitter::new(reasoning, "").with_calls(calls.format, are_alone);
     let bytes: Vec<u8> = tokens.iter().flat_map(|token| bytes_of(*token)).collect();
     let text = String::from_utf8(bytes).expect("the text of an answer is UTF-8");

@@ -165,6 +165,19 @@ async fn a_call_keeps_to_its_tool_whatever_the_model_wants() {
 }
 
 #[tokio::test]
+async fn no_text_follows_calls_that_are_required() {
+    let call = CALL.strip_prefix("I look.\n").unwrap();
+    let server = start(Setup::script(format!("{call}\nAnd on.").as_bytes())).await;
+    for (parallel, more) in [(false, false), (true, true)] {
+        let extra = json!({"tool_choice": "required", "parallel_tool_calls": parallel});
+        let (content, calls, reason) = whole(&server, extra.clone()).await;
+        assert_eq!((content.as_str(), reason.as_str()), ("", "tool_calls"), "{calls:?}");
+        assert_eq!((calls[0].as_str(), calls.len() > 1), ("get({\"city\": \"Rome\"})", more));
+        assert_eq!(streamed(&server, extra).await, (content, calls, reason));
+    }
+}
+
+#[tokio::test]
 async fn tools_are_shown_to_the_chat_template() {
     let server = start(Setup::default()).await;
     for (extra, text) in

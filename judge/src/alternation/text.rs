@@ -6,6 +6,10 @@ use super::compare::minutes;
 use super::{Call, judge};
 use crate::diff::words::{interval, percent};
 
+/// Upper end of an interval, in percent, above which it only says that more starts are needed: two
+/// starts can give a million percent.
+const KNOWN_PCT_MAX: f64 = 100.0;
+
 /// Formats how far a comparison is and what it has found: starts and time, then each
 /// release-blocking metric with its interval or its call.
 pub fn passing(comparison: &AlternatingComparison) -> String {
@@ -21,6 +25,7 @@ pub fn passing(comparison: &AlternatingComparison) -> String {
             Call::Worse => format!("{} worse", percent(judged.effect_pct)),
             Call::Better => format!("{} better", percent(judged.effect_pct)),
             Call::Unchanged => format!("unchanged within {} %", judged.min_effect_pct),
+            Call::Open if judged.interval_pct.1 > KNOWN_PCT_MAX => "not known yet".to_owned(),
             Call::Open => interval(judged.interval_pct),
         };
         line += &format!("; {} {found}", judged.metric.title);

@@ -271,3 +271,23 @@ pub fn workloads<'a>(
     };
     runs.map(workload).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_from_two_datasets_share_neither_cell_nor_workload() {
+        let run = |rev: u32, manifest: &str| {
+            let mut run = samples::Sample::default().record();
+            run.scenario.rev = rev;
+            run.scenario.manifest_sha256 = Some(manifest.to_owned());
+            run
+        };
+        let (head, all) = (run(1, "of the head"), run(2, "of the whole file"));
+        assert_ne!(cell_of(&head), cell_of(&all));
+        assert_eq!(cell_of(&head), cell_of(&run(1, "of the whole file")));
+        // A revision that was edited is not compared with itself either.
+        assert_eq!(workloads([&head, &run(1, "of the whole file")].into_iter()).len(), 2);
+    }
+}

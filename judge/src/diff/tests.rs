@@ -465,6 +465,11 @@ fn other_workloads_invalid_clients_imports_and_retracted_runs_are_left_out() {
     let diff = compare_all(vec![old.clone(), chat]);
     assert_eq!(effect(&diff), None, "chat is another workload");
 
+    // Another file of conversations is another revision of the scenario.
+    let mut redrawn = new.clone();
+    redrawn.scenario.rev += 1;
+    assert_eq!(compare_all(vec![old.clone(), redrawn]).cells, []);
+
     let mut invalid = new.clone();
     invalid.validity.verdict = ValidityVerdict::Invalid;
     let diff = compare_all(vec![old.clone(), invalid]);

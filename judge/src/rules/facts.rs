@@ -9,7 +9,7 @@ use schema::run::{CacheState, Gpu, RunRecord, Status};
 use serde_json::Value;
 
 use super::{claim, float};
-use crate::rule::{Condition, Outcome, Rule, Scope, on_cpu};
+use crate::rule::{Condition, Evidence, Outcome, Rule, Scope, on_cpu};
 
 /// Number of unexplained nulls that a finding lists before it says "and more".
 const NAMED: usize = 6;
@@ -17,6 +17,11 @@ const NAMED: usize = 6;
 /// Tolerated difference, as a share of the prompt tokens, between prefix-cache hits and the hits
 /// that the workload's repeated prefixes and primed prompts predict.
 pub const HITS_SHARE: f64 = 0.01;
+
+/// Largest share of the prompt tokens that may come from a prefix cache which earlier requests
+/// filled. Prompts that are shorter by this share have a TTFT that is shorter by about as much, and
+/// that is its minimum effect.
+const WARM_SHARE_MAX: f64 = 0.05;
 
 const CACHE_MISMATCH: &str = "prefix hits exceed what the plan explains by 1 % of the prompt \
      tokens, or fall as far short of what was primed";
@@ -90,6 +95,21 @@ pub(super) const RULES: &[Rule] = &[
         since: None,
         conditions: &[Condition::new(cache_empty)
             .degraded("cache-not-empty", "the prefix cache was reset and still held something")],
+        ..Rule::WARNING
+    },
+    Rule {
+        id: "cache-warm",
+        title: "at most 5 % of the prompt tokens came from a prefix cache that earlier requests \
+                filled",
+        finding: "warm prefix cache",
+        why: "Prompts that the cache holds are not computed: a scenario that is repeated on one \
+              server can have a sixth of its TTFT. Another seed draws other prompts.",
+        since: None,
+        conditions: &[Condition::fresh(warm_hits).degraded(
+            "cache-warm",
+            "more than 5 % of the prompt tokens came from a prefix cache that was not known to be \
+             empty, beyond what the run's own prompts share",
+        )],
         ..Rule::WARNING
     },
 ];
@@ -230,6 +250,29 @@ fn excess_hits(record: &RunRecord) -> Outcome {
     let (hits, expected, tolerance) = hits(record)?;
     claim(float(hits) <= float(expected) + tolerance, || {
         format!("{hits} prompt tokens came from the prefix cache, {expected} could")
+    })
+}
+
+fn warm_hits(record: &RunRecord, evidence: &Evidence) -> Outcome {
+    let cache = record.cache.as_ref()?;
+    let is_judged_elsewhere = match cache_intended(record) {
+        CacheState::Unknown => false,
+        // Rule E12 judges a cold cache where the hits to expect are known, and is stricter.
+        CacheState::Cold => cache.expected_hit_tokens.is_some(),
+        CacheState::Primed => true,
+    };
+    if is_judged_elsewhere {
+        return None;
+    }
+    let (hits, shared) = (cache.hit_tokens?, evidence.prompt_tokens_shared?);
+    let queried = cache.query_tokens.filter(|tokens| *tokens > 0);
+    let prompts = queried.or_else(|| record.counts.as_ref()?.input_tokens)?;
+    let warm = hits.saturating_sub(shared);
+    claim(float(warm) <= WARM_SHARE_MAX * float(prompts), || {
+        format!(
+            "{hits} of {prompts} prompt tokens came from the prefix cache, and the run's own \
+             prompts share {shared} at most"
+        )
     })
 }
 

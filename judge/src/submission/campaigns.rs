@@ -35,11 +35,6 @@ struct Span<'a> {
     place: (u32, u32),
 }
 
-/// True for a GPU validation, whose stages run in several calls, in any order.
-fn is_validation(campaign: &CampaignRecord) -> bool {
-    campaign.command.first().is_some_and(|word| word == "gpu-validation")
-}
-
 fn timeline_problems(
     runs: &[Stored<RunRecord>],
     campaigns: &BTreeMap<&str, &CampaignRecord>,
@@ -59,7 +54,8 @@ fn timeline_problems(
     }
     let mut found = Vec::new();
     for ((id, _), spans) in &mut lines {
-        let has_order = !campaigns.get(id).is_some_and(|campaign| is_validation(campaign));
+        // The stages of a GPU validation run in several calls, in any order.
+        let has_order = !campaigns.get(id).is_some_and(|campaign| campaign.is_validation());
         spans.sort_by_key(|span| (span.start, span.place));
         for pair in spans.windows(2) {
             let [before, after] = pair else { continue };

@@ -18,8 +18,8 @@ use schema::exit::Exit;
 use schema::run::RunRecord;
 use schema::untrusted;
 use serde::Serialize;
-use store::export as exports;
 use store::layout::RunParts;
+use store::{export as exports, foreign};
 use whole_file::TEXT_MAX;
 
 use super::{World, print, print_json, reported};
@@ -90,9 +90,10 @@ pub fn show(run: &str, sources: &Sources) -> anyhow::Result<Exit> {
     Ok(Exit::Well)
 }
 
-/// Prints or writes the table of the selected runs; `submissions` makes bundles.
+/// Prints or writes the selected runs in the format that the flags name; `submissions` makes bundles.
 pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
-    let in_table = |path: &str| !["kernels", "campaigns"].contains(&first_part(path));
+    // Campaigns say which runs are those of labs.
+    let in_table = |path: &str| first_part(path) != "kernels";
     let filter = given.filter();
     // The registry is loaded late, so that a build without Parquet refuses before it reads it.
     let load = || {
@@ -105,7 +106,15 @@ pub fn export(given: &ExportArguments) -> anyhow::Result<Exit> {
     };
     match &given.parquet {
         Some(file) => export_parquet(load, file)?,
-        None => print(exports::csv(&load()?).trim_end())?,
+        None if given.csv => print(exports::csv(&load()?).trim_end())?,
+        None => {
+            let loaded = load()?;
+            let runs = loaded.of_releases().map(|stored| &stored.record);
+            print_json(&match given.pytorch_hud {
+                true => foreign::pytorch_hud(runs),
+                false => foreign::inferencex(runs),
+            })?;
+        }
     }
     Ok(Exit::Well)
 }

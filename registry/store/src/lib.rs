@@ -3,6 +3,7 @@
 
 pub mod export;
 pub mod folder;
+pub mod foreign;
 pub mod layout;
 pub mod storage;
 

@@ -5,7 +5,8 @@ use std::fs;
 use crate::scratch::{Scratch, place, repeats};
 use samples::{Sample, campaign_id, reseal};
 use schema::canonical::to_file_text;
-use schema::run::RunRecord;
+use schema::metric::by_name;
+use schema::run::{Kind, RunRecord};
 
 const HARDWARE: &str = "cpu-example-simulated-f6m1s1-2c";
 const MODEL: &str = "smollm2-135m-instruct-q4_1";
@@ -135,6 +136,39 @@ fn the_table_has_a_line_for_each_run() {
     let head = answer.out.lines().next().unwrap();
     assert!(head.starts_with("path,id,kind,") && head.contains(",tpot_us_p50,"), "{head}");
     assert_eq!(scratch.results(&["export"]).code, 2);
+}
+
+#[test]
+fn dashboards_of_others_get_the_figures_of_measured_runs() {
+    let scratch = recorded();
+    // These runs are made up, so that there is nothing to show.
+    for form in ["--pytorch-hud", "--inferencex"] {
+        let answer = scratch.results(&["export", form]);
+        assert_eq!((answer.code, answer.out.trim()), (0, "[]"), "{answer:?}");
+    }
+    assert_eq!(scratch.results(&["export", "--csv", "--pytorch-hud"]).code, 2);
+
+    let run = RunRecord { kind: Kind::Measured, ..Sample::default().record() };
+    let exported = store::foreign::pytorch_hud([&run].into_iter());
+    let reading = reports::read("hud.json", &exported.to_string());
+    assert!(reading.unread.is_empty(), "{:?}", reading.unread);
+    assert_eq!(reading.records.len(), 1);
+    for name in [
+        "requests_per_s",
+        "output_tokens_per_s",
+        "total_tokens_per_s",
+        "ttft_us_mean",
+        "ttft_us_p50",
+        "ttft_us_p99",
+        "tpot_us_p50",
+        "tpot_us_p99",
+        "e2e_us_mean",
+        "e2e_us_p50",
+    ] {
+        let metric = by_name(name).unwrap();
+        let [own, read] = [&run, &reading.records[0]].map(|run| metric.value(run).unwrap());
+        assert!((read / own - 1.0).abs() < 1e-3, "{name}: {own} is read as {read}");
+    }
 }
 
 #[test]

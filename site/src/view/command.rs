@@ -165,8 +165,14 @@ pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
     let port = serve.iter().find_map(|serve| serve.port.clone());
     let (bench, files) = bench(model, cells, (&engine, published), port.as_deref());
+    let is_validation = !published && runs.iter().all(|run| run.is_validation);
     let again =
         ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
+    let again = match (published, is_validation) {
+        (true, _) => Vec::new(),
+        (false, true) => validate(model, cells, runs),
+        (false, false) => vec![outside::command(&again)],
+    };
     context! {
         serve => serve.iter().map(shown).collect::<Value>(),
         // Reason for which there is no command of a server.
@@ -174,10 +180,36 @@ pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
         bench,
         // Files that the commands of the load generator read, which `cargo xtask fetch` downloads.
         files,
-        // Command that measures the same cells on another machine; none for figures published
+        // Commands that measure the same cells on another machine; none for figures published
         // elsewhere.
-        again => (!published).then(|| outside::command(&again)),
+        again,
+        // True where they pack a bundle for the machine with the GPU.
+        is_validation,
     }
+}
+
+/// Returns the commands that measure `cells` of a GPU validation again: pack the release, unpack the
+/// bundle on the machine with the GPU, run the stages of the cells there, and collect the results.
+fn validate(model: &str, cells: &[Cell], runs: &[&Run]) -> Vec<String> {
+    let Some(record) = runs.first().map(|run| run.record) else { return Vec::new() };
+    let ids: Vec<&str> =
+        cells.iter().map(|cell| cell.key.scenario.split('@').next().unwrap_or_default()).collect();
+    let hardware = record.hardware.id.as_str();
+    let known = ids.iter().find_map(|id| questions::validation_of(model, id, hardware));
+    let validation = known.unwrap_or(hardware);
+    let release = &record.engine.release;
+    let archive = format!("target/validations/{validation}/bundle.tar.xz");
+    // Stages are named so in `schema::gpu_validation`.
+    let stages = distinct(ids.iter().map(|id| format!("{id}-{model}")));
+    let only = stages.iter().flat_map(|stage| ["--only", stage.as_str()]);
+    let step = ["cargo", "xtask", "gpu-validation"];
+    let commands = [
+        [&step[..], &["pack", release, "--validation", validation]].concat(),
+        vec!["tar", "-xf", &archive],
+        ["bundle/validate"].into_iter().chain(only).collect(),
+        [&step[..], &["collect", "validation-results"]].concat(),
+    ];
+    commands.iter().map(|words| outside::command(words)).collect()
 }
 
 /// Builds the view of a server's command.
@@ -209,13 +241,13 @@ fn bench(
         }
     }
     let mut line = |cell: &Cell| {
-        let id = cell.key.scenario.split('@').next().unwrap_or_default();
+        let stem = questions::stem_of(&cell.key.scenario);
         let url = format!("http://127.0.0.1:{}", port.unwrap_or(PORT));
         let mut words = vec!["redline-bench".to_owned(), "run".to_owned(), "--url".to_owned(), url];
         let mut flag = |name: &str, value: String| words.extend([name.to_owned(), value]);
         flag("--engine", format!("suite/engines/{engine}.toml"));
-        flag("--scenario", format!("suite/scenarios/{id}.toml"));
-        if let Some((dataset, file)) = questions::dataset_of(id) {
+        flag("--scenario", format!("suite/scenarios/{stem}.toml"));
+        if let Some((dataset, file)) = questions::dataset_of(stem) {
             files.push(dataset);
             flag("--dataset", file);
         }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::figure::absent;
-use super::words;
+use super::{hardware, words};
 use crate::catalog::{Run, distinct};
 use crate::{format, outside};
 
@@ -94,7 +94,7 @@ pub fn hash(name: &str, runs: &[&Run], path: &str, read: Read) -> Fact {
 pub fn machine(runs: &[&Run]) -> FactGroup {
     let mut facts = vec![
         fact("Hardware id", runs, "hardware.id", |r| Some(r.hardware.id.clone())).code(),
-        fact("GPU", runs, "hardware.gpu", |r| r.hardware.gpu.as_deref().map(gpus)),
+        fact("GPU", runs, "hardware.gpu", |r| r.hardware.gpu.as_deref().map(hardware::gpus)),
         fact("CPU", runs, "hardware.cpu_model", |r| r.hardware.cpu_model.clone()),
         fact("Cores", runs, "hardware.cores", |r| r.hardware.cores.map(|n| n.to_string())),
         fact("Memory", runs, "hardware.ram_bytes", |r| r.hardware.ram_bytes.map(format::bytes)),
@@ -240,16 +240,9 @@ pub fn evidence(runs: &[&Run]) -> Vec<Fact> {
     ]
 }
 
-/// Returns the names of the devices that the runs used, as one text: the GPUs, or the CPUs where
-/// there are none; empty where no device is known.
+/// Returns the names of the machines of the runs, as one text; empty where none is known.
 pub fn device(runs: &[&Run]) -> String {
-    let gpu = fact("", runs, "", |r| r.hardware.gpu.as_deref().filter(|g| !g.is_empty()).map(gpus));
-    let cpu = fact("", runs, "", |r| {
-        let cores = r.hardware.cores.map(|n| format!(", {n} cores"));
-        Some(format!("{}{}", r.hardware.cpu_model.as_deref()?, cores.unwrap_or_default()))
-    });
-    let values = if gpu.values.is_empty() { cpu.values } else { gpu.values };
-    values.join(" · ")
+    fact("", runs, "", |r| hardware::name(&r.hardware)).values.join(" · ")
 }
 
 fn microseconds(us: u64) -> String {
@@ -313,13 +306,6 @@ pub fn plain(value: &Value) -> String {
 
 fn first_gpu(record: &RunRecord) -> Option<&Gpu> {
     record.hardware.gpu.as_ref()?.first()
-}
-
-fn gpus(gpus: &[Gpu]) -> String {
-    let Some(first) = gpus.first() else { return "none".to_owned() };
-    let memory = first.memory_bytes.map(|bytes| format!(", {}", format::bytes(bytes)));
-    let count = if gpus.len() > 1 { format!("{} × ", gpus.len()) } else { String::new() };
-    format!("{count}{}{}", first.name, memory.unwrap_or_default())
 }
 
 /// Returns the telemetry facts of `runs`; `None` where no run has telemetry.
@@ -416,6 +402,7 @@ mod tests {
             replaced_by: None,
             notes: Vec::new(),
             later: Vec::new(),
+            is_validation: false,
         };
         let line = |fact: &Fact| format!("{}: {}", fact.name, fact.values.join(", "));
         Some(super::telemetry(&[&run])?.facts.iter().map(line).collect())

@@ -198,7 +198,7 @@ pub fn failed(cell: &Cell) -> Figure {
 pub fn path_of(metric: &Metric) -> String {
     match metric.name {
         "startup_us" => "server.startup_us".to_owned(),
-        "rss_bytes_max" => "memory.rss_bytes_max".to_owned(),
+        "rss_bytes_max" | "gpu_bytes_max" => format!("memory.{}", metric.name),
         "requests_failed" => "counts.requests_failed".to_owned(),
         name => match name.rsplit_once('_') {
             Some((summary, statistic)) if summary.ends_with("_us") => {
@@ -240,7 +240,7 @@ fn why_missing(metric: &Metric, cell: &Cell) -> String {
 
 #[cfg(test)]
 mod tests {
-    use schema::metric::METRICS;
+    use schema::metric::{self, METRICS};
 
     use super::*;
 
@@ -260,7 +260,7 @@ mod tests {
             ..RunRecord::default()
         })
         .expect("a record is JSON");
-        for metric in METRICS {
+        for metric in METRICS.iter().chain(metric::shown(true)) {
             let pointer = format!("/{}", path_of(metric).replace('.', "/"));
             assert!(record.pointer(&pointer).is_some(), "`{}` is not at `{pointer}`", metric.name);
         }

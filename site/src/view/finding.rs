@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use judge::diff::words::plural;
 use judge::facts;
 use judge::validity::{self, headline};
-use schema::run::{Kind, Level, RunRecord, Status, ValidityVerdict};
+use schema::run::{Check, Kind, Level, RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
 
 use super::words;
@@ -79,24 +79,44 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
         found.push(finding(Tone::Loud, &of(retracted.len(), runs.len(), "retracted"), reason));
     }
     failures(runs, &mut found);
+    if runs.iter().any(|run| run.record.kind == Kind::Imported) {
+        let why = "read from a published report; nobody here saw it run";
+        found.push(finding(Tone::Firm, "imported, unverified", why));
+    }
+    found.extend(figures(&runs.iter().map(|run| run.record).collect::<Vec<_>>()));
+    found.extend(by_rule(runs).iter().map(of_rule));
+    found.sort_by_key(|finding| finding.tone);
+    found
+}
+
+/// Returns the findings about the figures of `records`, most urgent first: their validity, random
+/// weights, and the rules that the records break. Whether they were published elsewhere is left to
+/// the caller.
+pub fn of_records(records: &[&RunRecord]) -> Vec<Finding> {
+    let broken: Vec<Check> = records.iter().flat_map(|record| judge::failed(record)).collect();
+    let mut found = figures(records);
+    found.extend(by_check(broken.iter(), records.len()).iter().map(of_rule));
+    found.sort_by_key(|finding| finding.tone);
+    found
+}
+
+/// Returns the findings about the validity of `records` and about what was served.
+fn figures(records: &[&RunRecord]) -> Vec<Finding> {
+    let mut found = Vec::new();
     for (verdict, tone) in
         [(ValidityVerdict::Invalid, Tone::Loud), (ValidityVerdict::Degraded, Tone::Firm)]
     {
-        let mut own = runs.iter().filter(|run| headline(run.record) == verdict);
+        let mut own = records.iter().filter(|record| headline(record) == verdict);
         let count = own.clone().count();
         if let Some(first) = own.next() {
-            let text = of(count, runs.len(), verdict.name());
-            let causes = validity::causes(first.record);
+            let text = of(count, records.len(), verdict.name());
+            let causes = validity::causes(first);
             let words = causes.iter().filter_map(|id| judge::rule(id));
             let words: Vec<&str> = words.map(|rule| rule.finding).collect();
             found.push(finding(tone, &text, &words.join(", ")));
         }
     }
-    let any = |test: fn(&RunRecord) -> bool| runs.iter().any(|run| test(run.record));
-    if any(|record| record.kind == Kind::Imported) {
-        let why = "read from a published report; nobody here saw it run";
-        found.push(finding(Tone::Firm, "imported, unverified", why));
-    }
+    let any = |test: fn(&RunRecord) -> bool| records.iter().any(|record| test(record));
     if any(|record| record.kind == Kind::Simulated) {
         found.push(finding(Tone::Firm, "simulated", "made by a simulator; no server ran"));
     }
@@ -104,8 +124,6 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
         let why = "seeded random weights of the model's shape: speed is real, answers are not";
         found.push(finding(Tone::Firm, "random weights", why));
     }
-    found.extend(by_rule(runs).iter().map(of_rule));
-    found.sort_by_key(|finding| finding.tone);
     found
 }
 
@@ -146,14 +164,17 @@ fn failures(runs: &[&Run], found: &mut Vec<Finding>) {
 /// Returns the findings of the quality rules that `runs` break, one entry for each rule, errors
 /// first.
 pub fn by_rule(runs: &[&Run]) -> Vec<RuleFindings> {
+    by_check(runs.iter().flat_map(|run| run.broken()), runs.len())
+}
+
+/// Groups the failed checks `broken` of `all` runs by rule, errors first.
+fn by_check<'a>(broken: impl Iterator<Item = &'a Check>, all: usize) -> Vec<RuleFindings> {
     let mut found: BTreeMap<(bool, &str), (usize, &str)> = BTreeMap::new();
-    for run in runs {
-        for check in run.broken() {
-            let detail = check.detail.as_deref().unwrap_or("no detail");
-            let entry =
-                found.entry((check.level == Level::Warning, &check.rule)).or_insert((0, detail));
-            entry.0 += 1;
-        }
+    for check in broken {
+        let detail = check.detail.as_deref().unwrap_or("no detail");
+        let entry =
+            found.entry((check.level == Level::Warning, &check.rule)).or_insert((0, detail));
+        entry.0 += 1;
     }
     let finding = |((warning, rule), (count, detail)): ((bool, &str), (usize, &str))| {
         let known = judge::rule(rule);
@@ -162,7 +183,7 @@ pub fn by_rule(runs: &[&Run]) -> Vec<RuleFindings> {
             rule: outside::name(rule),
             level: if warning { "warning" } else { "error" },
             count,
-            runs: format!("{count} of {}", runs.len()),
+            runs: format!("{count} of {all}"),
             finding: known.map_or("", |rule| rule.finding).to_owned(),
             title: known.map_or("", |rule| rule.title).to_owned(),
             why: known.map_or("", |rule| rule.why).to_owned(),

@@ -6,6 +6,7 @@ use minijinja::{Value, context};
 use schema::kernel::{KernelBench, KernelRecord};
 
 use super::figure::Figure;
+use super::hardware;
 use crate::link::Target;
 use crate::{format, outside};
 
@@ -37,14 +38,13 @@ fn pieces(stored: &Stored<KernelRecord>) -> Vec<Value> {
             .then_with(|| order::natural(&a.shape, &b.shape))
             .then_with(|| (&a.dtype, &a.isa).cmp(&(&b.dtype, &b.isa)))
     });
-    let cpu = record.hardware.cpu_model.as_deref().unwrap_or("-");
-    let gpu = record.hardware.gpu.as_ref().and_then(|gpus| gpus.first());
+    let device = hardware::name(&record.hardware).unwrap_or_else(|| "-".to_owned());
     let piece = |benches: &[&KernelBench]| {
         context! {
             id => outside::name(&record.id),
             record => Target::Record { path: stored.path.clone() },
             started => outside::name(record.time.started_at.as_deref().unwrap_or("-")),
-            device => outside::name(gpu.map_or(cpu, |gpu| &gpu.name)),
+            device => outside::name(&device),
             rows => benches.iter().map(|bench| row(bench)).collect::<Value>(),
         }
     };

@@ -13,9 +13,9 @@ use minijinja::{Value, context};
 use schema::kernel::{BenchLimits, KernelRecord, ModelBench};
 use schema::run::{Kind, RunRecord};
 
-use super::fact;
 use super::figure::{self, Column};
 use super::release::{dates, day};
+use super::{fact, hardware};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::format::{self, or_dash};
 use crate::link::{Link, Target};
@@ -188,10 +188,7 @@ fn commands(
 fn roofline(stored: &Stored<KernelRecord>) -> Value {
     let record = &stored.record;
     let bench = record.model_bench.as_ref();
-    let cpu = record.hardware.cpu_model.as_deref().unwrap_or("-");
-    let cores = record.hardware.cores.map(|n| format!(", {n} cores")).unwrap_or_default();
-    let gpu = record.hardware.gpu.as_ref().and_then(|gpus| gpus.first());
-    let device = gpu.map_or_else(|| format!("{cpu}{cores}"), |gpu| gpu.name.clone());
+    let device = hardware::name(&record.hardware).unwrap_or_else(|| "-".to_owned());
     let release = outside::name(&record.engine.release);
     let with_share = record.benches.iter().filter(|bench| bench.limit_share.is_some());
     context! {

@@ -14,6 +14,7 @@ pub mod explore;
 pub mod fact;
 pub mod figure;
 pub mod finding;
+pub mod hardware;
 pub mod health;
 pub mod imports;
 pub mod kernels;

@@ -6,7 +6,7 @@ use judge::newest::{self, Earlier};
 use judge::rules::rule_of_reason;
 use judge::validity;
 use minijinja::Value;
-use schema::metric::METRICS;
+use schema::metric;
 use schema::run::{RunRecord, ValidityVerdict};
 use serde::Serialize;
 
@@ -159,7 +159,9 @@ fn config_hashes(runs: &[&Run]) -> Vec<String> {
 impl Detail {
     /// Builds the table of every metric of `cells`, one column per cell.
     pub fn new(cells: &[Cell]) -> Self {
-        let rows = METRICS.iter().filter(|metric| metric.name != "requests_failed").map(|metric| {
+        let mut runs = cells.iter().flat_map(|cell| &cell.runs);
+        let shown = metric::shown(runs.any(|run| run.record.hardware.has_gpu()));
+        let rows = shown.filter(|metric| metric.name != "requests_failed").map(|metric| {
             let column = Column::new(metric, cells);
             let figures = cells.iter().map(|cell| column.figure(cell)).collect();
             DetailRow { head: column.head(), figures }

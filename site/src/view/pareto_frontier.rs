@@ -12,6 +12,7 @@ use schema::run::Kind;
 
 use super::charts::look_of;
 use super::figure::{self, Column, Figure, launches};
+use super::finding::{self, Finding};
 use super::table::Shared;
 use super::tip;
 use crate::catalog::{self, Catalog, Cell, ReleaseKey};
@@ -42,6 +43,8 @@ pub fn view(catalog: &Catalog, model: &str) -> Value {
     let of_load = |((is_alone, name), cells): &((bool, String), Vec<(ReleaseKey, Cell)>)| {
         let placed = placed(cells);
         let shared = Shared::of(placed.iter().map(|placed| placed.cell));
+        let mut marks: Vec<Vec<Finding>> = placed.iter().map(Placed::marks).collect();
+        let common = finding::take_common(&mut marks);
         (!placed.is_empty()).then(|| {
             context! {
                 anchor => link::anchor(name),
@@ -50,9 +53,15 @@ pub fn view(catalog: &Catalog, model: &str) -> Value {
                 rungs => !is_alone,
                 charts => charts(name, &placed, &shared),
                 shared => shared.shown(),
+                // Findings about the figures of every row.
+                common,
                 // True when some row has parts of a configuration that are not shared.
                 distinct => placed.iter().any(|placed| !shared.rest_of(placed.cell).is_empty()),
-                rows => placed.iter().map(|of| row(of, &shared)).collect::<Value>(),
+                rows => placed
+                    .iter()
+                    .zip(marks)
+                    .map(|(of, badges)| context! { badges, ..row(of, &shared) })
+                    .collect::<Value>(),
             }
         })
     };
@@ -78,6 +87,11 @@ impl Placed<'_, '_> {
     /// published elsewhere.
     fn field(&self) -> (&str, bool) {
         (&self.key.hardware, self.cell.key.kind == "imported")
+    }
+
+    /// Returns the findings about the figures of the cell.
+    fn marks(&self) -> Vec<Finding> {
+        finding::of_records(&self.cell.records().collect::<Vec<_>>())
     }
 }
 
@@ -172,7 +186,8 @@ fn series<'a>(placed: &'a [Placed], shared: &Shared) -> Vec<Drawn<'a>> {
     drawn.into_iter().map(|(_, drawn)| drawn).collect()
 }
 
-/// Returns the tooltip of a point: speed, throughput and TTFT, and what every tooltip says.
+/// Returns the tooltip of a point: speed, throughput and TTFT, the findings about them, and what
+/// every tooltip says.
 fn point_tip(placed: &Placed) -> Tip {
     let Placed { cell, tradeoff: Tradeoff { speed, throughput, .. }, .. } = placed;
     let rate = |title: &str, of: &Summary| {
@@ -181,7 +196,8 @@ fn point_tip(placed: &Placed) -> Tip {
     let ttft = Column::new(figure::metric("ttft_us_p50"), [*cell]);
     let figures =
         [rate("per user", speed), rate("throughput", throughput), tip::figure(cell, &ttft)];
-    tip::of_cell(cell, &figures)
+    let marks = placed.marks().into_iter().map(|mark| mark.text);
+    tip::of_cell(cell, &figures.into_iter().chain(marks).collect::<Vec<_>>())
 }
 
 /// Draws a Pareto chart of the `SERIES_MAX` series with the highest throughput, and names the

@@ -2,6 +2,8 @@
 //! throughput within the limits, its lead, the evidence, and the command that starts its server.
 //! `judge` ranks; this module formats.
 
+use std::collections::BTreeMap;
+
 use judge::best::Limit;
 use judge::diff::words::plural;
 use judge::pick::{self, Lead, Limits, Missed, Pick, Tested, Users};
@@ -13,6 +15,7 @@ use schema::metric::Unit;
 use super::command::{self, Serve};
 use super::figure::Figure;
 use super::release::day;
+use super::{finding, hardware};
 use crate::catalog::{self, ReleaseKey};
 use crate::format::{self, Scale};
 use crate::judged::Judged;
@@ -25,8 +28,10 @@ const LINES_MAX: usize = 120;
 /// Builds the table of `picks`, measured ones and published ones apart, and the limits that they
 /// must meet.
 pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
+    let picks: Vec<&Pick> = picks.collect();
+    let devices = devices(&picks);
     let (published, measured): (Vec<&Pick>, Vec<&Pick>) =
-        picks.partition(|pick| pick.subject.is_published);
+        picks.into_iter().partition(|pick| pick.subject.is_published);
     let group = |picks: &[&Pick], title: &str| {
         context! {
             title,
@@ -39,8 +44,24 @@ pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
     let groups = groups.filter(|(picks, _)| !picks.is_empty());
     context! {
         limits => limits(),
+        // Hardware of the picks with its readable name, where that is known.
+        devices,
         groups => groups.map(|(picks, title)| group(&picks, title)).collect::<Value>(),
     }
+}
+
+/// Returns the lines that name the hardware of `picks`, by its id.
+fn devices(picks: &[&Pick]) -> Vec<Value> {
+    let named = picks.iter().map(|pick| (outside::name(&pick.subject.hardware), device(pick)));
+    let named: BTreeMap<String, String> = named.filter(|(_, device)| !device.is_empty()).collect();
+    named.into_iter().map(|(hardware, device)| context! { hardware, device }).collect()
+}
+
+/// Returns the readable name of the hardware of a pick; empty where it is not known.
+fn device(pick: &Pick) -> String {
+    let runs = &pick.first.setup.runs;
+    let name = runs.iter().find_map(|run| hardware::name(&run.hardware));
+    name.map(|name| outside::name(&name)).unwrap_or_default()
 }
 
 /// Builds the first answer of the overview: the pick that stands for all; `None` without picks.
@@ -56,6 +77,8 @@ pub fn view(judged: &Judged, model: &str, hardware: &str) -> Value {
     context! {
         model => Link::model(model),
         hardware => Link::hardware(hardware),
+        // Readable name of the hardware; empty where it is not known.
+        device => measured.iter().chain(&published).map(|pick| device(pick)).next(),
         limits => limits(),
         measured => measured.into_iter().map(line).collect::<Value>(),
         published => published.into_iter().map(line).collect::<Value>(),
@@ -117,6 +140,7 @@ fn line(pick: &Pick) -> Value {
     context! {
         model => outside::name(&model),
         hardware => outside::name(&hardware),
+        device => device(pick),
         page => Target::Pick { model, hardware },
         anchor => link::anchor(&format!("{origin}{load}")),
         load => outside::name(&load),
@@ -166,11 +190,11 @@ fn price(pick: &Pick) -> String {
         1 => format!("The only configuration of {engine} that was tested at this load."),
         count => format!("The fastest of {count} configurations of {engine} that were tested."),
     };
-    let memory = pick.first.memory.as_ref().map(|memory| {
+    let memory = pick.first.memory.iter().map(|(metric, memory)| {
         let scale = Scale::fit(Unit::Bytes, memory.median);
-        format!("Peak memory {} {}. ", Figure::median(memory, scale).text, scale.unit)
+        format!("{} {} {}. ", metric.title, Figure::median(memory, scale).text, scale.unit)
     });
-    memory.unwrap_or_default() + &tested
+    memory.collect::<Vec<String>>().concat() + &tested
 }
 
 /// Builds the line of a configuration that ties with the first, or follows it.
@@ -184,6 +208,7 @@ fn rival(tested: &Tested) -> Value {
         tpot => time(tested.tpot.as_ref()),
         // Limits that it misses, in words; empty here.
         misses => "",
+        marks => marks(tested),
         command => serve.line,
         notes => serve.notes.iter().map(|note| outside::message(note)).collect::<Vec<_>>().join(" "),
     }
@@ -290,7 +315,14 @@ fn limits_words(limits: Limits) -> &'static str {
     }
 }
 
-/// Formats the evidence for a pick: origin, number of runs, day, and number of engines.
+/// Formats the findings about the runs of a configuration, as the page of its release marks them;
+/// empty where there are none.
+pub fn marks(tested: &Tested) -> String {
+    let found = finding::of_records(&tested.setup.runs);
+    found.iter().map(|mark| mark.text.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats the evidence for a pick: origin, number of runs, day, number of engines, and findings.
 fn evidence(pick: &Pick) -> String {
     let origin = match pick.subject.is_published {
         true => "published elsewhere, not verified".to_owned(),
@@ -305,5 +337,7 @@ fn evidence(pick: &Pick) -> String {
     if pick.engines > 1 {
         parts.push(format!("of {}", plural(pick.engines, "engine")));
     }
-    parts.join(", ")
+    let marks = marks(&pick.first);
+    let marks = if marks.is_empty() { marks } else { format!("; {marks}") };
+    parts.join(", ") + &marks
 }

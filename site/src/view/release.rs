@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use judge::diff::words::{claims, plural};
 use judge::diff::{CellDiff, Diff, Row};
-use judge::{facts, order};
+use judge::{facts, order, output_form};
 use minijinja::{Value, context};
 use schema::campaign::CampaignRecord;
 use schema::run::{Kind, RunRecord, Status};
@@ -19,7 +19,7 @@ use crate::catalog::{self, Catalog, Cell, CellKey, ReleaseKey, Run, distinct};
 use crate::chart::{Heat, HeatCell, HeatRow, shade};
 use crate::judged::{Judged, Pair};
 use crate::link::{self, Link, Target};
-use crate::outside;
+use crate::{format, outside};
 
 /// Names of the metrics that are columns of a release's summary table and of a scenario's page, most
 /// asked for first: a phone shows the first columns without scrolling.
@@ -47,6 +47,8 @@ pub fn view(
         engine => outside::name(engine),
         release => outside::name(release),
         hardware => outside::name(hardware),
+        // Readable name of the hardware; empty where it is not known.
+        device => fact::device(runs),
         extent => extent(runs, &cells),
         // Sentences that a reader must see before any figure.
         notices => notices(runs),
@@ -56,6 +58,8 @@ pub fn view(
         caveats => finding::caveats(&cells),
         environment => fact::environment(runs),
         table => summary(&cells, key),
+        // Cost of tool calls and of structured output, where the plain scenario was measured too.
+        forms => forms(&cells),
         // True where the page has room for its models; otherwise each has a page of its own.
         inline => is_inline(&cells),
         models => model::all(&cells),
@@ -109,6 +113,28 @@ fn summary(cells: &[Cell], key: &ReleaseKey) -> Value {
         }
     }
     context! { heads => columns.iter().map(Column::head).collect::<Value>(), common, rows }
+}
+
+/// Builds the lines about the cost of tool calls and of structured output in `cells`.
+fn forms(cells: &[Cell]) -> Vec<Value> {
+    let mut lines = Vec::new();
+    let pairs = cells.iter().flat_map(|form| cells.iter().map(move |plain| (form, plain)));
+    for (form, plain) in pairs {
+        let (own, other) = (&form.key, &plain.key);
+        if (&own.model, &own.config) != (&other.model, &other.config) {
+            continue;
+        }
+        let records = [form, plain].map(|cell| cell.records().collect::<Vec<_>>());
+        let Some(ratios) = output_form::ratios(&records[0], &records[1]) else { continue };
+        lines.push(context! {
+            model => outside::name(&form.key.model),
+            scenario => outside::name(&form.key.scenario),
+            plain => outside::name(&plain.key.scenario),
+            ratios => ratios.map(|ratio| format!("{}x", format::rounded(ratio, None))),
+            n => format!("{} and {}", launches(form), launches(plain)),
+        });
+    }
+    lines
 }
 
 /// Formats the numbers of runs, models and scenarios, and the days on which the runs were started.

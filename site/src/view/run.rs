@@ -1,7 +1,7 @@
 //! View of a single run: its figures, why they may be trusted, and how to reproduce them.
 
 use minijinja::{Value, context};
-use schema::metric::{METRICS, Metric};
+use schema::metric::{self, Metric};
 use schema::run::{Check, Kind, Level, RunRecord, Summary};
 use serde_json::Value as Json;
 
@@ -49,8 +49,12 @@ pub fn view(run: &Run) -> Value {
         chart => cells.first().and_then(charts::latencies),
         groups,
         checks => checks(run),
+        // Checks that the record stores and that count no more.
+        superseded => superseded(run),
+        // Revisions of the rules: that of the record, and the present one.
+        checks_rev => [record.checks_rev, judge::CHECKS_REV],
         // Command that measures this run again and compares both; none where no command can.
-        reproduce => reproduce(record),
+        reproduce => reproduce(run),
         commands => command::of_model(&record.model.id, &cells, &runs),
         configuration => fact::configuration(&runs),
         // Fields that the record does not know, with the reasons.
@@ -63,10 +67,12 @@ pub fn view(run: &Run) -> Value {
 }
 
 /// Returns the command that measures a run again; `None` for a run that was published elsewhere or
-/// had the server flags of a variant, which `reproduce` refuses.
-fn reproduce(record: &RunRecord) -> Option<String> {
+/// had the server flags of a variant, which `reproduce` refuses, and for a run of a GPU validation,
+/// which it cannot measure.
+fn reproduce(run: &Run) -> Option<String> {
+    let record = run.record;
     let has_variant = record.server.as_ref().is_some_and(|server| server.variant.is_some());
-    let is_own = record.kind == Kind::Measured && !has_variant;
+    let is_own = record.kind == Kind::Measured && !has_variant && !run.is_validation;
     is_own.then(|| outside::command(&["cargo", "xtask", "reproduce", &record.id]))
 }
 
@@ -86,8 +92,8 @@ fn published(run: &Run) -> Option<Value> {
 /// Builds the lines of a run's metrics, except statistics of latencies, as its record has them,
 /// even where summaries leave the run out.
 fn metrics(run: &Run) -> Value {
-    let plain =
-        METRICS.iter().filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
+    let shown = metric::shown(run.record.hardware.has_gpu());
+    let plain = shown.filter(|metric| !metric.title.contains(' ') || !is_latency(metric.name));
     let line = |metric: &'static Metric| {
         let value = metric.value(run.record).filter(|value| value.is_finite());
         let scale = Scale::fit(metric.unit, value.unwrap_or(0.0));
@@ -137,24 +143,37 @@ fn latency_title(name: &str) -> &str {
     }
 }
 
-/// Builds the lines of the rules' findings about the run, kept and broken ones; findings of rules
-/// newer than its record are last.
+/// Builds the lines of the findings about the run that count today, kept and broken rules; findings
+/// of rules newer than its record are last.
 fn checks(run: &Run) -> Value {
-    let stored = run.record.checks.iter().map(|check| (check, false));
-    let line = |(check, later): (&Check, bool)| {
-        let rule = judge::rule(&check.rule);
-        context! {
-            rule => outside::name(&check.rule),
-            // True when the method page describes the rule.
-            known => rule.is_some(),
-            title => rule.map_or("a rule that this version does not know", |rule| rule.title),
-            level => if check.level == Level::Error { "error" } else { "warning" },
-            ok => check.ok,
-            detail => outside::message(check.detail.as_deref().unwrap_or_default()),
-            later,
-        }
+    let stored = run.record.checks.iter().filter(|check| judge::counts_today(check));
+    let stored = stored.map(|check| (check, false));
+    let all = stored.chain(run.later.iter().map(|check| (check, true)));
+    all.map(|(check, later)| context! { later, ..check_line(check) }).collect()
+}
+
+/// Builds the lines of the findings that the record stores by rules that others took the place of,
+/// each with the rule that judges the run instead.
+fn superseded(run: &Run) -> Value {
+    let stored = run.record.checks.iter().filter(|check| !judge::counts_today(check));
+    let line = |check: &Check| {
+        let instead = judge::rule(&check.rule).and_then(|rule| rule.successor);
+        context! { instead, ..check_line(check) }
     };
-    stored.chain(run.later.iter().map(|check| (check, true))).map(line).collect()
+    stored.map(line).collect()
+}
+
+fn check_line(check: &Check) -> Value {
+    let rule = judge::rule(&check.rule);
+    context! {
+        rule => outside::name(&check.rule),
+        // True when the method page describes the rule.
+        known => rule.is_some(),
+        title => rule.map_or("a rule that this version does not know", |rule| rule.title),
+        level => if check.level == Level::Error { "error" } else { "warning" },
+        ok => check.ok,
+        detail => outside::message(check.detail.as_deref().unwrap_or_default()),
+    }
 }
 
 /// Largest length of a record's text that a run's page shows, in bytes; a longer one is only in the

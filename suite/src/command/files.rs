@@ -13,7 +13,7 @@ use schema::engine::{EngineFile, Request, parse};
 use schema::measurement::Measurement;
 use schema::run::{PromptForm, ScenarioFacts, Status};
 use schema::samples::{Head, SCHEMA};
-use schema::scenario::Scenario;
+use schema::scenario::{Scenario, id_of};
 use serde::Serialize;
 use whole_file::TEXT_MAX;
 
@@ -43,12 +43,14 @@ pub struct MadeUp {
 }
 
 impl ScenarioFile {
-    /// Reads and parses the scenario file at `path`; its id is the file name without extension.
+    /// Reads and parses the scenario file at `path`; its id is the file name without extension and,
+    /// for an older revision, without the revision.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let text = whole_file::read_text(path, "scenario file", TEXT_MAX)?;
         let scenario = Scenario::parse(&text)
             .with_context(|| format!("scenario `{}` cannot be used", path.display()))?;
-        Ok(Self { id: stem(path), scenario, sha256: sha256_hex(text.as_bytes()) })
+        let id = id_of(&stem(path)).to_owned();
+        Ok(Self { id, scenario, sha256: sha256_hex(text.as_bytes()) })
     }
 
     /// Builds the scenario file that describes `scenario`, without writing it. Its id is `name` and

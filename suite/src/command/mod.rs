@@ -14,3 +14,4 @@ pub mod sweep;
 mod files;
 mod progress;
 mod table;
+mod threshold;

@@ -333,7 +333,8 @@ fn missing(flags: &VerifyManifestFlags, published: &Published) -> Vec<String> {
     let dataset = gone(&flags.dataset).then(|| {
         format!(
             "the conversations are missing: `{}`, SHA-256 {}\n\
-             hint: no package has the whole file; give it with `--dataset FILE`",
+             hint: `cargo xtask fetch sharegpt` finds or downloads it, and prints its path; give it \
+             with `--dataset FILE`",
             published.dataset.name, published.dataset.sha256
         )
     });

@@ -23,6 +23,7 @@ use super::files::{Engine, Keeper, KeyFlag, ScenarioFile, ServerFlags};
 use super::plan::{drawn, replayed};
 use super::progress::{Progress, Style};
 use super::table::table;
+use super::threshold::ThresholdFlags;
 use crate::client::control::{ControlError, Server, is_name};
 use crate::client::drive::DriveError;
 use crate::client::probe::{Probed, find_route, probe, served_model};
@@ -57,7 +58,8 @@ pub struct BenchFlags {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "dataset"])]
     plan: Option<PathBuf>,
     /// `tokenizer.json`, or a GGUF file whose metadata holds the tokenizer. Scenarios of the sampler
-    /// `words`, such as the one that is built in, need none.
+    /// `words`, such as the one that is built in, need none; with one, it counts their tokens in
+    /// place of the server.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// Model name that requests carry; by default the first model that the server lists, else the
@@ -428,8 +430,9 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 /// result then holds what was answered before, and says `partial`. A second Ctrl-C ends the program
 /// at once.
 ///
-/// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, or a request failed; 2 wrong use; 4 no
-/// server, interrupted, a file that cannot be read or written, or a failure of the client's system.
+/// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, a request failed, or a condition of
+/// `--fail-if` is met; 2 wrong use; 4 no server, interrupted, a file that cannot be read or
+/// written, or a failure of the client's system.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct RunFlags {
@@ -443,6 +446,8 @@ pub struct RunFlags {
     /// several times. TTFT and E2E count from the scheduled send.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
+    #[command(flatten)]
+    thresholds: ThresholdFlags,
     /// Also write the result in another tool's format; may be given several times. The formats are
     /// those of `redline-bench export`.
     #[arg(long, value_name = "FORMAT=FILE")]
@@ -493,12 +498,17 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
             Ok(finished) => finished,
             Err(error) => return bench.unmeasured(error),
         };
-    files::print_summary(&out, &table(&measurement))?;
+    let broken = flags.thresholds.broken(&measurement);
+    files::print_summary(&out, &(table(&measurement) + &broken))?;
     if flags.out.is_none() {
         whole_file::print(&format!("measurement    {}\n", out.display()))?;
     }
     export_all(&flags.export, (&out, &measurement), &bench.report_facts())?;
-    Ok(if interrupted { bench.interrupted(&out) } else { exit_of(&measurement) })
+    Ok(match interrupted {
+        true => bench.interrupted(&out),
+        false if !broken.is_empty() => Exit::Worse,
+        false => exit_of(&measurement),
+    })
 }
 
 fn words_scenario(engine: &Engine) -> anyhow::Result<ScenarioFile> {

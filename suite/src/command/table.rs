@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 
 use schema::measurement::Measurement;
 use schema::metric::{METRICS, by_name};
-use schema::run::{Counts, Metrics, Stalls, Summary, TtftParts, ValidityVerdict};
+use schema::run::{
+    CacheFacts, CacheState, Counts, Metrics, Stalls, Summary, TtftParts, ValidityVerdict,
+};
 use schema::telemetry::{GpuTelemetry, HostTelemetry, ServerTelemetry, Spread, Telemetry};
 use schema::untrusted::one_line;
 
@@ -18,9 +20,12 @@ const WIDTH: usize = 80;
 /// Formats the whole table of a measurement, which ends in a newline. Unknown values are shown as a
 /// dash or left out.
 pub fn table(measurement: &Measurement) -> String {
-    let mut lines = Vec::new();
+    let mut lines = target(measurement);
     if let Some(counts) = &measurement.counts {
         lines.extend(of_counts(counts));
+    }
+    if let Some(cache) = &measurement.cache {
+        lines.extend(prefix_cache(cache, measurement.counts.as_ref()));
     }
     if let Some(metrics) = &measurement.metrics {
         lines.extend(throughput(metrics));
@@ -41,6 +46,13 @@ pub fn table(measurement: &Measurement) -> String {
     lines.push(String::new());
     lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect::<String>()
         + &verdict(measurement)
+}
+
+/// Formats the URL and the model that were measured; no lines where a measurement names neither.
+fn target(measurement: &Measurement) -> Vec<String> {
+    let model = measurement.model_name.as_ref().map(|name| format!("model `{name}`"));
+    let named = joined([measurement.url.clone(), model]);
+    if named.is_empty() { Vec::new() } else { wrapped("measured       ", &named) }
 }
 
 /// Formats the cause of a run's failed requests; no lines where all were answered.
@@ -87,6 +99,23 @@ fn of_counts(counts: &Counts) -> Vec<String> {
         lines.push(format!("               {} {class}", grouped(*count)));
     }
     lines
+}
+
+/// Formats the line about prompt tokens that came from the server's prefix cache. A server that
+/// does not report them has a line only where the cache may have held the prompts.
+fn prefix_cache(cache: &CacheFacts, counts: Option<&Counts>) -> Option<String> {
+    let Some(hits) = cache.hit_tokens else {
+        let line = "prefix cache   the server does not report cached tokens";
+        return (cache.state == CacheState::Unknown).then(|| line.to_owned());
+    };
+    let queried = cache.query_tokens.filter(|tokens| *tokens > 0);
+    let prompts = queried.or_else(|| counts?.input_tokens);
+    // Hits among tokens of a chat template can be more than the counted prompt tokens.
+    let prompts = prompts.filter(|tokens| *tokens >= hits.max(1));
+    let all = prompts.map(|tokens| format!(" of {}", grouped(tokens))).unwrap_or_default();
+    let share = prompts.map(|tokens| 100.0 * float(hits) / float(tokens));
+    let share = share.map(|percent| format!(" ({percent:.0} %)")).unwrap_or_default();
+    Some(format!("prefix cache   {}{all} prompt tokens were cached{share}", grouped(hits)))
 }
 
 /// Formats a rate with two decimals, or a dash where it is unknown.
@@ -236,7 +265,7 @@ fn grouped(count: u64) -> String {
 
 /// Wraps `text`, which may quote a server, at spaces to lines of the table's width; the lines after
 /// the first are indented to the end of `head`.
-fn wrapped(head: &str, text: &str) -> Vec<String> {
+pub fn wrapped(head: &str, text: &str) -> Vec<String> {
     let indent = " ".repeat(head.len());
     let mut lines = vec![head.to_owned()];
     for word in text.split_whitespace().map(one_line) {
@@ -396,6 +425,43 @@ mod tests {
             throughput     23.79 requests/s, - tokens/s in, 4739.31 out
         "#]]
         .assert_eq(&found.lines().take(5).map(|line| line.to_owned() + "\n").collect::<String>());
+    }
+
+    #[test]
+    fn what_was_measured_comes_first_and_acts_on_no_terminal() {
+        let measurement = Measurement {
+            url: Some("http://127.0.0.1:8000".to_owned()),
+            model_name: Some("a\u{1b}[2J".to_owned()),
+            ..Measurement::default()
+        };
+        let found = table(&measurement);
+        let first = found.lines().next().unwrap_or_default();
+        assert!(first.starts_with("measured       http://127.0.0.1:8000, model `a"), "{first}");
+        assert!(!first.contains('\u{1b}'), "{first:?}");
+        assert!(table(&Measurement::default()).starts_with("\nverdict"));
+    }
+
+    #[test]
+    fn cached_tokens_are_shown_where_a_prompt_may_have_been_cached() {
+        let line = |state, hits, input_tokens| {
+            let cache = CacheFacts { state, hit_tokens: hits, ..CacheFacts::default() };
+            let counts = Counts { input_tokens, ..Counts::default() };
+            prefix_cache(&cache, Some(&counts)).unwrap_or_default()
+        };
+        let lines = [
+            line(CacheState::Unknown, Some(1_234), Some(5_678)),
+            line(CacheState::Cold, Some(0), Some(5_678)),
+            line(CacheState::Cold, Some(1_234), Some(100)),
+            line(CacheState::Unknown, None, Some(5_678)),
+            line(CacheState::Cold, None, Some(5_678)),
+        ];
+        expect![[r#"
+            prefix cache   1,234 of 5,678 prompt tokens were cached (22 %)
+            prefix cache   0 of 5,678 prompt tokens were cached (0 %)
+            prefix cache   1,234 prompt tokens were cached
+            prefix cache   the server does not report cached tokens
+        "#]]
+        .assert_eq(&lines.join("\n"));
     }
 
     #[test]

@@ -144,7 +144,7 @@ impl Steady {
             "total_tokens": asked.prompt_tokens + completion,
         });
         if self.details {
-            usage["prompt_tokens_details"] = json!({"cached_tokens": 0});
+            usage["prompt_tokens_details"] = json!({"cached_tokens": self.cached_tokens});
         }
         usage
     }

@@ -162,8 +162,11 @@ pub struct Steady {
     /// Number that is added to the reported number of output tokens, to simulate a server that
     /// counts wrong.
     pub usage_error: i64,
-    /// True to report with the usage that no prompt token was cached; without effect in Messages.
+    /// True to report with the usage how many prompt tokens were cached; without effect in
+    /// Messages.
     pub details: bool,
+    /// Number of prompt tokens that the usage reports as cached.
+    pub cached_tokens: u64,
     /// API format and form of the chunks that the answer imitates.
     pub shape: Shape,
     /// True to send output token ids with every chunk, in API formats that have a field for them.
@@ -187,6 +190,7 @@ impl Default for Steady {
             usage: UsageWhen::default(),
             usage_error: 0,
             details: true,
+            cached_tokens: 0,
             shape: Shape::default(),
             token_ids: true,
             done: true,

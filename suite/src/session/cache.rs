@@ -115,12 +115,50 @@ impl Observed {
     }
 }
 
+/// Returns the largest number of prompt tokens that the requests of a run can take from a prefix
+/// cache which no earlier request filled, whatever its page size: beginnings that prompts of
+/// `manifest` share, and all tokens that are not the prompt's own. `None` where an answer does not
+/// state the length of its prompt.
+pub fn shared_tokens(samples: &[Sample], manifest: &Manifest) -> Option<u64> {
+    let mut answers = samples.iter().filter(|sample| sample.is_ok());
+    if answers.any(|sample| sample.usage.is_none()) {
+        return None;
+    }
+    let ids = manifest.requests.iter().map(|request| request.prompt.as_slice());
+    let ids: Vec<&[u32]> = ids.collect();
+    // A token has at least one byte of the text.
+    let texts = manifest.requests.iter().filter(|request| request.prompt.is_empty());
+    let texts = texts.filter_map(|request| request.text.as_deref());
+    let texts: Vec<&[u8]> = texts.map(str::as_bytes).collect();
+    Some(common(ids) + common(texts) + added_tokens(samples, manifest))
+}
+
+/// Returns the total length of the beginnings that each prompt shares with one before it, in any
+/// order of the prompts.
+fn common<T: Ord>(mut prompts: Vec<&[T]>) -> u64 {
+    // In sorted order, no earlier prompt has a longer beginning in common than the one before.
+    prompts.sort_unstable();
+    let shared = |pair: &[&[T]]| {
+        let both = pair[0].iter().zip(pair[1]);
+        both.take_while(|(left, right)| left == right).count() as u64
+    };
+    prompts.windows(2).map(shared).sum()
+}
+
+/// Returns the number of tokens of a request's prompt without those of a chat template: of its ids,
+/// or one for each word of its text, which has at least one.
+fn own_tokens(request: &ManifestRequest) -> u64 {
+    let words = || request.text.as_deref().map_or(0, |text| text.split_whitespace().count());
+    let tokens = if request.prompt.is_empty() { words() } else { request.prompt.len() };
+    tokens as u64
+}
+
 /// Returns the number of tokens that the chat template, with the tools of a request, added to the
 /// answered prompts. They are the same ones in all prompts, so that each may come from the cache.
 fn added_tokens(samples: &[Sample], manifest: &Manifest) -> u64 {
     let answered = samples.iter().zip(&manifest.requests).filter(|(sample, _)| sample.is_ok());
     let added = answered.filter_map(|(sample, request)| {
-        Some(sample.usage?.prompt_tokens.saturating_sub(request.prompt.len() as u64))
+        Some(sample.usage?.prompt_tokens.saturating_sub(own_tokens(request)))
     });
     added.sum()
 }
@@ -164,7 +202,10 @@ fn expected_hit_tokens(requests: &[ManifestRequest], page_tokens: usize) -> u64 
 
 #[cfg(test)]
 mod tests {
+    use schema::run::PromptForm;
+
     use super::*;
+    use crate::client::delta::Usage;
 
     fn request(prompt: Vec<u32>) -> ManifestRequest {
         ManifestRequest { prompt, output_tokens: 1, ..ManifestRequest::default() }
@@ -186,5 +227,39 @@ mod tests {
             let requests: Vec<_> = prompts.into_iter().map(request).collect();
             assert_eq!(expected_hit_tokens(&requests, 16), expected, "{claim}");
         }
+    }
+
+    /// Shared tokens of a run whose answers all report a prompt of `length` tokens, if any.
+    fn shared(requests: Vec<ManifestRequest>, length: Option<u64>) -> Option<u64> {
+        let usage = length.map(|prompt_tokens| Usage { prompt_tokens, ..Usage::default() });
+        let samples = vec![Sample { usage, ..Sample::default() }; requests.len()];
+        let manifest = Manifest {
+            schema: String::new(),
+            scenario: String::new(),
+            seed: 1,
+            prompt_form: PromptForm::Text,
+            dataset_sha256: None,
+            tokenizer_sha256: None,
+            requests,
+        };
+        shared_tokens(&samples, &manifest)
+    }
+
+    #[test]
+    fn a_run_shares_beginnings_of_prompts_and_what_the_template_adds() {
+        let prompts = |all: [&[u32]; 3]| all.map(|ids| request(ids.to_vec())).to_vec();
+        let three = prompts([&[1, 2, 3, 4], &[5, 2, 3, 4], &[1, 2, 9, 4]]);
+        assert_eq!(shared(three.clone(), Some(4)), Some(2), "two tokens of one prompt");
+        assert_eq!(shared(three.clone(), Some(10)), Some(2 + 3 * 6), "six tokens of a template");
+        assert_eq!(shared(three, None), None);
+        let same = prompts([&[1, 2], &[1, 2], &[1, 2]]);
+        assert_eq!(shared(same, Some(2)), Some(4), "the first one is computed");
+        let text = |text: &str| ManifestRequest {
+            text: Some(text.to_owned()),
+            ..ManifestRequest::default()
+        };
+        let words = vec![text("time year"), text("people way")];
+        assert_eq!(shared(words.clone(), Some(2)), Some(0));
+        assert_eq!(shared(words, Some(3)), Some(2), "each has a token more than words");
     }
 }

@@ -255,8 +255,17 @@ impl Assignment<'_> {
     /// started.
     fn failed_before_the_clock(&self, failure: Failure) -> Finished {
         let validity = "nothing-measured: the warm-up failed";
-        let measurement = bare(&self.facts, Status::Failed, failure, validity);
+        let measurement = Measurement {
+            url: Some(self.server.url("")),
+            model_name: self.model_name(),
+            ..bare(&self.facts, Status::Failed, failure, validity)
+        };
         Finished { measurement, slos_met: 0, interrupted: false }
+    }
+
+    /// Returns the model name that the run's requests carry; `None` if they carry none.
+    fn model_name(&self) -> Option<String> {
+        Some(self.model.clone()).filter(|name| !name.is_empty())
     }
 
     /// Builds the measurement of a run, still without the correctness check, and returns it with
@@ -278,6 +287,8 @@ impl Assignment<'_> {
             schema: SCHEMA.to_owned(),
             status,
             failure: seen.failure.clone(),
+            url: Some(self.server.url("")),
+            model_name: self.model_name(),
             scenario: self.facts.clone(),
             ..Measurement::default()
         };
@@ -296,7 +307,8 @@ impl Assignment<'_> {
         measurement.cache = Some(cache);
         let mut record = RunRecord::default();
         measurement.clone().fill(&mut record);
-        measurement.validity = validity::of_fresh(&record, &self.evidence(&answered, &all));
+        measurement.validity =
+            validity::of_fresh(&record, &self.evidence(&answered, &all, &driven.samples));
         (measurement, met(self.slos, &answered))
     }
 
@@ -336,7 +348,12 @@ impl Assignment<'_> {
         }
     }
 
-    fn evidence(&self, answered: &[Answered<'_>], all: &Distributions) -> Evidence {
+    fn evidence(
+        &self,
+        answered: &[Answered<'_>],
+        all: &Distributions,
+        samples: &[Sample],
+    ) -> Evidence {
         let manifest = &self.plan.manifest;
         let mean = |sum: u64, count: usize| float(sum) / float(count.max(1) as u64);
         // Without planned lengths there is nothing to compare the answered prompts with.
@@ -359,6 +376,7 @@ impl Assignment<'_> {
             prompts_miscounted: prompts_miscounted.count() as u64,
             chunks_miscounted: chunks_miscounted.count() as u64,
             decode_ns,
+            prompt_tokens_shared: cache::shared_tokens(samples, manifest),
         }
     }
 }

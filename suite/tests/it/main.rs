@@ -24,6 +24,7 @@ mod real_tools;
 mod samplers;
 mod serving;
 mod telemetry;
+mod thresholds;
 mod tls;
 mod url;
 mod verdicts;

@@ -5,18 +5,19 @@ use std::fmt::Write;
 use std::path::Path;
 
 use expect_test::{Expect, expect};
+use fixtures::all_conversations;
 use schema::canonical::sha256_hex;
 use schema::manifest::ManifestRequest;
 use schema::run::PromptForm;
 use schema::scenario::Scenario;
-use serde_json::json;
+use serde_json::{Value, json};
 use suite::workload::dataset::Dataset;
 use suite::workload::sampler::{Plan, plan};
 use suite::workload::tokenizer::Tokenizer;
 use tempfile::TempDir;
 
 use crate::inputs::{CONVERSATIONS, QWEN3_TOKENIZER, cached};
-use crate::workspace;
+use crate::workspace::{self, Workspace};
 
 const AT_ONCE: &str = "{ kind = \"all-at-once\" }";
 
@@ -281,21 +282,27 @@ fn what_cannot_be_drawn_is_said() {
     }
 }
 
-/// Runs `verify-manifest` with a table that states these totals for the twelve conversations of the
-/// folder.
-fn verified(extra: &[&str], input_tokens: u64) -> (Option<i32>, String, String) {
-    let workspace = workspace::Workspace::new();
+/// Writes a table that states numbers of requests, input and output tokens for the dataset
+/// `rows.json` of the folder.
+fn publish(workspace: &Workspace, [requests, input_tokens, output_tokens]: [u64; 3]) {
     let sha256 = |name: &str| sha256_hex(&std::fs::read(workspace.path(name)).expect("readable"));
     workspace.write(
         "published.toml",
         &format!(
             "[dataset]\nname = \"rows\"\nsha256 = \"{}\"\n[[totals]]\npack = \"sharegpt@lmdeploy\"\n\
-             requests = 12\nseed = 1\ntokenizer = \"tiny\"\ntokenizer_sha256 = \"{}\"\n\
-             input_tokens = {input_tokens}\noutput_tokens = 60\n",
+             requests = {requests}\nseed = 1\ntokenizer = \"tiny\"\ntokenizer_sha256 = \"{}\"\n\
+             input_tokens = {input_tokens}\noutput_tokens = {output_tokens}\n",
             sha256("rows.json"),
             sha256("tiny.json")
         ),
     );
+}
+
+/// Runs `verify-manifest` with a table that states these totals for the twelve conversations of the
+/// folder.
+fn verified(extra: &[&str], input_tokens: u64) -> (Option<i32>, String, String) {
+    let workspace = Workspace::new();
+    publish(&workspace, [12, input_tokens, 60]);
     let mut command = workspace.bench();
     command.args(["verify-manifest", "--published", "published.toml"]).args(extra);
     let output = command.output().expect("runs");
@@ -329,4 +336,72 @@ fn published_totals_are_drawn_again_or_what_is_missing_is_said() {
     );
     let (code, _, said) = verified(&["--dataset", "rows.json", "--tokenizer", "short.toml"], 96);
     assert_eq!(code, Some(2), "{said}");
+}
+
+/// Returns conversations in the shape of the file that published pages use, with entries of every
+/// kind that a sample drops, and the numbers of entries, input and output tokens that are left.
+fn conversations_of_every_kind() -> (Value, [u64; 3]) {
+    let words = |count: u64, first: u64| {
+        let words: Vec<String> = (0..count).map(|i| format!("w{}", (first + i) % 160)).collect();
+        words.join(" ")
+    };
+    let (mut rows, mut kept) = (Vec::new(), [0; 3]);
+    for entry in 0..160 {
+        // Lengths of the first two turns in tokens, beside the bounds of 4, 1,024 and 2,048.
+        let (prompt, answer) = match entry % 8 {
+            0 => (3, 50),
+            1 => (50, 3),
+            2 => (1025, 10),
+            3 => (1000, 1049),
+            _ => (4 + entry * 7 % 1021, 4 + entry * 11 % 1021),
+        };
+        let mut turns = vec![
+            json!({"from": "human", "value": words(prompt, entry)}),
+            json!({"from": "gpt", "value": words(answer, entry)}),
+            json!({"from": "human", "value": "t"}),
+        ];
+        match entry % 8 {
+            4 => turns.truncate(1),
+            5 => turns.clear(),
+            // A conversation may begin with the answer to something that was left out.
+            6 => turns[0]["from"] = json!("gpt"),
+            _ => {}
+        }
+        if entry % 8 > 5 {
+            kept = [kept[0] + 1, kept[1] + prompt, kept[2] + answer];
+        }
+        rows.push(json!({"id": format!("QWJhYvA_{entry}"), "conversations": turns}));
+    }
+    (rows.into(), kept)
+}
+
+#[test]
+fn the_totals_are_those_of_the_conversations_within_the_bounds() {
+    let workspace = Workspace::new();
+    let (rows, totals) = conversations_of_every_kind();
+    workspace.write("rows.json", &serde_json::to_string_pretty(&rows).expect("JSON"));
+    // As many requests as are left, so that their order does not matter.
+    publish(&workspace, totals);
+    let mut command = workspace.bench();
+    command.args(["verify-manifest", "--published", "published.toml"]);
+    let output = command.args(["--dataset", "rows.json", "--tokenizer", "tiny.json"]).output();
+    let output = output.expect("runs");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", workspace::stderr(&output));
+    assert!(shown.contains(&format!("drawn      {} in, {} out", totals[1], totals[2])), "{shown}");
+}
+
+#[test]
+fn the_published_totals_are_drawn_of_all_conversations() {
+    let (Some(tokenizer), Some(conversations)) = (cached(QWEN3_TOKENIZER), all_conversations())
+    else {
+        return;
+    };
+    let workspace = Workspace::new();
+    let mut command = workspace.bench();
+    command.arg("verify-manifest").arg("--dataset").arg(conversations);
+    let output = command.arg("--tokenizer").arg(tokenizer).output().expect("runs");
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}{}", workspace::stderr(&output));
+    assert!(shown.contains("drawn      2258583 in, 1992177 out"), "{shown}");
 }

@@ -7,8 +7,8 @@ use std::process::Output;
 use schema::measurement::Measurement;
 use schema::run::{CacheState, PromptForm, Status, TokenSource, ValidityVerdict};
 use schema::scenario::Scenario;
-use serde_json::Value;
-use suite::mock_server::script::{Answer, Framing, Scripted, When};
+use serde_json::{Map, Value};
+use suite::mock_server::script::{Answer, Framing, Scripted, Steady, When};
 
 use crate::harness::{Exchange, refusing_address};
 use crate::workspace::{Workspace, server, stderr, url};
@@ -43,7 +43,7 @@ fn measured(exchange: &Exchange) -> (Workspace, Measurement) {
 fn an_address_is_enough() {
     let workspace = Workspace::new();
     let exchange = server(Vec::new());
-    let output = run(&workspace, &format!("{}/v1", url(&exchange)), &[]);
+    let output = run(&workspace, &format!("{}/v1?key=s3cret", url(&exchange)), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let left = workspace.left_over();
     let ending = |end: &str| left.iter().filter(|name| name.ends_with(end)).count();
@@ -54,6 +54,13 @@ fn an_address_is_enough() {
     let printed = String::from_utf8_lossy(&output.stdout);
     let result = left.iter().find(|name| name.ends_with(".json")).expect("the measurement");
     assert!(result.starts_with("measurement-2") && printed.contains(result), "{printed}");
+    let address = url(&exchange);
+    let first = format!("measured       {address}, model `emitter`\n");
+    assert!(printed.starts_with(&first), "{printed}");
+    let text = fs::read_to_string(workspace.path(result)).expect("a measurement");
+    assert!(!text.contains("s3cret"), "a query may be a key");
+    let found: Measurement = serde_json::from_str(&text).expect("a measurement");
+    assert_eq!((found.url, found.model_name), (Some(address), Some("emitter".to_owned())));
 }
 
 #[test]
@@ -87,6 +94,70 @@ fn the_scenario_is_saved_and_draws_the_same_prompts_again() {
     let again: Measurement = serde_json::from_slice(&again).expect("a measurement");
     let hashes = [&found, &again].map(|one| one.scenario.manifest_sha256.clone());
     assert!(hashes[0].is_some() && hashes[0] == hashes[1], "{hashes:?}");
+}
+
+#[test]
+fn prompts_of_words_are_counted_by_a_tokenizer_that_is_given() {
+    let (workspace, exchange) = (Workspace::new(), server(Vec::new()));
+    let words = include_str!("../../src/workload/sampler/words.txt").split_whitespace();
+    // The mock server's answers consist of the word `t`.
+    let known = ["[UNK]", "t"].into_iter().chain(words).enumerate();
+    let vocabulary: Map<String, Value> =
+        known.map(|(id, word)| (word.to_owned(), Value::from(id))).collect();
+    let mut tokenizer = schema::emitted::tokenizer(0);
+    tokenizer["model"]["vocab"] = vocabulary.into();
+    workspace.write("words.json", &tokenizer.to_string());
+    let flags = ["--tokenizer", "words.json", "--out", "out.json"];
+    let output = run(&workspace, &url(&exchange), &flags);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = fs::read(workspace.path("out.json")).expect("a measurement");
+    let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
+    let counts = found.counts.expect("counts");
+    assert_eq!((counts.input_tokens, counts.input_token_source), (Some(40 * 128), None));
+    let rate = found.metrics.and_then(|metrics| metrics.input_tokens_per_s);
+    assert!(rate.is_some_and(|rate| rate > 0.0), "{rate:?}");
+}
+
+/// Server that reports for each prompt that so many of its tokens were cached.
+fn warm(cached_tokens: u64) -> Exchange {
+    let steady = Steady { first_us: 10_000, gap_us: 100, cached_tokens, ..Steady::default() };
+    server(vec![Answer { times: 0, ..Answer::steady(steady) }])
+}
+
+#[test]
+fn prompts_that_an_earlier_run_left_in_the_cache_degrade_the_figures() {
+    for (cached, line, is_warm) in [
+        (120, "prefix cache   4,800 of 5,120 prompt tokens were cached (94 %)\n", true),
+        (6, "prefix cache   240 of 5,120 prompt tokens were cached (5 %)\n", false),
+    ] {
+        let (workspace, exchange) = (Workspace::new(), warm(cached));
+        let output = run(&workspace, &url(&exchange), &["--out", "out.json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(printed.contains(line), "{printed}");
+        let text = fs::read(workspace.path("out.json")).expect("a measurement");
+        let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
+        let validity = &found.validity;
+        let is_named = validity.reasons.iter().any(|reason| reason.starts_with("cache-warm: "));
+        assert_eq!(is_named, is_warm, "{validity:?}");
+        if is_warm {
+            let verdict = validity.metrics.get("ttft_us_p50");
+            assert_eq!(verdict, Some(&ValidityVerdict::Degraded), "{validity:?}");
+        }
+    }
+}
+
+#[test]
+fn a_cache_that_is_only_claimed_to_be_cold_degrades_the_figures() {
+    let (workspace, exchange) = (Workspace::new(), warm(7));
+    // Without an engine file nothing empties the cache, and its page size is not known.
+    let inputs = ["--scenario", "short.toml", "--dataset", "rows.json", "--tokenizer", "tiny.json"];
+    let output = run(&workspace, &url(&exchange), &[&inputs[..], &["--out", "out.json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = fs::read(workspace.path("out.json")).expect("a measurement");
+    let found: Measurement = serde_json::from_slice(&text).expect("a measurement");
+    let is_named = found.validity.reasons.iter().any(|reason| reason.starts_with("cache-warm: "));
+    assert!(is_named, "{:?}", found.validity);
 }
 
 #[test]

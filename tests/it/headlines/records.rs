@@ -33,7 +33,8 @@ pub fn metric(title: &str) -> Option<Metric> {
     }
     let (name, statistic) = match title {
         "Start-up" => return of("/server/startup_us", "", 10.0),
-        "Peak memory" => return of("/memory/rss_bytes_max", "", 1.0),
+        "Peak memory" | "Peak host memory" => return of("/memory/rss_bytes_max", "", 1.0),
+        "Peak GPU memory" => return of("/memory/gpu_bytes_max", "", 1.0),
         _ => title.split_once(' ')?,
     };
     let (field, family, min_effect_pct) = match name {

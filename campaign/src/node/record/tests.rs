@@ -82,6 +82,7 @@ fn a_good_run_satisfies_every_rule() {
         rss_bytes_max: Some(1 << 20),
         ..parts(&scenario, &identity)
     });
+    assert_eq!(record.scenario.dataset, scenario.scenario.workload.dataset);
     judge::seal(&mut record).unwrap();
     let broken: Vec<_> = record.checks.iter().filter(|check| !check.ok).collect();
     assert!(broken.is_empty(), "{broken:?}");

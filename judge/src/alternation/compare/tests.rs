@@ -35,6 +35,10 @@ fn a_slower_candidate_is_held_and_the_first_line_says_by_how_much() {
     let said = "Hold: Output tokens of ladder-lite-c4@1 regressed, down 5.0 %; 2 release-blocking metrics \
                 regressed or failed too.";
     assert_eq!(line, said);
+    // The quickstart shows what such a hold looks like.
+    let quickstart = include_str!("../../../../docs/quickstart/judge-a-release.md");
+    let printed: Vec<String> = report::text(&diff).lines().take(2).map(str::to_owned).collect();
+    assert!(quickstart.contains(&format!("```\n{}\n```\n", printed.join("\n"))), "{printed:?}");
     let output = row_of(&diff, "output_tokens_per_s");
     let verdict = &output.verdict;
     assert_eq!((verdict.verdict, verdict.stage), (VerdictKind::Regressed, Stage::Alternate));

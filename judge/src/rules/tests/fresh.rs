@@ -136,10 +136,24 @@ fn primed(run: &mut Run, hits: u64) {
     (run.cache().hit_tokens, run.cache().expected_hit_tokens) = (Some(hits), Some(2500));
 }
 
+/// Changes a run to one whose cache was not emptied although the scenario asks for `intended`, with
+/// `hits` of 5000 prompt tokens in the cache, of which the run's own prompts share 2000.
+fn warm(run: &mut Run, intended: CacheState, hits: u64) {
+    run.record.scenario.cache = Some(CacheProtocol { state: intended, share: None });
+    run.cache().state = CacheState::Unknown;
+    (run.cache().hit_tokens, run.cache().expected_hit_tokens) = (Some(hits), None);
+    run.evidence.prompt_tokens_shared = Some(2000);
+}
+
 #[test]
 fn a_clean_run_is_valid() {
     assert_clean(&judged(|_| ()));
     assert_clean(&judged(|run| primed(run, 2480)));
+    assert_clean(&judged(|run| warm(run, CacheState::Unknown, 2250)));
+    assert_clean(&judged(|run| {
+        warm(run, CacheState::Unknown, 5000);
+        run.evidence.prompt_tokens_shared = None;
+    }));
     let stamped = judged(|run| {
         run.client().kernel_timestamps = Some(true);
         run.client().loop_lag_us_p99 = Some(450);
@@ -223,6 +237,8 @@ fn answer_cases() -> Vec<Case> {
         ("cache-mismatch", "100 prompt tokens", |run| run.cache().hit_tokens = Some(100)),
         ("cache-mismatch", "2500 should have", |run| primed(run, 2000)),
         ("cache-not-empty", "still found", |run| run.cache().state = CacheState::Primed),
+        ("cache-warm", "2251 of 5000", |run| warm(run, CacheState::Unknown, 2251)),
+        ("cache-warm", "share 2000", |run| warm(run, CacheState::Cold, 5000)),
         ("few-samples", "500 answers: p99 needs 662", |run| {
             run.metrics().e2e_us.as_mut().unwrap().p99 = Some(300_000);
             (run.counts().requests_planned, run.counts().requests_ok) = (Some(500), Some(500));

@@ -20,6 +20,7 @@ use super::progress::Style;
 use super::run::exit_of;
 use super::run::{Bench, Signals, TELEMETRY_NS, nanoseconds};
 use super::table::{failure, verdict};
+use super::threshold::ThresholdFlags;
 use crate::client::control::{ControlError, Server};
 use crate::client::headers::Key;
 use crate::client::probe::{Probed, probe, served_model};
@@ -53,8 +54,9 @@ const POLL: Duration = Duration::from_millis(500);
 /// prompts are not measured prompts, connections are open before the clock starts, and send times
 /// follow the requested arrival process without the tools' drift or rescaling.
 ///
-/// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, or a request failed; 2 wrong use; 4 no
-/// server, interrupted, a file that cannot be read or written, or a failure of the client's system.
+/// Exit codes: 0 not INVALID and nothing failed; 1 INVALID, a request failed, or a condition of
+/// `--fail-if` is met; 2 wrong use; 4 no server, interrupted, a file that cannot be read or
+/// written, or a failure of the client's system.
 #[derive(Debug, Args)]
 // As with Python's `argparse`, the last of several values of a flag counts.
 #[command(after_long_help = EXAMPLE, infer_long_args = true, args_override_self = true)]
@@ -72,6 +74,8 @@ pub struct ServingFlags {
     body: flags::BodyFlags,
     #[command(flatten)]
     results: flags::ResultFlags,
+    #[command(flatten)]
+    thresholds: ThresholdFlags,
     #[command(flatten)]
     refused: refused::Refused,
 }
@@ -156,8 +160,13 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     places.report(&asked)?;
     let (own, verdict) = (places.own.display(), verdict(&measurement));
     let failure: String = failure(&measurement).iter().map(|line| format!("{line}\n")).collect();
-    whole_file::print(&format!("measurement    {own}\n{failure}{verdict}"))?;
-    Ok(if interrupted { bench.interrupted(&places.own) } else { exit_of(&measurement) })
+    let broken = flags.thresholds.broken(&measurement);
+    whole_file::print(&format!("measurement    {own}\n{failure}{verdict}{broken}"))?;
+    Ok(match interrupted {
+        true => bench.interrupted(&places.own),
+        false if !broken.is_empty() => Exit::Worse,
+        false => exit_of(&measurement),
+    })
 }
 
 fn server(flags: &ServingFlags, tool: Tool, variable: &Variables<'_>) -> anyhow::Result<Server> {

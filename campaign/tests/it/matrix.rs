@@ -1,0 +1,80 @@
+//! The matrix of what is measured, published elsewhere, planned and impossible.
+
+use std::fs;
+use std::path::Path;
+
+use expect_test::expect;
+use samples::Sample;
+use schema::path::of_run;
+use schema::run::{Kind, RunRecord};
+
+use crate::scratch::Scratch;
+
+/// Test helper: commits nothing, but writes a run of the scratch clone's model and scenario into its
+/// results.
+fn record(scratch: &Scratch, kind: Kind, engine: &str, serial: u64) {
+    let sample = Sample {
+        engine: engine.to_owned(),
+        release: "v0.9.2".to_owned(),
+        model: "tiny".to_owned(),
+        scenario: "talk-lite".to_owned(),
+        serial,
+        ..Sample::default()
+    };
+    let mut record = RunRecord { kind, ..sample.record() };
+    judge::seal(&mut record).unwrap();
+    let text = serde_json::to_string(&record).unwrap();
+    scratch.write(&format!("results/{}", of_run(&record).unwrap()), &text);
+}
+
+#[test]
+fn every_cell_is_measured_published_planned_or_impossible() {
+    let scratch = Scratch::new();
+    let engines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite/engines");
+    for engine in ["llama.cpp", "lmdeploy"] {
+        let file = format!("{engine}.toml");
+        let text = fs::read_to_string(engines.join(&file)).unwrap();
+        scratch.write(&format!("suite/engines/{file}"), &text);
+    }
+    scratch.write(
+        "suite/targets/cpu.toml",
+        "match = {}\nscenarios = [\"talk-lite\", \"rung-lite\"]\nrepeats = 2\n\
+         models = [{ id = \"tiny\", tp = 1 }]\n",
+    );
+    record(&scratch, Kind::Measured, "redline", 1);
+    record(&scratch, Kind::Measured, "redline", 2);
+    record(&scratch, Kind::Simulated, "llama.cpp", 3);
+    let shown = scratch.run(&["matrix"]).expect(0, &[]);
+    expect![[r#"
+        cpu
+        model  tp  scenario   llama.cpp  lmdeploy        redline
+        tiny   1   talk-lite  planned    impossible [1]  v0.9.2 x2
+        tiny   1   rung-lite  planned    impossible [1]  planned
+
+        RELEASE xN: measured, N runs; (RELEASE): published elsewhere, not verified
+        [1] engine `lmdeploy` does not compute on CPUs
+
+        Measure what is planned:
+          cargo xtask release-bench VERSION --engine llama.cpp --target cpu
+          cargo xtask release-bench VERSION --target cpu --scenario rung-lite
+
+    "#]]
+    .assert_eq(&shown.stdout);
+    scratch.run(&["matrix", "--target", "moon"]).expect(2, &["`moon`", "known are cpu"]);
+}
+
+#[test]
+fn an_engine_is_not_measured_where_it_cannot_serve_the_model() {
+    let scratch = Scratch::new();
+    let engine = scratch.root().join("suite/engines/redline.toml");
+    let text = fs::read_to_string(&engine).unwrap();
+    for (line, why) in [
+        ("devices = [\"gpu\"]", "engine `redline` does not compute on CPUs"),
+        ("weights = [\"safetensors\"]", "engine `redline` does not read GGUF"),
+    ] {
+        fs::write(&engine, text.replace("timeout_s", &format!("{line}\ntimeout_s"))).unwrap();
+        scratch
+            .run(&["release-bench", "v0.9.2", "--dry-run"])
+            .expect(2, &[why, "suite/engines/redline.toml"]);
+    }
+}

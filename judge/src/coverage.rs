@@ -1,0 +1,139 @@
+//! Coverage of planned cells: which combinations of engine, hardware, model and scenario have figures,
+//! measured or published elsewhere.
+
+use schema::run::{Kind, RunRecord};
+
+use crate::order;
+use crate::records::Registry;
+use crate::rule::on_cpu;
+use crate::validity::is_presentable;
+
+/// Planned cell that may have figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlannedCell<'a> {
+    /// Id of the engine.
+    pub engine: &'a str,
+    /// Hardware id, such as `h200-141g`; `None` for all machines without a GPU.
+    pub hardware: Option<&'a str>,
+    /// Id of the model.
+    pub model: &'a str,
+    /// Id of the scenario, in any revision.
+    pub scenario: &'a str,
+}
+
+/// What a registry has of a planned cell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Coverage<'a> {
+    /// This suite measured the cell: newest release, and number of its runs that may be shown.
+    Measured {
+        /// Name of the release.
+        release: &'a str,
+        /// Number of runs of the release.
+        runs: usize,
+    },
+    /// Only a report of others has figures of the cell, which nobody verified: its newest release.
+    Published {
+        /// Name of the release.
+        release: &'a str,
+    },
+    /// No record has figures of the cell.
+    Nothing,
+}
+
+/// Runs of a registry that cover cells: those that are not retracted, belong to no lab and have figures
+/// that may be shown.
+#[derive(Debug)]
+pub struct Covering<'a> {
+    runs: Vec<&'a RunRecord>,
+}
+
+impl<'a> Covering<'a> {
+    /// Selects the covering runs of `registry`.
+    pub fn of(registry: &'a Registry) -> Self {
+        let runs = registry.of_releases().map(|stored| &stored.record);
+        Self { runs: runs.filter(|run| is_presentable(run)).collect() }
+    }
+
+    /// Returns what the registry has of `cell`.
+    pub fn coverage(&self, cell: &PlannedCell<'_>) -> Coverage<'a> {
+        let of_cell = |run: &&RunRecord| {
+            let is_there = match cell.hardware {
+                Some(id) => run.hardware.id == id,
+                None => on_cpu(run),
+            };
+            let names = (&*run.engine.name, &*run.model.id, &*run.scenario.id);
+            is_there && names == (cell.engine, cell.model, cell.scenario)
+        };
+        let of_kind = |kind: Kind| {
+            let runs = self.runs.iter().copied().filter(of_cell).filter(|run| run.kind == kind);
+            runs.map(|run| run.engine.release.as_str()).collect::<Vec<_>>()
+        };
+        let measured = of_kind(Kind::Measured);
+        if let Some(release) = order::newest(measured.iter().copied()) {
+            let runs = measured.iter().filter(|other| **other == release).count();
+            return Coverage::Measured { release, runs };
+        }
+        order::newest(of_kind(Kind::Imported))
+            .map_or(Coverage::Nothing, |release| Coverage::Published { release })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samples::Sample;
+
+    use super::*;
+    use crate::records::Stored;
+
+    /// Test helper: returns a registry with a run of each kind and release.
+    fn registry(runs: &[(Kind, &str)]) -> Registry {
+        let mut registry = Registry::default();
+        for (serial, (kind, release)) in (1..).zip(runs) {
+            let sample = Sample { release: (*release).to_owned(), serial, ..Sample::default() };
+            let record = RunRecord { kind: *kind, ..sample.record() };
+            registry.runs.push(Stored { path: format!("{serial}.json"), root: 0, record });
+        }
+        registry
+    }
+
+    #[test]
+    fn own_runs_cover_a_cell_before_reports_and_of_the_newest_release() {
+        let sample = Sample::default().record();
+        let cell = PlannedCell {
+            engine: &sample.engine.name,
+            hardware: None,
+            model: &sample.model.id,
+            scenario: &sample.scenario.id,
+        };
+        let (own, other) = (Kind::Measured, Kind::Imported);
+        for (runs, wanted) in [
+            (&[][..], Coverage::Nothing),
+            (&[(other, "v0.9.2")], Coverage::Published { release: "v0.9.2" }),
+            (
+                &[(own, "v0.9.2"), (own, "v0.10.0"), (own, "v0.10.0"), (other, "v0.11.0")],
+                Coverage::Measured { release: "v0.10.0", runs: 2 },
+            ),
+        ] {
+            let registry = registry(runs);
+            assert_eq!(Covering::of(&registry).coverage(&cell), wanted);
+            let elsewhere = PlannedCell { hardware: Some("h200-141g"), ..cell };
+            assert_eq!(Covering::of(&registry).coverage(&elsewhere), Coverage::Nothing);
+        }
+    }
+
+    #[test]
+    fn runs_whose_figures_are_invalid_cover_nothing() {
+        let mut registry = registry(&[(Kind::Measured, "v0.10.0")]);
+        let record = &mut registry.runs[0].record;
+        record.counts.as_mut().unwrap().output_tokens_reported = Some(1);
+        crate::seal(record).unwrap();
+        let record = record.clone();
+        let cell = PlannedCell {
+            engine: &record.engine.name,
+            hardware: None,
+            model: &record.model.id,
+            scenario: &record.scenario.id,
+        };
+        assert_eq!(Covering::of(&registry).coverage(&cell), Coverage::Nothing);
+    }
+}

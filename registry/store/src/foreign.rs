@@ -1,0 +1,256 @@
+//! Runs in the formats of other projects' dashboards: PyTorch's benchmark format, which the PyTorch
+//! HUD shows, and the results that InferenceX shows.
+//!
+//! PyTorch's keys are those of `benchmark.oss_ci_benchmark_v3` in the repository pytorch/test-infra
+//! (`clickhouse_db_schema`), InferenceX's those of `utils/process_result.py` at 843c6254 in the
+//! repository SemiAnalysisAI/InferenceX. Names of figures are those of vLLM's result files, which both
+//! take over. A figure that a rule calls INVALID is left out. ITL is left out as well: both mean gaps
+//! between chunks, and records have gaps between tokens.
+
+use judge::validity::{headline, is_presentable, value};
+use schema::metric::by_name;
+use schema::path::config_name;
+use schema::run::{Counts, Kind, RunRecord};
+use schema::scenario::Arrival;
+use serde_json::{Map, Value, json};
+
+/// Rates, each with its name in records and in result files.
+const RATES: &[(&str, &str)] = &[
+    ("requests_per_s", "request_throughput"),
+    ("input_tokens_per_s", "input_throughput"),
+    ("output_tokens_per_s", "output_throughput"),
+    ("total_tokens_per_s", "total_token_throughput"),
+];
+/// Latencies, each with the stem of its names in records and in result files.
+const LATENCIES: &[(&str, &str)] = &[("ttft_us", "ttft"), ("tpot_us", "tpot"), ("e2e_us", "e2el")];
+/// Statistics of latencies, each with its name in records and in result files.
+const STATISTICS: &[(&str, &str)] =
+    &[("mean", "mean"), ("p50", "median"), ("p95", "p95"), ("p99", "p99")];
+const MICROSECONDS_PER_MS: f64 = 1e3;
+const MICROSECONDS_PER_S: f64 = 1e6;
+const BYTES_PER_GB: u64 = 1_000_000_000;
+
+/// True for a run that is exported: this suite measured it, and its figures may be shown.
+fn is_exported(run: &RunRecord) -> bool {
+    run.kind == Kind::Measured && is_presentable(run)
+}
+
+/// Returns the rates of a run that may be shown, by their names in result files, per second.
+fn rates(run: &RunRecord) -> impl Iterator<Item = (&'static str, f64)> {
+    RATES.iter().filter_map(move |(own, theirs)| Some((*theirs, shown(own, run)?)))
+}
+
+/// Returns the latencies of a run that may be shown, by statistic and quantity, in microseconds.
+fn latencies(run: &RunRecord) -> impl Iterator<Item = (&'static str, &'static str, f64)> {
+    LATENCIES.iter().flat_map(move |(own, theirs)| {
+        STATISTICS.iter().filter_map(move |(statistic, name)| {
+            Some((*name, *theirs, shown(&format!("{own}_{statistic}"), run)?))
+        })
+    })
+}
+
+fn shown(name: &str, run: &RunRecord) -> Option<f64> {
+    value(by_name(name)?, run)
+}
+
+/// Formats runs in PyTorch's benchmark format: a list with an object for each metric of a run.
+pub fn pytorch_hud<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Value {
+    runs.filter(|run| is_exported(run)).flat_map(metrics_of).collect()
+}
+
+fn metrics_of(run: &RunRecord) -> Vec<Value> {
+    let shared = json!({
+        "benchmark": {
+            "name": "Redline",
+            "mode": "inference",
+            "dtype": run.model.dtype,
+            "extra_info": {
+                "scenario": format!("{}@{}", run.scenario.id, run.scenario.rev),
+                "configuration": config_name(run),
+                "validity": headline(run).name(),
+                "record": run.id,
+                "record_sha256": run.record_sha256,
+            },
+        },
+        "model": {
+            "name": run.model.id,
+            "type": run.model.weights,
+            "backend": run.engine.name,
+            "origins": run.model.source.iter().collect::<Vec<_>>(),
+        },
+        "runners": [runner(run)],
+        "dependencies": {
+            (run.engine.name.clone()): { "version": run.engine.release, "sha": run.engine.commit },
+        },
+    });
+    let counts = run.counts.as_ref().map(counts).unwrap_or_default();
+    let figures = rates(run).map(|(name, value)| (name.to_owned(), value));
+    let times = latencies(run).map(|(statistic, quantity, us)| {
+        (format!("{statistic}_{quantity}_ms"), us / MICROSECONDS_PER_MS)
+    });
+    let object = |(name, value): (String, f64)| {
+        let mut info = counts.clone();
+        info.insert("duration".to_owned(), seconds(run));
+        let mut object = shared.clone();
+        object["metric"] = json!({ "name": name, "benchmark_values": [value], "extra_info": info });
+        object
+    };
+    figures.chain(times).map(object).collect()
+}
+
+/// Returns the counts of requests and tokens by their names in result files.
+fn counts(counts: &Counts) -> Map<String, Value> {
+    let named = [
+        ("completed", counts.requests_ok),
+        ("failed", counts.requests_failed),
+        ("total_input_tokens", counts.input_tokens),
+        ("total_output_tokens", counts.output_tokens_reported),
+    ];
+    named.into_iter().map(|(name, count)| (name.to_owned(), count.into())).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times of a run are far below 2^53 us")]
+fn seconds(run: &RunRecord) -> Value {
+    let wall = run.time.as_ref().and_then(|time| time.wall_us);
+    wall.map(|us| us as f64 / MICROSECONDS_PER_S).into()
+}
+
+fn runner(run: &RunRecord) -> Value {
+    let hardware = &run.hardware;
+    let gpus = hardware.gpu.as_deref().unwrap_or_default();
+    json!({
+        "name": hardware.id,
+        "type": hardware.id,
+        "cpu_info": hardware.cpu_model,
+        "cpu_count": hardware.cores,
+        "avail_mem_in_gb": hardware.ram_bytes.map(|bytes| bytes / BYTES_PER_GB),
+        "gpu_info": gpus.first().map(|gpu| &gpu.name),
+        "gpu_count": gpus.len(),
+    })
+}
+
+/// Formats runs as InferenceX's results, an object for each. Its figures are per GPU at a concurrency,
+/// so a run without a GPU or without a limit of its concurrency is left out.
+pub fn inferencex<'a>(runs: impl Iterator<Item = &'a RunRecord>) -> Value {
+    runs.filter(|run| is_exported(run)).filter_map(result_of).collect()
+}
+
+fn result_of(run: &RunRecord) -> Option<Value> {
+    let concurrency = match run.scenario.arrival.as_ref()? {
+        Arrival::Closed { concurrency } => *concurrency,
+        Arrival::Constant { concurrency_max, .. }
+        | Arrival::Poisson { concurrency_max, .. }
+        | Arrival::Gamma { concurrency_max, .. } => (*concurrency_max)?,
+        _ => return None,
+    };
+    let server = run.server.as_ref()?;
+    let ranks =
+        server.tp.filter(|_| !run.hardware.gpu.as_deref().unwrap_or_default().is_empty())?;
+    let config = server.config.as_ref();
+    let drafts = config.and_then(|config| config.get("speculative-algorithm")?.as_str());
+    let counts = run.counts.as_ref()?;
+    // Its lengths are those that were requested; a record has those of the requests that were answered.
+    let mean = |tokens: Option<u64>| tokens?.checked_div(counts.requests_ok?);
+    let mut result = json!({
+        "hw": run.hardware.id,
+        "conc": concurrency,
+        "image": run.engine.build.as_ref().and_then(|build| build.image.as_ref()),
+        "model": run.model.id,
+        "infmax_model_prefix": run.model.id,
+        "framework": run.engine.name,
+        "precision": run.model.dtype,
+        "spec_decoding": drafts.unwrap_or("none"),
+        "disagg": false,
+        "recipe_fingerprint": server.config_sha256,
+        "isl": mean(counts.input_tokens),
+        "osl": mean(counts.output_tokens_reported),
+        "is_multinode": false,
+        "tp": ranks,
+        "pp": 1,
+        "dcp_size": 1,
+        "pcp_size": 1,
+        "ep": 1,
+        "dp_attention": "false",
+    });
+    for (name, value) in rates(run) {
+        let key = match name {
+            "input_throughput" => "input_tput_per_gpu",
+            "output_throughput" => "output_tput_per_gpu",
+            "total_token_throughput" => "tput_per_gpu",
+            _ => continue,
+        };
+        result[key] = (value / f64::from(ranks)).into();
+    }
+    for (statistic, quantity, us) in latencies(run) {
+        result[format!("{statistic}_{quantity}")] = (us / MICROSECONDS_PER_S).into();
+        if quantity == "tpot" && us > 0.0 {
+            result[format!("{statistic}_intvty")] = (MICROSECONDS_PER_S / us).into();
+        }
+    }
+    Some(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use samples::Sample;
+    use schema::run::Gpu;
+
+    use super::*;
+
+    /// Test helper: returns a measured run of four users on two GPUs.
+    fn run() -> RunRecord {
+        let mut run = RunRecord { kind: Kind::Measured, ..Sample::default().record() };
+        let gpu = Gpu { name: "NVIDIA H200".to_owned(), ..Gpu::default() };
+        run.hardware.gpu = Some(vec![gpu.clone(), gpu]);
+        run.server.as_mut().unwrap().tp = Some(2);
+        run.scenario.arrival = Some(Arrival::Closed { concurrency: 4 });
+        run
+    }
+
+    fn of(name: &str, run: &RunRecord) -> f64 {
+        by_name(name).unwrap().value(run).unwrap()
+    }
+
+    #[test]
+    fn the_hud_has_an_object_for_each_figure() {
+        let run = run();
+        let exported = pytorch_hud([&run].into_iter());
+        let objects = exported.as_array().unwrap();
+        let values = |name: &str| {
+            let found = objects.iter().find(|object| object["metric"]["name"] == name);
+            found.map(|object| object["metric"]["benchmark_values"].clone())
+        };
+        assert_eq!(values("median_ttft_ms"), Some(json!([of("ttft_us_p50", &run) / 1e3])));
+        assert_eq!(values("output_throughput"), Some(json!([of("output_tokens_per_s", &run)])));
+        assert_eq!(objects[0]["runners"][0]["gpu_count"], 2);
+        assert_eq!(objects[0]["metric"]["extra_info"]["completed"], 32);
+    }
+
+    #[test]
+    fn inferencex_has_figures_per_gpu_and_times_in_seconds() {
+        let run = run();
+        let exported = inferencex([&run].into_iter());
+        let result = &exported[0];
+        assert_eq!(result["tput_per_gpu"], json!(of("total_tokens_per_s", &run) / 2.0));
+        assert_eq!(result["conc"], 4);
+        assert_eq!(result["mean_ttft"], json!(of("ttft_us_mean", &run) / 1e6));
+        assert_eq!(result["p99_intvty"], json!(1e6 / of("tpot_us_p99", &run)));
+    }
+
+    #[test]
+    fn what_is_invalid_or_made_up_is_not_exported() {
+        let none = json!([]);
+        let mut invalid = run();
+        invalid.counts.as_mut().unwrap().output_tokens_reported = Some(1);
+        judge::seal(&mut invalid).unwrap();
+        assert_eq!(pytorch_hud([&invalid].into_iter()), none);
+        let made_up = RunRecord { kind: Kind::Simulated, ..run() };
+        assert_eq!(pytorch_hud([&made_up].into_iter()), none);
+        let mut on_cpu = run();
+        on_cpu.hardware.gpu = Some(Vec::new());
+        assert_eq!(inferencex([&on_cpu].into_iter()), none);
+        let mut at_once = run();
+        at_once.scenario.arrival = Some(Arrival::AllAtOnce);
+        assert_eq!(inferencex([&at_once].into_iter()), none);
+    }
+}
