@@ -36,7 +36,8 @@ pub fn of(diff: &Diff) -> Decision {
         };
         (DecisionKind::Inconclusive, vec![reason.to_owned()])
     } else if !open.is_empty() {
-        (DecisionKind::Inconclusive, inconclusive(&open, blocking.len()))
+        let all_open = blocking.iter().filter(|row| is_open(row)).count();
+        (DecisionKind::Inconclusive, inconclusive(&open, (all_open, blocking.len())))
     } else {
         (DecisionKind::Ship, ship(diff, &blocking))
     };
@@ -86,8 +87,9 @@ fn failure(row: &Row) -> String {
 }
 
 /// Returns the reasons for no conclusion: the largest regression that could not be excluded, and how
-/// many metrics are undecided or have a changed configuration.
-fn inconclusive(open: &[&Row], blocking: usize) -> Vec<String> {
+/// many of the `blocking` metrics are undecided or have a changed configuration. `all_open` also counts
+/// those that are decided over all scenarios, and are undecided in one of them.
+fn inconclusive(open: &[&Row], (all_open, blocking): (usize, usize)) -> Vec<String> {
     let of_kind = |kind| open.iter().copied().filter(move |row: &&Row| row.verdict.verdict == kind);
     let undecided = of_kind(VerdictKind::Inconclusive).count();
     let changed = of_kind(VerdictKind::ChangedConfig).count();
@@ -108,7 +110,12 @@ fn inconclusive(open: &[&Row], blocking: usize) -> Vec<String> {
     }
     if undecided > 0 {
         let are = if undecided == 1 { "is" } else { "are" };
-        reasons.push(format!("{undecided} of {} {are} undecided", metrics(blocking)));
+        let mut reason = format!("{undecided} of {} {are} undecided", metrics(blocking));
+        if let alone @ 1.. = all_open.saturating_sub(open.len()) {
+            let are = if alone == 1 { "is" } else { "are" };
+            reason += &format!(" and {alone} more {are} so in one scenario, but not over all of them");
+        }
+        reasons.push(reason);
     }
     if changed > 0 {
         let was = if changed == 1 { "was" } else { "were" };

@@ -349,6 +349,15 @@ fn statements(rows: &[&Row], text: &str) -> Vec<Statement> {
     improved.chain(others.into_iter().flatten()).collect()
 }
 
+/// True for a row without a decision whose metric is not decided over all scenarios either.
+fn is_open(row: &Row, rows: &[&Row]) -> bool {
+    let is_undecided = |row: &Row| row.verdict.starts_with("inconclusive");
+    let decided_together = |all: &&Row| {
+        all.scenario == "all scenarios" && all.title == row.title && !is_undecided(all)
+    };
+    is_undecided(row) && !rows.iter().any(|all| decided_together(all))
+}
+
 fn holds(is_true: bool, exact: String) -> Result<(), String> {
     if is_true { Ok(()) } else { Err(exact) }
 }
@@ -385,9 +394,7 @@ fn excluded(rows: &[&Row], text: &str) -> Option<Statement> {
     let harm = |row: &&&Row| {
         let (low, high) = row.interval_pct?;
         let bound = if row.title.ends_with("tokens") { -low } else { high };
-        row.verdict
-            .starts_with("inconclusive")
-            .then(|| (bound, format!("{} in {}", row.title, row.scenario)))
+        is_open(row, rows).then(|| (bound, format!("{} in {}", row.title, row.scenario)))
     };
     let worst = rows.iter().filter_map(|row| harm(&row)).max_by(|a, b| a.0.total_cmp(&b.0));
     let (bound, named) = worst.unwrap_or_default();
@@ -401,9 +408,11 @@ fn excluded(rows: &[&Row], text: &str) -> Option<Statement> {
 fn undecided(rows: &[&Row], text: &str) -> Option<Statement> {
     let (head, _) = text.split_once(" release-blocking metrics are undecided")?;
     let stated = head.rsplit("; ").next()?.to_owned();
-    let open = rows.iter().filter(|row| row.verdict.starts_with("inconclusive")).count();
+    let open = rows.iter().filter(|row| is_open(row, rows)).count();
     let exact = format!("{open} of {}", rows.len());
-    let found = holds(stated == exact, exact);
+    let alone = rows.iter().filter(|row| row.verdict.starts_with("inconclusive")).count() - open;
+    let has_alone = alone == 0 || text.contains(&format!(" undecided and {alone} more "));
+    let found = holds(stated == exact && has_alone, format!("{exact}, and {alone} alone"));
     Some(("undecided metrics".to_owned(), stated, found))
 }
 
