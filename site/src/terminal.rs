@@ -1,10 +1,11 @@
-//! Picture of a terminal as SVG: the command that measured the newest release, and the table that it
-//! printed. A pure function of the records, so that it is as fresh as the pages.
+//! Picture of a terminal as SVG: the command of the newest campaign, and the table that it printed. A
+//! pure function of the records, so that it is as fresh as the pages.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use judge::order;
 use whole_file::TEXT_MAX;
 
 use crate::catalog::{Catalog, ReleaseKey};
@@ -17,37 +18,35 @@ const MARGIN: usize = 16;
 /// Number of columns of the terminal.
 const COLUMNS: usize = judge::table::COLUMNS;
 
-/// Draws the terminal after the newest campaign of a release; `None` where the registry has no
-/// measured release.
+/// Draws the terminal after the newest campaign of a release; `None` where the registry has no such
+/// campaign.
 ///
 /// # Errors
 ///
 /// Never: the release is one of the registry.
 pub fn picture(catalog: &Catalog) -> Result<Option<String>> {
-    let Some(key) = newest(catalog) else { return Ok(None) };
+    let Some((campaign, key)) = newest(catalog) else { return Ok(None) };
+    let mut campaigns = catalog.registry.campaigns.iter().map(|stored| &stored.record);
+    let Some(record) = campaigns.find(|record| record.id == campaign) else { return Ok(None) };
     let table = text::release(catalog, &key)?;
-    let mut words = vec!["cargo", "xtask", "release-bench"];
-    if key.engine != "redline" {
-        words.extend(["--engine", key.engine.as_str()]);
-    }
-    words.push(&key.release);
+    let own = record.command.iter().map(String::as_str);
+    let words: Vec<&str> = ["cargo", "xtask"].into_iter().chain(own).collect();
     let command = format!("$ {}", outside::command(&words));
     let lines: Vec<&str> = std::iter::once(command.as_str()).chain(table.lines()).collect();
     Ok(Some(svg(&lines)))
 }
 
-/// Returns the release and hardware of the campaign that was started last.
-fn newest(catalog: &Catalog) -> Option<ReleaseKey> {
-    let mut newest: Option<(String, ReleaseKey)> = None;
-    for (key, runs) in catalog.releases() {
-        for campaign in runs.iter().filter_map(|run| run.record.campaign.as_ref()) {
-            // Ids are ULIDs, which sort by time.
-            if newest.as_ref().is_none_or(|(id, _)| *id < campaign.id) {
-                newest = Some((campaign.id.clone(), key.clone()));
-            }
-        }
-    }
-    newest.map(|(_, key)| key)
+/// Returns the id of the campaign that was started last, with release and hardware; of the releases
+/// that it compared, the newest.
+fn newest(catalog: &Catalog) -> Option<(String, ReleaseKey)> {
+    let releases = catalog.releases();
+    let dated = releases.iter().filter_map(|(key, runs)| {
+        let campaigns = runs.iter().filter_map(|run| run.record.campaign.as_ref());
+        // Ids are ULIDs, which sort by time.
+        let last = campaigns.map(|campaign| campaign.id.clone()).max()?;
+        Some((last, order::ReleaseKey::of(&key.release), key))
+    });
+    dated.max_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1))).map(|(id, _, key)| (id, key.clone()))
 }
 
 fn svg(lines: &[&str]) -> String {

@@ -113,7 +113,8 @@ fn inconclusive(open: &[&Row], (all_open, blocking): (usize, usize)) -> Vec<Stri
         let mut reason = format!("{undecided} of {} {are} undecided", metrics(blocking));
         if let alone @ 1.. = all_open.saturating_sub(open.len()) {
             let are = if alone == 1 { "is" } else { "are" };
-            reason += &format!(" and {alone} more {are} so in one scenario, but not over all of them");
+            reason +=
+                &format!(" and {alone} more {are} so in one scenario, but not over all of them");
         }
         reasons.push(reason);
     }
