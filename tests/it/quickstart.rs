@@ -112,7 +112,7 @@ fn a_gguf_is_served_and_asked_and_its_address_measured() {
     assert!(!text.is_empty(), "{answer}");
 
     let measure = Quickstart::read("measure-a-url.md").commands;
-    let [first, again] = &measure[..] else { panic!("two commands: {measure:?}") };
+    let [first, again, limited] = &measure[..] else { panic!("three commands: {measure:?}") };
     let said = shell(folder.path(), &first.replace(RUNNING, &server.url)).expect_code(0).stdout;
     assert!(said.contains("TTFT") && said.contains("measurement-"), "{said}");
     let files = files_under(folder.path());
@@ -120,6 +120,10 @@ fn a_gguf_is_served_and_asked_and_its_address_measured() {
     let scenario = scenario.and_then(|path| path.file_name()?.to_str()).expect("the scenario");
     let again = again.replace(RUNNING, &server.url).replace("words-c4-HASH.toml", scenario);
     shell(folder.path(), &again).expect_code(0);
+    // Every TTFT is above zero, whatever the machine does.
+    let limited = limited.replace(RUNNING, &server.url).replace("ttft_ms_p99>200", "ttft_ms_p99>0");
+    let said = shell(folder.path(), &limited).expect_code(1).stdout;
+    assert!(said.contains("which is above 0"), "{said}");
 
     let compare = Quickstart::read("compare-two-engines.md").command("alternate");
     // A server compared with itself: its ratio is about one, whatever the machine does.
