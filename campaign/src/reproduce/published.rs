@@ -251,7 +251,7 @@ mod tests {
         let shown = table(&published, &[ours]);
         let rows: Vec<&str> = shown.lines().skip(2).collect();
         expect![[r#"
-                                                           published           ours  difference
+                                                          published           ours  difference
             Traffic request rate                                inf
             Successful requests                                  40             32     -20.0 %
             Output token throughput (tok/s)                  1200.5         1320.5     +10.0 %
