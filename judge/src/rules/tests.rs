@@ -495,6 +495,6 @@ fn what_the_rules_say_reads_well() {
 fn a_sample_is_the_same_every_time() {
     let record = Sample::default().record();
     assert_eq!(record, Sample::default().record());
-    expect!["e1acb289062c7d4b8b81cd5437faa464fb104353b92bfa7a7c564dac85dbfcd2"]
+    expect!["071c8a4a64f013af5da027f6fc9a5faa3fc9b6880c16e0f27767773a858dfa7c"]
         .assert_eq(&record.record_sha256);
 }
