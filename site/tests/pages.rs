@@ -18,7 +18,7 @@ use schema::kernel::{KernelBench, KernelRecord};
 use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
 use site::{Catalog, Renderer, build, pages, text};
 
-/// Largest page, in bytes, that a phone should have to load; compressed, a fifth of it travels.
+/// Largest page, in bytes, that a phone should have to load; compressed, an eighth of it travels.
 const PAGE_BYTES_MAX: usize = 200_000;
 
 /// One model and two scenarios: a complete one with a failed run, and one with a single run.

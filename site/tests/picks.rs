@@ -179,8 +179,9 @@ fn picks_badges_and_frontiers_have_the_marks_of_the_release_page() {
     let frontier = read(&out, "frontier/qwen3-8b-random/index.html");
     assert!(frontier.contains("; degraded; random weights; "), "tooltips of points have them");
     let page = read(&out, "index.md");
-    let row = page.lines().find(|line| line.contains("users, structured-lite@1")).expect("a row");
-    assert!(row.contains("median of 3 runs, 2026-11-27; machine speed changed (W19) |"), "{row}");
+    let is_row = |line: &&str| line.contains("f26m2s1-2c | [1 user, ladder-lite-c1@1]");
+    let row = page.lines().find(is_row).expect("a row");
+    assert!(row.contains("median of 13 runs, 2026-11-23; 3 of 13 degraded, "), "{row}");
 }
 
 #[test]
@@ -200,7 +201,7 @@ fn hardware_has_a_name_that_can_be_read_where_a_page_shows_its_id() {
         }
     }
     let release = read(&out, "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.md");
-    assert!(release.contains("On AMD EPYC Zen 3 (Milan), 2 cores, AVX2: 24 runs"), "{release}");
+    assert!(release.contains("On AMD EPYC Zen 3 (Milan), 2 cores, AVX2: "), "{release}");
 }
 
 #[test]
@@ -209,12 +210,10 @@ fn tool_calls_and_structured_output_are_set_beside_plain_answers() {
     let page = read(&out, "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/index.md");
     let section = page.split("### Cost of tool calls").nth(1).expect("a section");
     let section = section.split("\n##").next().unwrap_or_default();
-    for row in [
-        "tools-lite@1 | chat-lite-c4@1 | 0.927x | 0.932x | 3 and 3 |",
-        "structured-lite@1 | ladder-lite-c4@1 | 1.14x | 0.952x | 3 and 3 |",
-    ] {
-        assert!(section.contains(row), "no `{row}` in {section}");
-    }
+    let row = "tools-lite@1 | chat-lite-c4@1 | 0.927x | 0.932x | 3 and 3 |";
+    assert!(section.contains(row), "no `{row}` in {section}");
+    // Its plain scenario was measured again in a campaign without it.
+    assert!(!section.contains("structured-lite@1"), "{section}");
     let without = read(&out, "r/redline/v0.11.0/h200-141g/index.md");
     assert!(!without.contains("Cost of tool calls"), "nothing of the kind was measured there");
 }
@@ -226,7 +225,8 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     let (measured, published) = page
         .split_once("**Published elsewhere, not verified**")
         .expect("published results are apart");
-    let row = measured.lines().find(|line| line.contains("16 users, ladder-lite-c16@1"));
+    let is_row = |line: &&str| line.contains("f26m2s1-2c | [16 users, ladder-lite-c16@1]");
+    let row = measured.lines().find(is_row);
     let row = row.expect("a row");
     assert!(
         row.contains("the only engine measured at this load")
