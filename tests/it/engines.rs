@@ -66,10 +66,22 @@ impl StandIn {
         std::fs::write(folder.join("RECORD"), "a.py,sha256=00,1\n").expect("writable");
     }
 
+    /// Removes from the clone's engine file what the real engine cannot serve: the mock computes
+    /// nothing.
+    fn computes_everywhere(&self, clone: &Clone) {
+        let file = clone.root().join(format!("suite/engines/{}.toml", self.engine));
+        let text = std::fs::read_to_string(&file).expect("readable");
+        let is_kept =
+            |line: &&str| !["devices = ", "weights = "].iter().any(|key| line.starts_with(key));
+        let kept: Vec<&str> = text.lines().filter(is_kept).collect();
+        std::fs::write(&file, kept.join("\n") + "\n").expect("writable");
+    }
+
     /// Measures the version that is installed, and returns its run record.
     fn measured(&self) -> Option<RunRecord> {
         let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return None };
         let clone = Clone::of_this_repository(&[]);
+        self.computes_everywhere(&clone);
         let folder = tempfile::tempdir().expect("a temporary folder");
         let ended = self.bench(&clone, folder.path(), self.version, &[]).expect_code(0);
         assert!(ended.stdout.contains("known      "), "no known issue shown:\n{}", ended.stdout);

@@ -80,6 +80,33 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
         };
         let what = format!("{model} {scenario}, {title}");
         let best = candidates.min_by_key(|(_, statements)| wrong(statements));
+        let verdict = table.cell(row, "Verdict");
+        let mut add = |effect_pct, interval_pct| {
+            found.push(Row {
+                pair: pair.clone(),
+                is_blocking: verdict != "not judged"
+                    && (table.headings.last())
+                        .is_some_and(|last| last.starts_with("Release-blocking")),
+                scenario: scenario.to_owned(),
+                title: title.to_owned(),
+                verdict: verdict.to_owned(),
+                effect_pct,
+                interval_pct,
+            });
+        };
+        // Slices decided, which are in the campaign's record and in no run's: the change is that of
+        // the page, the means of both releases are those of their runs.
+        let in_turns = verdict.ends_with("(in turns)").then(|| in_turns(table, row)).flatten();
+        if let Some((effect_pct, interval_pct)) = in_turns {
+            let means = best.into_iter().flat_map(|(_, statements)| statements);
+            for (column, stated, found) in
+                means.filter(|(column, ..)| ["baseline", "candidate"].contains(column))
+            {
+                audit.note(*line, &format!("{what}, {column}"), stated, found);
+            }
+            add(effect_pct, Some(interval_pct));
+            continue;
+        }
         let Some((exact, statements)) = best else {
             audit.note(*line, &what, "a row", Err("no interleaved blocks".to_owned()));
             continue;
@@ -87,20 +114,16 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
         for (column, stated, found) in statements {
             audit.note(*line, &format!("{what}, {column}"), stated, found);
         }
-        found.push(Row {
-            pair: pair.clone(),
-            is_blocking: table
-                .headings
-                .last()
-                .is_some_and(|last| last.starts_with("Release-blocking")),
-            scenario: scenario.to_owned(),
-            title: title.to_owned(),
-            verdict: table.cell(row, "Verdict").to_owned(),
-            effect_pct: exact.effect_pct,
-            interval_pct: exact.interval_pct,
-        });
+        add(exact.effect_pct, exact.interval_pct);
     }
     found
+}
+
+/// Returns the change and the interval that a row states, in percent.
+fn in_turns(table: &Table, row: &[String]) -> Option<(f64, (f64, f64))> {
+    let percent = |text: &str| Some(Number::parse(text.trim().trim_end_matches('%'))?.value);
+    let (low, high) = table.cell(row, "95 % interval").split_once(" to ")?;
+    Some((percent(table.cell(row, "Change"))?, (percent(low)?, percent(high)?)))
 }
 
 /// Returns the blocks of the newest campaign that interleaved both releases in a cell, those of its
@@ -355,7 +378,7 @@ fn is_open(row: &Row, rows: &[&Row]) -> bool {
     let decided_together = |all: &&Row| {
         all.scenario == "all scenarios" && all.title == row.title && !is_undecided(all)
     };
-    is_undecided(row) && !rows.iter().any(|all| decided_together(all))
+    is_undecided(row) && !rows.iter().any(decided_together)
 }
 
 fn holds(is_true: bool, exact: String) -> Result<(), String> {
