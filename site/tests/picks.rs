@@ -236,7 +236,7 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     assert!(!measured.contains("lmdeploy") && published.contains("lmdeploy v0.9.2"));
     let first =
         page.lines().find(|line| line.starts_with("Latest compared release: ")).expect("a line");
-    assert!(first.contains("redline v0.10.0"), "{first}");
+    assert!(first.contains("redline v0.11.0"), "{first}");
     let html = read(&out, "index.html");
     for way in ["cargo xtask gate", "release-bench --worktree --base", "redline-results waive"] {
         assert!(page.contains(way) && html.contains(way), "the first page has no way to `{way}`");
