@@ -46,7 +46,7 @@ fn newest(catalog: &Catalog) -> Option<(String, ReleaseKey)> {
         let last = campaigns.map(|campaign| campaign.id.clone()).max()?;
         Some((last, order::ReleaseKey::of(&key.release), key))
     });
-    dated.max_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1))).map(|(id, _, key)| (id, key.clone()))
+    dated.max().map(|(id, _, key)| (id, key.clone()))
 }
 
 fn svg(lines: &[&str]) -> String {
