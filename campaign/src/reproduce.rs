@@ -48,18 +48,7 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
         engine: record.engine.name.clone(),
         models: vec![record.model.id.clone()],
         scenarios: vec![scenario],
-        repeats: Some(flags.repeats),
-        container: flags.container,
-        execution: Execution {
-            registry: Some(registry),
-            executor: LOCAL.to_owned(),
-            ..Execution::default()
-        },
-        dry_run: flags.dry_run,
-        yes: flags.yes,
-        // A reproduction answers its question; the registry keeps what its maintainers measure.
-        uncommitted: true,
-        ..ReleaseBench::default()
+        ..uncommitted(flags)
     };
     let decided = decide(world, &bench)?;
     let campaign = decided.plan.campaign.clone();
@@ -73,6 +62,24 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
         Verdict::NotReproduced => Exit::Worse,
         Verdict::OtherMachine | Verdict::NoInterval => Exit::Inconclusive,
     })
+}
+
+/// Returns the flags of a campaign on this machine whose records stay uncommitted: a reproduction
+/// answers its question, and the registry keeps what its maintainers measure.
+fn uncommitted(flags: &Reproduce) -> ReleaseBench {
+    ReleaseBench {
+        repeats: Some(flags.repeats),
+        container: flags.container,
+        execution: Execution {
+            registry: flags.registry.clone(),
+            executor: LOCAL.to_owned(),
+            ..Execution::default()
+        },
+        dry_run: flags.dry_run,
+        yes: flags.yes,
+        uncommitted: true,
+        ..ReleaseBench::default()
+    }
 }
 
 /// Returns the run whose id begins with `start`.

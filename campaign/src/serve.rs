@@ -84,8 +84,8 @@ fn split_port(flags: &[String]) -> (Vec<String>, u16) {
 /// paths. A dataset's file that the user gives is remembered.
 ///
 /// # Errors
-/// An id is unknown, the given file has another hash, a file of the suite is missing or invalid, no target matches this machine, an
-/// input cannot be obtained, or the command is interrupted.
+/// An id is unknown, the given file has another hash, a file of the suite is missing or invalid, no
+/// target matches this machine, an input cannot be obtained, or the command is interrupted.
 pub fn fetch(world: &World, flags: &Fetch) -> Result<Exit, Stop> {
     let mut inputs = match flags.ids.is_empty() && flags.dataset.is_none() {
         true => of_target(world)?,

@@ -444,7 +444,11 @@ pub fn records(staged: &Path) -> Result<Vec<RunRecord>, Stop> {
     Ok(records)
 }
 
-fn read_record(path: &Path) -> Result<RunRecord, Stop> {
+/// Reads the run record in the file `path`.
+///
+/// # Errors
+/// The file cannot be read or is not a run record.
+pub fn read_record(path: &Path) -> Result<RunRecord, Stop> {
     serde_json::from_str(&read_text(path)?)
         .map_err(|error| wrong_use!("`{}` is not a record: {error}", path.display()))
 }

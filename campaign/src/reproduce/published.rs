@@ -12,10 +12,11 @@ use schema::exit::Exit;
 use schema::run::{Kind, PrintedRow, RunRecord};
 use schema::target::Target;
 
+use super::uncommitted;
 use crate::campaign::measure;
-use crate::cli::{Execution, ReleaseBench, Reproduce};
-use crate::executor::{LOCAL, job};
-use crate::files::{files_below, read_text};
+use crate::cli::{ReleaseBench, Reproduce};
+use crate::executor::job;
+use crate::files::files_below;
 use crate::plan::decide::decide;
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
@@ -59,8 +60,7 @@ fn records_at(path: &Path) -> Result<Vec<RunRecord>, Stop> {
     let files = if path.is_dir() { files_below(path) } else { vec![path.to_owned()] };
     let mut records = Vec::new();
     for file in files {
-        let record: RunRecord = serde_json::from_str(&read_text(&file)?)
-            .map_err(|error| wrong_use!("`{}` is not a record: {error}", file.display()))?;
+        let record = job::read_record(&file)?;
         if record.kind != Kind::Imported {
             return Err(wrong_use!("`{}` was not published elsewhere", file.display())
                 .with_hint("a measured run is named by its id"));
@@ -159,17 +159,7 @@ fn campaign_of(
         target: Some(first.hardware.id.clone()),
         models: owned(models),
         scenarios: owned(scenarios),
-        repeats: Some(flags.repeats),
-        container: flags.container,
-        execution: Execution {
-            registry: flags.registry.clone(),
-            executor: LOCAL.to_owned(),
-            ..Execution::default()
-        },
-        dry_run: flags.dry_run,
-        yes: flags.yes,
-        uncommitted: true,
-        ..ReleaseBench::default()
+        ..uncommitted(flags)
     })
 }
 

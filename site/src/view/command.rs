@@ -4,6 +4,7 @@
 use minijinja::{Value, context};
 use schema::engine::EngineFile;
 use schema::run::{Kind, RunRecord, ServerFacts};
+use schema::scenario::id_of;
 
 use super::fact;
 use crate::catalog::{Cell, Run, distinct};
@@ -192,8 +193,7 @@ pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
 /// bundle on the machine with the GPU, run the stages of the cells there, and collect the results.
 fn validate(model: &str, cells: &[Cell], runs: &[&Run]) -> Vec<String> {
     let Some(record) = runs.first().map(|run| run.record) else { return Vec::new() };
-    let ids: Vec<&str> =
-        cells.iter().map(|cell| cell.key.scenario.split('@').next().unwrap_or_default()).collect();
+    let ids: Vec<&str> = cells.iter().map(|cell| id_of(&cell.key.scenario)).collect();
     let hardware = record.hardware.id.as_str();
     let known = ids.iter().find_map(|id| questions::validation_of(model, id, hardware));
     let validation = known.unwrap_or(hardware);
