@@ -144,14 +144,14 @@ fn measure_model(world: &World, wanted: &Wanted, model: Option<&str>) -> Result<
 /// Runs `cargo bench` with criterion's files in the new folder `home`, so that no earlier figure is
 /// mistaken for a new one.
 fn bench(world: &World, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
-    let tree = match &wanted.origin {
+    let (tree, commit) = match &wanted.origin {
         Origin::Release(found) => {
             let tree = world.places.release_tree(&found.name);
             let git = Git::open(&world.places.root, &world.interrupt)?;
             build::check_out(&git, found, &tree)?;
-            tree
+            (tree, found.commit.as_str())
         }
-        _ => world.places.root.clone(),
+        _ => (world.places.root.clone(), ""),
     };
     world.step(&format!("Run the kernel benchmarks of {}", wanted.variant.release));
     let mut cargo = Command::new("cargo");
@@ -160,7 +160,7 @@ fn bench(world: &World, wanted: &Wanted, home: &Path) -> Result<(), Stop> {
         .args(["bench", "--locked", "-p", "engine", "--bench", "[!r]*", "--"])
         .args(CRITERION)
         .env("CRITERION_HOME", home);
-    build::call_in(&mut cargo, &world.places, &tree);
+    build::call_in(&mut cargo, &world.places, &tree, commit)?;
     let status = process::show(&mut cargo, &world.interrupt)?;
     if status.success() {
         return Ok(());

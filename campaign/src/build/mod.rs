@@ -49,7 +49,7 @@ pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<
         .args(["build", "--release", "--locked", "--workspace", "--bin", "redline"])
         // The engine embeds the commit at build time and reports it with its version.
         .env("REDLINE_COMMIT", commit);
-    let target = call_in(&mut cargo, places, tree);
+    let target = call_in(&mut cargo, places, tree, commit)?;
     let status = process::show(&mut cargo, interrupt)?;
     if !status.success() {
         let how = describe(status);
@@ -66,7 +66,15 @@ pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<
 /// Sets up `cargo` for a build in `tree`, and returns its target directory. Programs of a release
 /// get a target directory of their own, because a `redline` of another version would replace the
 /// user's; intermediate files share the user's build directory, so that dependencies compile once.
-pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
+///
+/// # Errors
+/// The wrapper of the compiler cannot be written.
+pub fn call_in(
+    cargo: &mut Command,
+    places: &Places,
+    tree: &Path,
+    commit: &str,
+) -> Result<PathBuf, FileError> {
     for name in FLAG_VARIABLES {
         cargo.env_remove(name);
     }
@@ -75,10 +83,24 @@ pub fn call_in(cargo: &mut Command, places: &Places, tree: &Path) -> PathBuf {
         places.cargo_target.clone()
     } else {
         cargo.env("CARGO_BUILD_BUILD_DIR", &places.cargo_target);
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper(places, commit)?);
         places.root.join("target/releases/built")
     };
     cargo.env("CARGO_TARGET_DIR", &target);
-    target
+    Ok(target)
+}
+
+/// Writes a script that runs the compiler unchanged, at a path that contains `commit`, and returns
+/// the path. Cargo names a package's files by its path within its workspace and compares only their
+/// times, so two checkouts with one build directory would be compiled of each other's packages. The
+/// path of a wrapper of the workspace's compiler is part of those names.
+fn wrapper(places: &Places, commit: &str) -> Result<PathBuf, FileError> {
+    let path = places.cargo_target.join("releases").join(commit).join("rustc");
+    if !path.is_file() {
+        files::write_whole(&path, b"#!/bin/sh\nexec \"$@\"\n")?;
+    }
+    files::set_mode(&path, 0o755).map_err(FileError::at("write", &path))?;
+    Ok(path)
 }
 
 /// Copies a built binary to a path named by its SHA-256, so that the next build cannot replace it.
@@ -154,3 +176,6 @@ pub fn check_out(git: &Git, release: &Release, path: &Path) -> Result<(), Stop> 
     git.text(&["worktree", "add", "-f", "-f", "--quiet", "--detach", &shown, &release.commit])?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
