@@ -149,6 +149,12 @@ fn check_gpus(found: usize, wanted: usize) -> Result<()> {
 /// memory does not suffice, or the device reports an error.
 pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     let mut config = start.config.clone();
+    // The host samples on as many threads as a CPU computes on. An earlier model of the process has
+    // started them.
+    let _ = rayon::ThreadPoolBuilder::new()
+        .num_threads(config.threads)
+        .thread_name(|_| "sampler".into())
+        .build_global();
     let start_us = start.clock.elapsed_us();
     let source =
         ModelSource::find(&start.model, start.hub_cache.as_deref()).map_err(LoadError::from)?;

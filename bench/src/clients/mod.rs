@@ -400,7 +400,7 @@ fn parse_us(testbed: &Testbed<'_>) -> Result<f64, Stop> {
         .args(["--noplot", "--warm-up-time", "1", "--measurement-time", "3", "completions"])
         .env("CRITERION_HOME", &home);
     let places = &testbed.world.places;
-    campaign::build::call_in(&mut cargo, places, &places.root);
+    campaign::build::call_in(&mut cargo, places, &places.root, "")?;
     let status = show(&mut cargo, &testbed.world.interrupt)?;
     if !status.success() {
         return Err(Stop::environment(format!("`cargo bench` ended with {}", describe(status))));

@@ -18,18 +18,18 @@ pub const FOLDER: &str = "cubins";
 /// Environment variable from which the server takes the folder of machine code.
 pub const VARIABLE: &str = "REDLINE_CUBINS";
 
-/// Returns the machine code (cubins) of all kernels in the source tree `tree`, for each GPU
-/// generation that `cargo xtask cuda-check` compiles for; none for a release without kernels. It is
-/// compiled if there is none, or if it is older than a source.
+/// Returns the machine code (cubins) of all kernels in the source tree `tree` at `commit`, for each
+/// GPU generation that `cargo xtask cuda-check` compiles for; none for a release without kernels. It
+/// is compiled if there is none, or if it is older than a source.
 ///
 /// # Errors
 /// The kernels cannot be listed or do not compile, or the command is interrupted.
-pub fn compiled(world: &World, tree: &Path) -> Result<Vec<PathBuf>, Stop> {
+pub fn compiled(world: &World, tree: &Path, commit: &str) -> Result<Vec<PathBuf>, Stop> {
     if !tree.join(KERNELS).is_dir() {
         return Ok(Vec::new());
     }
     let mut cargo = Command::new("cargo");
-    let folder = build::call_in(&mut cargo, &world.places, tree).join("cuda");
+    let folder = build::call_in(&mut cargo, &world.places, tree, commit)?.join("cuda");
     let sources = files_of(&tree.join(KERNELS))?;
     if let Some(cubins) = current(&sources, &folder) {
         return Ok(cubins);

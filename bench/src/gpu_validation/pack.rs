@@ -176,7 +176,8 @@ impl Bundle<'_> {
         if self.validation.matches.device_name.is_empty() {
             return Ok(());
         }
-        let cubins = cubins::compiled(self.world, &source_tree(self.world, wanted))?;
+        let (tree, commit) = source_tree(self.world, wanted);
+        let cubins = cubins::compiled(self.world, &tree, commit)?;
         Ok(cubins::put(&cubins, &self.dir)?)
     }
 
@@ -248,18 +249,18 @@ fn bundle_call(call: &ValidationCall) -> BundleCall {
     BundleCall { id: call.id.clone(), limit_s: call.limit_s }
 }
 
-/// Returns the root of the sources from which the engine was built.
-fn source_tree(world: &World, wanted: &Wanted) -> PathBuf {
+/// Returns the root of the sources from which the engine was built, and the commit of a release.
+fn source_tree<'a>(world: &World, wanted: &'a Wanted) -> (PathBuf, &'a str) {
     match &wanted.origin {
-        Origin::Release(of) => world.places.release_tree(&of.name),
-        _ => world.places.root.clone(),
+        Origin::Release(of) => (world.places.release_tree(&of.name), &of.commit),
+        _ => (world.places.root.clone(), ""),
     }
 }
 
 /// Builds the engine's test programs in the tree in which the engine was built; returns for each of
 /// [`TESTS`] the name of its package and the path of the test program.
 fn build_tests(world: &World, wanted: &Wanted) -> Result<Vec<(&'static str, PathBuf)>, Stop> {
-    let tree = source_tree(world, wanted);
+    let (tree, commit) = source_tree(world, wanted);
     // Releases before v0.11 have all of the engine in one package.
     let is_split = tree.join("engine/model").is_dir();
     let packages = TESTS.map(|(_, package)| (package, if is_split { package } else { "engine" }));
@@ -267,7 +268,7 @@ fn build_tests(world: &World, wanted: &Wanted) -> Result<Vec<(&'static str, Path
     cargo.args(["test", "--no-run", "--release", "--locked", "--lib"]);
     cargo.arg("--message-format=json-render-diagnostics");
     cargo.args(packages.iter().flat_map(|(_, built)| ["--package", built]));
-    build::call_in(&mut cargo, &world.places, &tree);
+    build::call_in(&mut cargo, &world.places, &tree, commit)?;
     let written = process::capture(&mut cargo, &world.interrupt)?;
     if !written.status.success() {
         eprint!("{}", written.stderr);

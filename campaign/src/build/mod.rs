@@ -66,6 +66,7 @@ pub fn build(world: &World, tree: &Path, release: &str, commit: &str) -> Result<
 /// Sets up `cargo` for a build in `tree`, and returns its target directory. Programs of a release
 /// get a target directory of their own, because a `redline` of another version would replace the
 /// user's; intermediate files share the user's build directory, so that dependencies compile once.
+/// `commit` is that of the release; the user's own tree at `places.root` needs none.
 ///
 /// # Errors
 /// The wrapper of the compiler cannot be written.

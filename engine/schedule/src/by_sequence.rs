@@ -45,6 +45,12 @@ impl<T> BySequence<T> {
         self.window.get_mut(index)?.as_deref_mut()
     }
 
+    /// Returns the ids of the map with their values for modification, the lowest id first.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (SeqId, &mut T)> {
+        let entries = self.window.iter_mut().zip(self.first..);
+        entries.filter_map(|(entry, id)| Some((SeqId(id), entry.as_deref_mut()?)))
+    }
+
     /// Stores `value` in the map for sequence `id` and returns the value that it replaces, if any.
     pub fn insert(&mut self, id: SeqId, value: T) -> Option<T> {
         if self.window.is_empty() {

@@ -13,6 +13,10 @@ use engine_core::LogitRows;
 use engine_core::sample::{Row, Sampler};
 use engine_schedule::{PlannedSequence, Sequence};
 
+/// Choice of a sequence's next token: the token, and true if it completes the structure that the
+/// request wants; the reason for the sequence's end if no token can follow.
+pub(super) type Chosen = Result<(u32, bool), Finish>;
+
 /// State of one waiting or running sequence: its request, its text so far and its times.
 #[derive(Debug)]
 pub(super) struct Active {
@@ -28,6 +32,8 @@ pub(super) struct Active {
     pub(super) device_sampled: Option<u32>,
     /// Drafts of speculative decoding; `None` where it is off, or the host samples all tokens.
     pub(super) drafter: Option<Drafter>,
+    /// Next token as the host has chosen it from logits, until the sequence advances by it.
+    pub(super) chosen: Option<Chosen>,
     pub(super) arrived: Duration,
     pub(super) started: Option<Duration>,
     pub(super) first_token: Option<Duration>,
@@ -70,15 +76,14 @@ impl Active {
         }
     }
 
-    /// Samples the sequence's next token on the host. Returns it, and true if it completes the
-    /// structure that the request wants; the reason for the sequence's end if no token can follow.
+    /// Samples the sequence's next token on the host.
     pub(super) fn choose(
         &mut self,
         sampler: &mut Sampler,
         sequence: &Sequence,
         logits: &[f32],
         end_tokens: &[u32],
-    ) -> Result<(u32, bool), Finish> {
+    ) -> Chosen {
         let banned = self.banned(sequence.output().len(), end_tokens);
         let guide = self.request.guide.as_deref_mut();
         let refused = |error: TextError| Finish::Refused(error.to_string());

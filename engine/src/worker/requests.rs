@@ -1,8 +1,11 @@
 //! State of unfinished requests: applies commands, builds the batch of a step, feeds sampled tokens
 //! back to the scheduler, and builds the outputs. It must not know the model.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+use rayon::prelude::*;
 
 use super::active::{Active, PromptLogprobs, host_sampled};
 use super::draft::{Drafter, ROWS_MAX};
@@ -15,7 +18,7 @@ use engine_core::clock::Clock;
 use engine_core::sample::{NoFiniteLogit, Sampler};
 use engine_core::{LogitRows, ScheduledSequence, StepBatch, StepOutput, StepToken};
 use engine_schedule::{
-    BySequence, Limits, Needs, PlannedSequence, Scheduler, SchedulerOutput, SeqId,
+    BySequence, Limits, Needs, PlannedSequence, Scheduler, SchedulerOutput, SeqId, Sequence,
 };
 
 /// Largest number of running sequences that get drafts: each then has room for one at least.
@@ -25,7 +28,8 @@ const DRAFTED_MAX: usize = ROWS_MAX / 2;
 #[derive(Debug)]
 pub(super) struct Requests {
     pub(super) scheduler: Scheduler,
-    sampler: Sampler,
+    /// Samplers of the host, one for each thread of the pool.
+    samplers: Vec<Sampler>,
     pub(super) active: BySequence<Active>,
     text: Arc<dyn Text>,
     pub(super) metrics: Arc<Metrics>,
@@ -54,6 +58,31 @@ impl Choice<'_> {
     }
 }
 
+/// Splits the results of a step, logits and sampled tokens in the order of its sequences, into
+/// those of each sequence.
+fn choices<'a>(
+    sequences: &[ScheduledSequence],
+    output: StepOutput<'a>,
+    row_size: usize,
+) -> Vec<Choice<'a>> {
+    let (mut logits, mut tokens) = (output.logits, output.tokens);
+    let of = |scheduled: &ScheduledSequence| match scheduled.logits {
+        LogitRows::Sample(_) | LogitRows::SampleEach { .. } => {
+            let (own, rest) = tokens.split_at(scheduled.head_rows().len());
+            tokens = rest;
+            Choice::Sampled(own)
+        }
+        _ => {
+            let (own, rest) = logits.split_at(scheduled.head_rows().len() * row_size);
+            logits = rest;
+            Choice::From(own)
+        }
+    };
+    let choices = sequences.iter().map(of).collect();
+    assert!(logits.is_empty() && tokens.is_empty(), "every result of the step is a sequence's");
+    choices
+}
+
 impl Requests {
     pub(super) fn new(
         limits: Limits,
@@ -61,9 +90,10 @@ impl Requests {
         metrics: Arc<Metrics>,
         clock: Clock,
     ) -> Self {
-        let (scheduler, sampler, active) =
-            (Scheduler::new(limits), Sampler::default(), BySequence::default());
-        Self { scheduler, sampler, active, text, metrics, clock }
+        let samplers =
+            Vec::from_iter((0..rayon::current_num_threads()).map(|_| Sampler::default()));
+        let (scheduler, active) = (Scheduler::new(limits), BySequence::default());
+        Self { scheduler, samplers, active, text, metrics, clock }
     }
 
     /// Applies a command of the HTTP front end; a refusal is appended to `outputs`.
@@ -114,6 +144,7 @@ impl Requests {
             host_sampled,
             device_sampled: None,
             drafter: has_drafts.then(Drafter::default),
+            chosen: None,
             request,
             arrived: self.clock.elapsed(),
             started: None,
@@ -188,21 +219,10 @@ impl Requests {
         self.scheduler.commit(&step.plan);
         outputs.reserve(step.plan.sequences.len());
         let before = outputs.len();
-        // Logits and sampled tokens come in the order of the plan.
-        let (mut logits, mut tokens) = (output.logits, output.tokens);
-        for (planned, scheduled) in step.plan.sequences.iter().zip(&step.batch.sequences) {
-            let choice = match scheduled.logits {
-                LogitRows::Sample(_) | LogitRows::SampleEach { .. } => {
-                    let (own, rest) = tokens.split_at(scheduled.head_rows().len());
-                    tokens = rest;
-                    Choice::Sampled(own)
-                }
-                _ => {
-                    let (own, rest) = logits.split_at(scheduled.head_rows().len() * row_size);
-                    logits = rest;
-                    Choice::From(own)
-                }
-            };
+        let choices = choices(&step.batch.sequences, output, row_size);
+        self.choose(&step.plan.sequences, &choices, row_size);
+        let planned = step.plan.sequences.iter().zip(&step.batch.sequences);
+        for ((planned, scheduled), choice) in planned.zip(choices) {
             // The sequence may have ended while this step was in flight.
             let Some(active) = self.active.get_mut(planned.id) else { continue };
             // Queueing ends with the submission of the first step that includes the sequence.
@@ -225,9 +245,38 @@ impl Requests {
                 _ => outputs.push(self.advance(planned.id, choice.of_last_row(row_size))),
             }
         }
-        assert!(logits.is_empty() && tokens.is_empty(), "every result of the step was used");
         let generated = outputs[before..].iter().filter(|output| output.token.is_some()).count();
         self.metrics.generation_tokens.fetch_add(generated as u64, Relaxed);
+    }
+
+    /// Chooses the next tokens of the sequences that get logits, on all threads: the mask of a
+    /// grammar over the vocabulary takes long, and meanwhile the device has nothing to do.
+    fn choose(&mut self, planned: &[PlannedSequence], choices: &[Choice<'_>], row_size: usize) {
+        let rows = planned.iter().zip(choices).filter_map(|(planned, choice)| match choice {
+            Choice::From(rows) if planned.samples => {
+                Some((planned.id, &rows[rows.len() - row_size..]))
+            }
+            _ => None,
+        });
+        let rows: BTreeMap<SeqId, &[f32]> = rows.collect();
+        if rows.is_empty() {
+            return;
+        }
+        let (scheduler, ends) = (&self.scheduler, self.text.end_tokens());
+        let active = self.active.iter_mut().filter(|(_, active)| active.request.max_tokens > 0);
+        let mut wanted: Vec<(&mut Active, &Sequence, &[f32])> = active
+            .filter_map(|(id, active)| {
+                let row = rows.get(&id)?;
+                Some((active, scheduler.sequence(id).expect("a sampled sequence lives"), *row))
+            })
+            .collect();
+        let share = wanted.len().div_ceil(self.samplers.len()).max(1);
+        let shares = wanted.par_chunks_mut(share).zip(&mut self.samplers);
+        shares.for_each(|(share, sampler)| {
+            for (active, sequence, row) in share {
+                active.chosen = Some(active.choose(sampler, sequence, row, ends));
+            }
+        });
     }
 
     /// Accepts drafts of a sequence (speculative decoding): appends the tokens that the device
@@ -283,7 +332,7 @@ impl Requests {
                 Some(token) => Ok((token, false)),
                 None => Err(Finish::Failed(NoFiniteLogit.to_string())),
             },
-            Choice::From(logits) => active.choose(&mut self.sampler, sequence, logits, ends),
+            Choice::From(_) => active.chosen.take().expect("the host has chosen the token"),
         };
         let (token, is_complete) = match chosen {
             Ok(chosen) => chosen,
