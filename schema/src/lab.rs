@@ -78,6 +78,10 @@ pub struct Axis {
     pub engine: String,
     /// Options of the axis to try, in addition to the engine's default.
     pub options: Vec<LabOption>,
+    /// Name of the option that a factorial design tries beside the engine's default; needed there
+    /// for an axis of several options.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high: Option<String>,
 }
 
 /// Option of an axis: a name and the flags that set it.
@@ -102,7 +106,15 @@ pub enum Combine {
     /// Staged: each option is tried alone, then the pairs of options that helped alone and, where
     /// these lie on three axes or more, the best option of each axis together.
     Staged,
+    /// Factorial: one option of each axis is tried together with those of the other axes, in a
+    /// two-level fractional factorial design of resolution IV. It shows pairs of options that help
+    /// only together. The best option, the pairs that interact most, each with those that the
+    /// design cannot tell apart from it, and the best combination are then confirmed.
+    Factorial,
 }
+
+/// Largest number of axes of one engine that a factorial design takes: it has 64 configurations.
+pub const FACTORS_MAX: usize = 32;
 
 /// Budget of a lab. The lab starts no round of runs that it expects to exceed the limit on runs or
 /// the limit on time.
@@ -140,6 +152,9 @@ pub enum LabStage {
     Options,
     /// Combinations: options that helped alone are tried together.
     Combinations,
+    /// Factorial: the configurations of a factorial design of the best engine's options run, one of
+    /// which has no option.
+    Factorial,
     /// Confirmation: the best candidates are compared with the baseline on fresh runs.
     Confirm,
 }
@@ -168,7 +183,7 @@ pub struct LabOutline {
     /// helps.
     pub runs_least: u32,
     /// Number of runs with which the lab can reach a conclusion: they judge every option once and
-    /// confirm two candidates. With a smaller budget it reaches none.
+    /// confirm the best candidates. With a smaller budget it reaches none.
     pub runs_enough: u32,
     /// Largest number of runs that the lab may take: no decision falls before the last repeat, and
     /// every option helps.
@@ -207,6 +222,16 @@ impl LabFile {
         let mut flags = without(&engine.flags, &replaced);
         flags.extend(added.into_iter().cloned());
         flags
+    }
+}
+
+impl Axis {
+    /// Returns the option with which the axis enters a factorial design: the one that `high` names,
+    /// else the first. `None` where the axis has no such option.
+    pub fn high_option(&self) -> Option<&LabOption> {
+        let is_high =
+            |option: &&LabOption| self.high.as_ref().is_none_or(|name| option.name == *name);
+        self.options.iter().find(is_high)
     }
 }
 
@@ -335,7 +360,36 @@ fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
             ));
         }
     }
+    check_factors(lab)?;
     check_flags(lab)
+}
+
+/// Checks the options with which the axes of a lab enter a factorial design.
+fn check_factors(lab: &LabFile) -> Result<(), InvalidFile> {
+    let is_factorial = lab.combine == Combine::Factorial;
+    for axis in &lab.axes {
+        let name = &axis.name;
+        if let Some(high) = axis.high.as_ref().filter(|_| axis.high_option().is_none()) {
+            return Err(InvalidFile(format!(
+                "axis `{name}` has no option `{high}`: `high` names one"
+            )));
+        }
+        if is_factorial && axis.high.is_none() && axis.options.len() > 1 {
+            return Err(InvalidFile(format!(
+                "axis `{name}` has several options, and a factorial design has one of each axis: name \
+                 it with `high`"
+            )));
+        }
+    }
+    let axes_of =
+        |engine: &LabEngine| lab.axes.iter().filter(|axis| axis.engine == engine.id).count();
+    let most = lab.engines.iter().map(axes_of).max().unwrap_or(0);
+    if is_factorial && most > FACTORS_MAX {
+        return Err(InvalidFile(format!(
+            "an engine has {most} axes, and a factorial design takes {FACTORS_MAX}: leave some out"
+        )));
+    }
+    Ok(())
 }
 
 /// Longest name of an axis or option that a lab file may have, in bytes; a longer one is refused.
@@ -408,6 +462,16 @@ mod tests {
     }
 
     #[test]
+    fn an_axis_enters_a_factorial_design_with_the_option_that_it_names() {
+        let factorial = SOUND.replace("\"staged\"", "\"factorial\"");
+        let named = factorial.replace("name = \"threads\"", "name = \"threads\"\nhigh = \"4\"");
+        let lab = parse(&named).unwrap();
+        let high = |axis: &Axis| axis.high_option().map(|option| option.name.clone());
+        let options: Vec<_> = lab.axes.iter().filter_map(high).collect();
+        assert_eq!(options, ["4", "f16"]);
+    }
+
+    #[test]
     fn names_of_many_options_are_cut_and_stay_apart() {
         let many = |last| {
             let long = "a-name-of-18-bytes";
@@ -431,6 +495,16 @@ mod tests {
             ("--kv-cache-dtype", "--threads", "axes `threads` and `kv` both set `--threads`"),
             (r#"["--threads=1"]"#, "[]", "option `1` of axis `threads` has no flags"),
             (r#"id = "redline""#, r#"id = "vllm""#, "axis `threads` is for `redline`, no engine"),
+            (
+                r#""staged""#,
+                r#""factorial""#,
+                "axis `threads` has several options, and a factorial",
+            ),
+            (
+                "name = \"kv\"",
+                "name = \"kv\"\nhigh = \"f8\"",
+                "axis `kv` has no option `f8`: `high`",
+            ),
         ] {
             let found = parse(&SOUND.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(found.contains(error), "{to}: {found}");

@@ -6,6 +6,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use judge::diff::policy::standard;
+use judge::lab::text::designs;
 use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
@@ -144,6 +146,7 @@ pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String
     });
     listing.lines("axes", axes);
     listing.line("combined", combined(file.combine));
+    listing.lines("design", designs(file, &standard().file).into_iter());
     listing.inputs(brief);
     spending(lab, budget, &mut listing);
     listing.line("records", &brief.records);
@@ -199,6 +202,10 @@ fn combined(combine: Combine) -> &'static str {
         Combine::Grid => "every combination",
         Combine::Staged => {
             "the best engine first, then each of its options, then those that helped together"
+        }
+        Combine::Factorial => {
+            "the best engine first, then its options in a factorial design, then the best of them alone \
+             and together"
         }
     }
 }
@@ -266,7 +273,8 @@ fn refuse_small(
         "allow `--max-runs {enough}` and `--max-hours {:.1}`, or leave out options or profiles",
         (hours * 10.0).ceil() / 10.0
     );
-    Err(wrong_use!("{given}: {enough} judge every option once and confirm two").with_hint(hint))
+    Err(wrong_use!("{given}: {enough} judge every option once and confirm the best")
+        .with_hint(hint))
 }
 
 /// Returns a reduced limit on the lab's runs if runs take longer than expected; `None` if the limit

@@ -167,6 +167,8 @@ pub enum Found {
     /// Undecided: the runs of the candidate differ too much, or are too few within the budget, for
     /// a decision.
     Undecided,
+    /// Screened: a configuration of a factorial design, whose runs decide only together.
+    Screened,
     /// Failed: one of the candidate's runs failed, so it has no figure that can be compared.
     Failed(Failure),
     /// Out of bounds: the median of a bounded metric breaks its bound under one profile.
@@ -266,15 +268,10 @@ impl Arm {
     /// keeps all. A metric that no run measured breaks its bound (its median is NaN).
     fn out_of_bounds(&self, rules: &Rules<'_>) -> Option<Found> {
         for (metric, limit) in &rules.objective.bounds {
-            let better = by_name(metric).map_or(Better::Lower, |metric| metric.better);
             let by_profile = self.bounded.get(metric).map_or(&[][..], Vec::as_slice);
             for (profile, values) in rules.profiles.iter().zip(by_profile) {
                 let median = summary::of(values).map_or(f64::NAN, |summary| summary.median);
-                let is_kept = match better {
-                    Better::Higher => median >= *limit,
-                    Better::Lower => median <= *limit,
-                };
-                if !is_kept {
+                if !is_kept(metric, median, *limit) {
                     let (metric, profile) = (metric.clone(), profile.clone());
                     return Some(Found::OutOfBounds { metric, profile, median });
                 }
@@ -308,6 +305,14 @@ impl Arm {
             profiles: self.score.by_profile(policy.confidence),
             found: self.found.clone().unwrap_or(Found::Undecided),
         }
+    }
+}
+
+/// True where `value` of a metric keeps the bound `limit`; false for NaN.
+pub fn is_kept(metric: &str, value: f64, limit: f64) -> bool {
+    match by_name(metric).map_or(Better::Lower, |metric| metric.better) {
+        Better::Higher => value >= limit,
+        Better::Lower => value <= limit,
     }
 }
 

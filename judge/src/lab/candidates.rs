@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use schema::lab::{Axis, Candidate, LabFile};
 
 /// Returns the axes (sets of mutually exclusive options) that the lab file gives to an engine.
-fn axes(lab: &LabFile, engine: usize) -> impl Iterator<Item = &Axis> {
+pub fn axes(lab: &LabFile, engine: usize) -> impl Iterator<Item = &Axis> {
     lab.axes.iter().filter(move |axis| axis.engine == lab.engines[engine].id)
 }
 

@@ -6,7 +6,7 @@ use judge::records::Retraction;
 use samples::lab::{Fate, lab};
 use samples::registry::registry;
 use samples::{LAB, Sample};
-use schema::lab::{Axis, Candidate, LabEngine, LabFile, LabOption};
+use schema::lab::{Axis, Candidate, Combine, LabEngine, LabFile, LabOption};
 use site::{Catalog, Renderer, pages};
 
 use super::{assert_whole, built, built_from, own};
@@ -21,7 +21,7 @@ fn file() -> LabFile {
     file.engines.push(LabEngine { id, version, flags: Vec::new() });
     let fast = LabOption { name: "fast".to_owned(), flags: vec!["--fast".to_owned()] };
     let (name, engine) = ("mode".to_owned(), "redline".to_owned());
-    file.axes.push(Axis { name, engine, options: vec![fast] });
+    file.axes.push(Axis { name, engine, options: vec![fast], high: None });
     file
 }
 
@@ -282,6 +282,34 @@ fn without_all_of_its_runs_a_lab_concludes_nothing() {
 }
 
 #[test]
+fn a_pair_that_helps_only_together_is_recommended_with_the_effects_that_showed_it() {
+    let mut file = file();
+    file.combine = Combine::Factorial;
+    file.axes[1].high = Some("f16".to_owned());
+    let registry = lab(&file, PLENTY, |candidate| match candidate {
+        of if of.engine == 1 => Fate::Runs(0.8),
+        of if has(of, "batch", "4") => Fate::Runs(0.9),
+        of if has(of, "kv", "f16") && has(of, "mode", "fast") => Fate::Runs(1.1),
+        of if has(of, "kv", "f16") || has(of, "mode", "fast") => Fate::Runs(0.98),
+        _ => Fate::Runs(1.0),
+    });
+    let page = page(&registry);
+    assert!(page.contains("## Recommended: redline v0.9.2, kv f16, mode fast\n"), "{page}");
+    let effects = under(&page, "## Effects of options and pairs");
+    for (of, sign) in [("kv f16 with mode fast", "+"), ("kv f16", "+"), ("batch 4", "\u{2212}")] {
+        let found = row(effects, of);
+        assert!(found.starts_with(&format!("| {of} | {sign}")), "{found}");
+    }
+    let tried = under(&page, "## What was tried");
+    assert!(row(tried, "kv f16, mode fast").contains("| confirmed: p below 0.001"), "{tried}");
+    assert!(row(tried, "kv f16").contains("| not confirmed: p = "), "{tried}");
+    assert!(row(tried, "kv fp8").contains("| not explored: the design has "), "{tried}");
+    assert!(page.contains("8 configurations of a two-level factorial design"), "{page}");
+    let (_guard, out) = built(&registry);
+    assert_whole("factorial lab", &out);
+}
+
+#[test]
 fn a_lab_is_found_from_the_overview_its_model_and_its_hardware() {
     let (_guard, out) = built(&gain());
     assert_whole("lab", &out);
@@ -335,6 +363,7 @@ fn a_large_lab_with_hostile_names_is_cut_into_whole_pages() {
             name: format!("axis-{axis}"),
             engine: "redline".into(),
             options: vec![option(axis)],
+            high: None,
         });
     }
     file.axes[0].name = attack.to_owned();
