@@ -1,7 +1,7 @@
 //! Labs: experiments that find which options of a server pay off under which load. Defines the lab
 //! file and the plain data of its rounds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,10 @@ pub struct Objective {
     /// metric are better, else a lower bound.
     #[serde(default)]
     pub bounds: BTreeMap<String, f64>,
+    /// Bounds under single profiles, by the id of the profile: like `bounds`, and in place of the
+    /// bound that `bounds` has for the same metric.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_profile: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
 /// Engine release that takes part in a lab.
@@ -201,6 +205,20 @@ pub struct LabOutline {
     pub policy: Policy,
 }
 
+impl Objective {
+    /// Returns the bounds that a candidate must keep under a profile, by metric name.
+    pub fn bounds_of(&self, profile: &str) -> BTreeMap<&str, f64> {
+        let own = self.by_profile.get(profile).into_iter().flatten();
+        self.bounds.iter().chain(own).map(|(metric, limit)| (metric.as_str(), *limit)).collect()
+    }
+
+    /// Returns the names of the metrics that have a bound under some profile.
+    pub fn bounded(&self) -> BTreeSet<&str> {
+        let own = self.by_profile.values().flat_map(BTreeMap::keys);
+        self.bounds.keys().chain(own).map(String::as_str).collect()
+    }
+}
+
 impl LabFile {
     /// Returns the candidate that runs the engine at index `engine` of the lab file without
     /// options, so with the flags that the lab file gives this engine.
@@ -303,16 +321,7 @@ fn check(lab: &LabFile) -> Result<(), InvalidFile> {
             "engine `{twice}` is listed twice: use an axis for its variants"
         ));
     }
-    let names = std::iter::once(&lab.objective.metric).chain(lab.objective.bounds.keys());
-    for name in names {
-        if metric::by_name(name).is_none() {
-            let known: Vec<&str> = metric::METRICS.iter().map(|metric| metric.name).collect();
-            return senseless(format!("no metric `{name}`; known are {}", known.join(", ")));
-        }
-    }
-    if let Some((name, value)) = lab.objective.bounds.iter().find(|(_, value)| !value.is_finite()) {
-        return senseless(format!("the bound of `{name}` is {value}, not a finite number"));
-    }
+    check_objective(lab)?;
     match lab.budget {
         LabBudget { runs: None, hours: None } => {
             return senseless("`budget` names neither `runs` nor `hours`".into());
@@ -323,6 +332,28 @@ fn check(lab: &LabFile) -> Result<(), InvalidFile> {
         LabBudget { .. } => {}
     }
     check_axes(lab)
+}
+
+/// Checks the objective of a lab: its metrics, its bounds, and the profiles for which it has some.
+fn check_objective(lab: &LabFile) -> Result<(), InvalidFile> {
+    let senseless = |why: String| Err(InvalidFile(why));
+    let Objective { metric, bounds, by_profile } = &lab.objective;
+    if let Some(profile) = by_profile.keys().find(|profile| !lab.profiles.contains(profile)) {
+        return senseless(format!(
+            "`by_profile` has bounds for `{profile}`, no profile of this lab"
+        ));
+    }
+    let bounds = || std::iter::once(bounds).chain(by_profile.values()).flatten();
+    for name in std::iter::once(metric).chain(bounds().map(|(name, _)| name)) {
+        if metric::by_name(name).is_none() {
+            let known: Vec<&str> = metric::METRICS.iter().map(|metric| metric.name).collect();
+            return senseless(format!("no metric `{name}`; known are {}", known.join(", ")));
+        }
+    }
+    if let Some((name, value)) = bounds().find(|(_, value)| !value.is_finite()) {
+        return senseless(format!("the bound of `{name}` is {value}, not a finite number"));
+    }
+    Ok(())
 }
 
 /// Checks the axes of a lab: their names and those of their options, which become parts of variant
@@ -416,7 +447,7 @@ fn check_flags(lab: &LabFile) -> Result<(), InvalidFile> {
 }
 
 fn repeated<'a>(names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     names.into_iter().find(|name| !seen.insert(*name))
 }
 
@@ -462,6 +493,17 @@ mod tests {
     }
 
     #[test]
+    fn a_profile_has_the_bounds_of_all_and_its_own_in_their_place() {
+        let own = "bounds = { ttft_us_p99 = 2e6 }, by_profile = { lab-sharegpt-lite = \
+                   { tpot_us_p50 = 5e4, ttft_us_p99 = 1e6 } }";
+        let lab = parse(&SOUND.replace("bounds = { ttft_us_p99 = 2e6 }", own)).unwrap();
+        let of = |profile: &str| Vec::from_iter(lab.objective.bounds_of(profile));
+        assert_eq!(of("lab-sharegpt-lite"), [("tpot_us_p50", 5e4), ("ttft_us_p99", 1e6)]);
+        assert_eq!(of("another"), [("ttft_us_p99", 2e6)]);
+        assert_eq!(Vec::from_iter(lab.objective.bounded()), ["tpot_us_p50", "ttft_us_p99"]);
+    }
+
+    #[test]
     fn an_axis_enters_a_factorial_design_with_the_option_that_it_names() {
         let factorial = SOUND.replace("\"staged\"", "\"factorial\"");
         let named = factorial.replace("name = \"threads\"", "name = \"threads\"\nhigh = \"4\"");
@@ -487,6 +529,11 @@ mod tests {
             (r#""lab-sharegpt-lite""#, "", "a lab needs at least one of `profiles`"),
             ("total_tokens_per_s", "speed", "no metric `speed`; known are requests_per_s"),
             ("2e6", "nan", "the bound of `ttft_us_p99` is NaN, not a finite number"),
+            (
+                "ttft_us_p99 = 2e6 }",
+                "}, by_profile = { x = {} }",
+                "has bounds for `x`, no profile of",
+            ),
             ("runs = 200", "hours = 0.0", "a budget of 0 hours is not above zero"),
             ("{ runs = 200 }", "{}", "`budget` names neither `runs` nor `hours`"),
             (r#"name = "4""#, r#"name = "1""#, "option `1` of axis `threads` is defined twice"),

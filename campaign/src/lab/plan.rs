@@ -3,6 +3,7 @@
 //! Hours of a budget are converted to runs by the expected duration of a run, and again during the
 //! lab by the measured one.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -138,7 +139,7 @@ pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String
     listing.line("hardware", &format!("{} (target {})", brief.hardware, brief.target));
     listing.line("model", &file.model);
     listing.lines("profiles", brief.cells.iter().map(|cell| cell_line(decided, cell)));
-    listing.line("objective", &objective(lab));
+    listing.lines("objective", objective(lab).into_iter());
     let axes = file.axes.iter().map(|axis| {
         let options: Vec<String> =
             axis.options.iter().map(|option| shell::line(&option.flags)).collect();
@@ -186,14 +187,21 @@ fn spending(lab: &PreparedLab, budget: LabBudget, listing: &mut Listing) {
     listing.line("budget", &format!("{}: {} runs, {of}", limits.join(", "), lab.asked.runs_max));
 }
 
-fn objective(lab: &PreparedLab) -> String {
+/// Returns the lines of the printed plan about the lab's objective: metric and bounds, and the bounds
+/// of single profiles.
+fn objective(lab: &PreparedLab) -> Vec<String> {
     let objective = &lab.asked.file.objective;
-    let bounds: Vec<String> =
-        objective.bounds.iter().map(|(metric, limit)| format!("{metric} {limit}")).collect();
-    match bounds.is_empty() {
-        true => objective.metric.clone(),
-        false => format!("{}, within {}", objective.metric, bounds.join(", ")),
+    let within = |bounds: &BTreeMap<String, f64>| {
+        let bounds = bounds.iter().map(|(metric, limit)| format!("{metric} {limit}"));
+        bounds.collect::<Vec<_>>().join(", ")
+    };
+    let mut first = objective.metric.clone();
+    if !objective.bounds.is_empty() {
+        first.push_str(&format!(", within {}", within(&objective.bounds)));
     }
+    let own = objective.by_profile.iter();
+    let own = own.map(|(profile, bounds)| format!("under {profile} within {}", within(bounds)));
+    std::iter::once(first).chain(own).collect()
 }
 
 fn combined(combine: Combine) -> &'static str {

@@ -254,9 +254,9 @@ impl Arm {
     }
 
     fn remember(&mut self, outcomes: &Outcomes, rules: &Rules<'_>) {
-        for metric in rules.objective.bounds.keys() {
+        for metric in rules.objective.bounded() {
             let found = outcomes.bounded(metric);
-            let kept = self.bounded.entry(metric.clone()).or_default();
+            let kept = self.bounded.entry(metric.to_owned()).or_default();
             kept.resize(found.len(), Vec::new());
             for (kept, found) in kept.iter_mut().zip(found) {
                 kept.extend(found);
@@ -267,12 +267,14 @@ impl Arm {
     /// Returns a finding about the first bound that a median of the candidate breaks; `None` if it
     /// keeps all. A metric that no run measured breaks its bound (its median is NaN).
     fn out_of_bounds(&self, rules: &Rules<'_>) -> Option<Found> {
-        for (metric, limit) in &rules.objective.bounds {
+        for metric in rules.objective.bounded() {
             let by_profile = self.bounded.get(metric).map_or(&[][..], Vec::as_slice);
             for (profile, values) in rules.profiles.iter().zip(by_profile) {
+                let bounds = rules.objective.bounds_of(profile);
+                let Some(limit) = bounds.get(metric) else { continue };
                 let median = summary::of(values).map_or(f64::NAN, |summary| summary.median);
                 if !is_kept(metric, median, *limit) {
-                    let (metric, profile) = (metric.clone(), profile.clone());
+                    let (metric, profile) = (metric.to_owned(), profile.clone());
                     return Some(Found::OutOfBounds { metric, profile, median });
                 }
             }

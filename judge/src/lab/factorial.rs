@@ -229,12 +229,12 @@ fn responses(outcomes: &[Outcomes], read: impl Fn(&Outcomes) -> Option<f64>) -> 
 /// Returns the bounds of the objective with the responses of their metrics under each profile.
 fn bounded<'a>(outcomes: &[Outcomes], rules: &Rules<'a>) -> Vec<Bounded<'a>> {
     let mut bounded = Vec::new();
-    for (metric, limit) in &rules.objective.bounds {
-        for profile in 0..rules.profiles.len() {
+    for (index, profile) in rules.profiles.iter().enumerate() {
+        for (metric, limit) in rules.objective.bounds_of(profile) {
             let of_profile = |outcomes: &Outcomes| {
-                outcomes.bounded(metric).get(profile).cloned().and_then(mean_log)
+                outcomes.bounded(metric).get(index).cloned().and_then(mean_log)
             };
-            bounded.push((metric.as_str(), *limit, responses(outcomes, of_profile)));
+            bounded.push((metric, limit, responses(outcomes, of_profile)));
         }
     }
     bounded

@@ -289,6 +289,36 @@ fn what_does_not_keep_the_bounds_is_not_recommended() {
 }
 
 #[test]
+fn a_limit_of_one_profile_excludes_what_is_faster_and_breaks_it_there() {
+    for combine in ["staged", "factorial"] {
+        let mut file = lab(&[10, 3], combine);
+        let limit = [("tpot_us_p50".to_owned(), 3e4)].into();
+        file.objective.by_profile = [("q".to_owned(), limit)].into();
+        let mut machine = Machine::new(1, truth);
+        let measure = |round: &Round| {
+            let mut found = machine.round(&file, round);
+            for (candidate, outcomes) in round.candidates.iter().zip(&mut found) {
+                let tpot = if candidate.options.contains_key("a0") { 5e4 } else { 2e4 };
+                for launch in outcomes.0.iter_mut().flatten() {
+                    let Launch::Measured { bounded, .. } = launch else { continue };
+                    bounded.insert("tpot_us_p50".to_owned(), tpot);
+                }
+            }
+            Ok::<_, Infallible>(found)
+        };
+        let Ok(found) = explore(&file, &policy::standard().file, PLENTY, measure);
+        assert_eq!(found.recommended.unwrap().variant().as_deref(), Some("a1-3"), "{combine}");
+        let mut broken = found.rows.iter().filter_map(|row| match &row.found {
+            Found::OutOfBounds { profile, .. } => Some((profile, &row.candidate)),
+            _ => None,
+        });
+        assert!(broken.all(|(profile, of)| profile == "q" && of.options.contains_key("a0")));
+        let is_fast = |of: &Candidate| of.options.contains_key("a0");
+        assert!(!found.confirmed.iter().any(|of| is_fast(&of.row.candidate)), "{combine}");
+    }
+}
+
+#[test]
 fn a_budget_keeps_launches_for_the_last_round_and_says_what_was_not_explored() {
     let lab = lab(&[10, 3, 5], "staged");
     let policy = policy::standard().file;

@@ -146,7 +146,9 @@ fn a_profile_is_a_table_of_variants_that_shows_only_what_differs() {
         let table = table.split("\n### ").next().expect("a table");
         let table = table.split("<details>").next().expect("a table");
         let baseline = row(table, "baseline, redline v0.9.2");
-        assert!(baseline.contains("±") && baseline.ends_with("| 8 | valid |"), "{baseline}");
+        assert!(baseline.contains("±") && baseline.ends_with("| - | 8 | valid |"), "{baseline}");
+        let best = row(table, "kv f16");
+        assert!(best.ends_with("| yes | 8 | valid |"), "faster for one user and for all: {best}");
         let slow = row(table, "batch 4");
         assert!(slow.contains("| \u{2212}9.") && slow.ends_with("| 3 | valid |"), "{slow}");
         assert!(!table.contains("| mode fast |"), "what failed has no figure: {table}");

@@ -1,5 +1,7 @@
 //! Sentences of a lab's page: its method, what was left out, and why there is no conclusion.
 
+use std::collections::BTreeMap;
+
 use judge::diff::policy;
 use judge::lab::{Effect, Found, Next, Row, Screening};
 use schema::lab::{Combine, LabStage};
@@ -148,17 +150,25 @@ pub fn objective(lab: &Lab) -> String {
     }
 }
 
-/// Returns the bounds of the lab's objective as one sentence; `None` without bounds.
-fn bounds(lab: &Lab) -> Option<String> {
-    let bounds = &lab.file().objective.bounds;
-    let each = bounds.iter().map(|(name, limit)| {
-        let is_least = by_name(name).is_some_and(|metric| metric.better == Better::Higher);
-        let side = if is_least { "at least" } else { "at most" };
-        format!("`{name}` {side} {}", format::exactly(*limit))
+/// Returns sentences about the bounds of the lab's objective: those of all profiles, and those of
+/// single ones.
+fn bounds(lab: &Lab) -> Vec<String> {
+    let objective = &lab.file().objective;
+    let within = |bounds: &BTreeMap<String, f64>| {
+        let each = bounds.iter().map(|(name, limit)| {
+            let is_least = by_name(name).is_some_and(|metric| metric.better == Better::Higher);
+            let side = if is_least { "at least" } else { "at most" };
+            format!("`{name}` {side} {}", format::exactly(*limit))
+        });
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let all = (!objective.bounds.is_empty()).then(|| {
+        format!("Under every profile the median must be within {}.", within(&objective.bounds))
     });
-    let each: Vec<String> = each.collect();
-    let sentence = format!("Under every profile the median must be within {}.", each.join(", "));
-    (!each.is_empty()).then(|| outside::message(&sentence))
+    let own = objective.by_profile.iter().map(|(profile, bounds)| {
+        format!("Under `{profile}` the median must be within {}.", within(bounds))
+    });
+    all.into_iter().chain(own).map(|sentence| outside::message(&sentence)).collect()
 }
 
 /// Returns the minimum effect of the objective's metric, in percent; 0 for an unknown metric.
