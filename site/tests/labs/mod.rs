@@ -102,8 +102,9 @@ fn baseline_and_recommendation_are_side_by_side_in_each_metric_with_number_and_v
     assert!(found.contains("Cost: none of these metrics got worse."), "{found}");
     for profile in ["lab-sharegpt-lite@1", "lab-throughput-lite@1"] {
         let first = found.lines().position(|line| line.starts_with(&format!("| {profile} | ")));
-        let lines: Vec<&str> = found.lines().skip(first.expect("a row")).take(3).collect();
-        for (line, metric) in lines.iter().zip(["Output tokens /s", "TTFT p50 ms", "TPOT p50 ms"]) {
+        let lines: Vec<&str> = found.lines().skip(first.expect("a row")).take(4).collect();
+        let metrics = ["Total tokens /s", "Output tokens /s", "TTFT p50 ms", "TPOT p50 ms"];
+        for (line, metric) in lines.iter().zip(metrics) {
             // Columns: profile, metric, both figures, change, interval, runs, validity.
             let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
             assert_eq!((cells[1], cells[6], cells[7]), (metric, "8", "valid"), "{line}");
@@ -419,6 +420,19 @@ fn options_that_others_tried_stand_beside_their_audit() {
     assert!(
         best.contains("[012]") && best.contains("[018]"),
         "a block that is quoted twice: {best}"
+    );
+    let conclusion = options.split("24 blocks of").next().expect("a conclusion");
+    assert!(
+        conclusion.contains(
+            "vllm serve Qwen/Qwen3.5-9B --reasoning-parser=qwen3 --performance-mode=throughput \
+             --max-model-len=32768 --max-num-seqs=512\n"
+        ),
+        "{conclusion}"
+    );
+    let row = row(conclusion, "Throughput");
+    assert_eq!(
+        row, "| Throughput | 29822.16, TPOT 34.63 | 34470.14 (+15.6 %), TPOT 36.97 |",
+        "baseline and recommendation under one profile"
     );
     let lost = with("--speculative-config={\"method\":\"mtp\",\"num_speculative_tokens\":4}");
     assert!(lost.contains("**514 of 1000 requests answered, 51.4 %**"), "{lost}");
