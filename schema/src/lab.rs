@@ -1,13 +1,14 @@
 //! Labs: experiments that find which options of a server pay off under which load. Defines the lab
 //! file and the plain data of its rounds.
 
+mod check;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::canonical::sha256_of;
-use crate::metric;
 use crate::policy::Policy;
 use crate::scenario::{InvalidFile, from_toml};
 
@@ -120,6 +121,10 @@ pub enum Combine {
 /// Largest number of axes of one engine that a factorial design takes: it has 64 configurations.
 pub const FACTORS_MAX: usize = 32;
 
+/// Largest number of combinations of one engine's options that a lab tries as a grid. More would
+/// take days, and the list of them more memory with every axis.
+pub const GRID_MAX: usize = 256;
+
 /// Budget of a lab. The lab starts no round of runs that it expects to exceed the limit on runs or
 /// the limit on time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -226,6 +231,14 @@ impl LabFile {
         Candidate { engine, options: BTreeMap::new() }
     }
 
+    /// Returns the number of combinations of the options of the engine at index `engine`, without the
+    /// one that has none. A number that is too large becomes the largest.
+    pub fn combinations(&self, engine: usize) -> usize {
+        let Some(engine) = self.engines.get(engine) else { return 0 };
+        let axes = self.axes.iter().filter(|axis| axis.engine == engine.id);
+        axes.fold(1_usize, |all, axis| all.saturating_mul(axis.options.len() + 1)) - 1
+    }
+
     /// Returns the flags of a candidate: the engine's, then those of its options in the order of
     /// axes. An option's flag replaces the engine's flag of the same name. Empty for an engine that
     /// the lab file does not have.
@@ -304,151 +317,8 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
 /// unknown, out of range or in contradiction to another.
 pub fn parse(text: &str) -> Result<LabFile, InvalidFile> {
     let lab: LabFile = from_toml(text)?;
-    check(&lab)?;
+    check::check(&lab)?;
     Ok(lab)
-}
-
-fn check(lab: &LabFile) -> Result<(), InvalidFile> {
-    let senseless = |why: String| Err(InvalidFile(why));
-    if lab.profiles.is_empty() || lab.engines.is_empty() {
-        return senseless("a lab needs at least one of `profiles` and one of `engines`".into());
-    }
-    if let Some(twice) = repeated(lab.profiles.iter()) {
-        return senseless(format!("profile `{twice}` is listed twice"));
-    }
-    if let Some(twice) = repeated(lab.engines.iter().map(|engine| &engine.id)) {
-        return senseless(format!(
-            "engine `{twice}` is listed twice: use an axis for its variants"
-        ));
-    }
-    check_objective(lab)?;
-    match lab.budget {
-        LabBudget { runs: None, hours: None } => {
-            return senseless("`budget` names neither `runs` nor `hours`".into());
-        }
-        LabBudget { hours: Some(hours), .. } if !(hours.is_finite() && hours > 0.0) => {
-            return senseless(format!("a budget of {hours} hours is not above zero"));
-        }
-        LabBudget { .. } => {}
-    }
-    check_axes(lab)
-}
-
-/// Checks the objective of a lab: its metrics, its bounds, and the profiles for which it has some.
-fn check_objective(lab: &LabFile) -> Result<(), InvalidFile> {
-    let senseless = |why: String| Err(InvalidFile(why));
-    let Objective { metric, bounds, by_profile } = &lab.objective;
-    if let Some(profile) = by_profile.keys().find(|profile| !lab.profiles.contains(profile)) {
-        return senseless(format!(
-            "`by_profile` has bounds for `{profile}`, no profile of this lab"
-        ));
-    }
-    let bounds = || std::iter::once(bounds).chain(by_profile.values()).flatten();
-    for name in std::iter::once(metric).chain(bounds().map(|(name, _)| name)) {
-        if metric::by_name(name).is_none() {
-            let known: Vec<&str> = metric::METRICS.iter().map(|metric| metric.name).collect();
-            return senseless(format!("no metric `{name}`; known are {}", known.join(", ")));
-        }
-    }
-    if let Some((name, value)) = bounds().find(|(_, value)| !value.is_finite()) {
-        return senseless(format!("the bound of `{name}` is {value}, not a finite number"));
-    }
-    Ok(())
-}
-
-/// Checks the axes of a lab: their names and those of their options, which become parts of variant
-/// names, their engines, and that each has options and each option has flags.
-fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
-    let senseless = |why: String| Err(InvalidFile(why));
-    if let Some(twice) = repeated(lab.axes.iter().map(|axis| &axis.name)) {
-        return senseless(format!("axis `{twice}` is defined twice"));
-    }
-    for axis in &lab.axes {
-        let name = &axis.name;
-        if !lab.engines.iter().any(|engine| engine.id == axis.engine) {
-            let engine = &axis.engine;
-            return senseless(format!("axis `{name}` is for `{engine}`, no engine of this lab"));
-        }
-        if axis.options.is_empty() {
-            return senseless(format!("axis `{name}` has no options"));
-        }
-        if let Some(twice) = repeated(axis.options.iter().map(|option| &option.name)) {
-            return senseless(format!("option `{twice}` of axis `{name}` is defined twice"));
-        }
-        for part in std::iter::once(name).chain(axis.options.iter().map(|option| &option.name)) {
-            let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-            if part.is_empty() || part.len() > NAME_BYTES_MAX || !part.bytes().all(fits) {
-                return senseless(format!(
-                    "`{part}` of axis `{name}` is not a name of up to {NAME_BYTES_MAX} lower-case \
-                     letters, digits and hyphens"
-                ));
-            }
-        }
-        if let Some(option) = axis.options.iter().find(|option| option.flags.is_empty()) {
-            let option = &option.name;
-            return senseless(format!(
-                "option `{option}` of axis `{name}` has no flags: that is the baseline"
-            ));
-        }
-    }
-    check_factors(lab)?;
-    check_flags(lab)
-}
-
-/// Checks the options with which the axes of a lab enter a factorial design.
-fn check_factors(lab: &LabFile) -> Result<(), InvalidFile> {
-    let is_factorial = lab.combine == Combine::Factorial;
-    for axis in &lab.axes {
-        let name = &axis.name;
-        if let Some(high) = axis.high.as_ref().filter(|_| axis.high_option().is_none()) {
-            return Err(InvalidFile(format!(
-                "axis `{name}` has no option `{high}`: `high` names one"
-            )));
-        }
-        if is_factorial && axis.high.is_none() && axis.options.len() > 1 {
-            return Err(InvalidFile(format!(
-                "axis `{name}` has several options, and a factorial design has one of each axis: name \
-                 it with `high`"
-            )));
-        }
-    }
-    let axes_of =
-        |engine: &LabEngine| lab.axes.iter().filter(|axis| axis.engine == engine.id).count();
-    let most = lab.engines.iter().map(axes_of).max().unwrap_or(0);
-    if is_factorial && most > FACTORS_MAX {
-        return Err(InvalidFile(format!(
-            "an engine has {most} axes, and a factorial design takes {FACTORS_MAX}: leave some out"
-        )));
-    }
-    Ok(())
-}
-
-/// Longest name of an axis or option that a lab file may have, in bytes; a longer one is refused.
-const NAME_BYTES_MAX: usize = 18;
-
-/// Checks that no two axes of an engine set the same flag: a server that gets a flag twice uses one
-/// of the values or refuses to start.
-fn check_flags(lab: &LabFile) -> Result<(), InvalidFile> {
-    let mut owners: BTreeMap<(&str, &str), &str> = BTreeMap::new();
-    for axis in &lab.axes {
-        let words = axis.options.iter().flat_map(|option| &option.flags);
-        for flag in words.filter_map(|word| flag_name(word)) {
-            let owner = owners.entry((&axis.engine, flag)).or_insert(&axis.name);
-            if *owner != axis.name {
-                return Err(InvalidFile(format!(
-                    "axes `{owner}` and `{}` both set `{flag}`: options of one axis exclude each \
-                     other, so make them one axis",
-                    axis.name
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn repeated<'a>(names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
-    let mut seen = BTreeSet::new();
-    names.into_iter().find(|name| !seen.insert(*name))
 }
 
 #[cfg(test)]
@@ -501,6 +371,25 @@ mod tests {
         assert_eq!(of("lab-sharegpt-lite"), [("tpot_us_p50", 5e4), ("ttft_us_p99", 1e6)]);
         assert_eq!(of("another"), [("ttft_us_p99", 2e6)]);
         assert_eq!(Vec::from_iter(lab.objective.bounded()), ["tpot_us_p50", "ttft_us_p99"]);
+    }
+
+    #[test]
+    fn a_grid_is_refused_with_its_size() {
+        let axis = |index: usize| {
+            format!(
+                "[[axes]]\nname = \"a{index}\"\nengine = \"redline\"\n\
+                 options = [{{ name = \"on\", flags = [\"--a{index}\"] }}]\n"
+            )
+        };
+        let grid = |axes: usize| {
+            let axes: String = (0..axes).map(axis).collect();
+            parse(&(SOUND.replace("\"staged\"", "\"grid\"") + &axes))
+        };
+        // The axes of the file have three and two values.
+        assert_eq!(grid(5).unwrap().combinations(0), 3 * 2 * 32 - 1);
+        let error = grid(6).unwrap_err().to_string();
+        assert!(error.contains("the grid of `redline` has 383 combinations, and a lab tries 256"));
+        assert!(grid(80).unwrap_err().to_string().contains("combinations"));
     }
 
     #[test]
