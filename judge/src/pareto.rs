@@ -72,6 +72,16 @@ pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
     best
 }
 
+/// Returns for each configuration, given by its runs, whether none of the others dominates it in
+/// speed for one user and throughput; false for one that lacks either.
+pub fn are_on_frontier(configurations: &[Vec<&RunRecord>]) -> Vec<bool> {
+    let point = |runs: &Vec<&RunRecord>| Tradeoff::of(runs).map(|tradeoff| tradeoff.point());
+    let points: Vec<Option<(f64, f64)>> = configurations.iter().map(point).collect();
+    let is_dominated =
+        |point: (f64, f64)| points.iter().flatten().any(|other| dominates(*other, point));
+    points.iter().map(|point| point.is_some_and(|point| !is_dominated(point))).collect()
+}
+
 /// True when `a` dominates `b` (Pareto): `a` is better in one coordinate and worse in neither.
 fn dominates(a: (f64, f64), b: (f64, f64)) -> bool {
     // Equal points do not dominate each other, or both would be hidden.
@@ -99,6 +109,16 @@ mod tests {
         let points = [(40.0, 500.0), (30.0, 400.0), (10.0, 900.0), (10.0, 900.0)];
         assert_eq!(frontier(&points), [2, 3, 0]);
         assert_eq!(frontier(&[]), [0; 0]);
+    }
+
+    #[test]
+    fn a_configuration_without_figures_is_on_no_frontier_and_hides_none() {
+        let run = |speed: f64| samples::Sample { speed, ..samples::Sample::default() }.record();
+        let (slow, fast) = (run(1.0), run(2.0));
+        let mut failed = run(4.0);
+        failed.metrics = None;
+        let configurations = [vec![&slow], vec![&fast], vec![&failed], vec![]];
+        assert_eq!(are_on_frontier(&configurations), [false, true, false, false]);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Labs: experiments that find which options of a server pay off under which load. Defines the lab
 //! file and the plain data of its rounds.
 
-use std::collections::BTreeMap;
+mod check;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::canonical::sha256_of;
-use crate::metric;
 use crate::policy::Policy;
 use crate::scenario::{InvalidFile, from_toml};
 
@@ -52,6 +53,10 @@ pub struct Objective {
     /// metric are better, else a lower bound.
     #[serde(default)]
     pub bounds: BTreeMap<String, f64>,
+    /// Bounds under single profiles, by the id of the profile: like `bounds`, and in place of the
+    /// bound that `bounds` has for the same metric.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub by_profile: BTreeMap<String, BTreeMap<String, f64>>,
 }
 
 /// Engine release that takes part in a lab.
@@ -78,6 +83,10 @@ pub struct Axis {
     pub engine: String,
     /// Options of the axis to try, in addition to the engine's default.
     pub options: Vec<LabOption>,
+    /// Name of the option that a factorial design tries beside the engine's default; needed there
+    /// for an axis of several options.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high: Option<String>,
 }
 
 /// Option of an axis: a name and the flags that set it.
@@ -102,7 +111,19 @@ pub enum Combine {
     /// Staged: each option is tried alone, then the pairs of options that helped alone and, where
     /// these lie on three axes or more, the best option of each axis together.
     Staged,
+    /// Factorial: one option of each axis is tried together with those of the other axes, in a
+    /// two-level fractional factorial design of resolution IV. It shows pairs of options that help
+    /// only together. The best option, the pairs that interact most, each with those that the
+    /// design cannot tell apart from it, and the best combination are then confirmed.
+    Factorial,
 }
+
+/// Largest number of axes of one engine that a factorial design takes: it has 64 configurations.
+pub const FACTORS_MAX: usize = 32;
+
+/// Largest number of combinations of one engine's options that a lab tries as a grid. More would
+/// take days, and the list of them more memory with every axis.
+pub const GRID_MAX: usize = 256;
 
 /// Budget of a lab. The lab starts no round of runs that it expects to exceed the limit on runs or
 /// the limit on time.
@@ -140,6 +161,9 @@ pub enum LabStage {
     Options,
     /// Combinations: options that helped alone are tried together.
     Combinations,
+    /// Factorial: the configurations of a factorial design of the best engine's options run, one of
+    /// which has no option.
+    Factorial,
     /// Confirmation: the best candidates are compared with the baseline on fresh runs.
     Confirm,
 }
@@ -168,7 +192,7 @@ pub struct LabOutline {
     /// helps.
     pub runs_least: u32,
     /// Number of runs with which the lab can reach a conclusion: they judge every option once and
-    /// confirm two candidates. With a smaller budget it reaches none.
+    /// confirm the best candidates. With a smaller budget it reaches none.
     pub runs_enough: u32,
     /// Largest number of runs that the lab may take: no decision falls before the last repeat, and
     /// every option helps.
@@ -186,11 +210,33 @@ pub struct LabOutline {
     pub policy: Policy,
 }
 
+impl Objective {
+    /// Returns the bounds that a candidate must keep under a profile, by metric name.
+    pub fn bounds_of(&self, profile: &str) -> BTreeMap<&str, f64> {
+        let own = self.by_profile.get(profile).into_iter().flatten();
+        self.bounds.iter().chain(own).map(|(metric, limit)| (metric.as_str(), *limit)).collect()
+    }
+
+    /// Returns the names of the metrics that have a bound under some profile.
+    pub fn bounded(&self) -> BTreeSet<&str> {
+        let own = self.by_profile.values().flat_map(BTreeMap::keys);
+        self.bounds.keys().chain(own).map(String::as_str).collect()
+    }
+}
+
 impl LabFile {
     /// Returns the candidate that runs the engine at index `engine` of the lab file without
     /// options, so with the flags that the lab file gives this engine.
     pub fn plain(engine: usize) -> Candidate {
         Candidate { engine, options: BTreeMap::new() }
+    }
+
+    /// Returns the number of combinations of the options of the engine at index `engine`, without the
+    /// one that has none. A number that is too large becomes the largest.
+    pub fn combinations(&self, engine: usize) -> usize {
+        let Some(engine) = self.engines.get(engine) else { return 0 };
+        let axes = self.axes.iter().filter(|axis| axis.engine == engine.id);
+        axes.fold(1_usize, |all, axis| all.saturating_mul(axis.options.len() + 1)) - 1
     }
 
     /// Returns the flags of a candidate: the engine's, then those of its options in the order of
@@ -207,6 +253,16 @@ impl LabFile {
         let mut flags = without(&engine.flags, &replaced);
         flags.extend(added.into_iter().cloned());
         flags
+    }
+}
+
+impl Axis {
+    /// Returns the option with which the axis enters a factorial design: the one that `high` names,
+    /// else the first. `None` where the axis has no such option.
+    pub fn high_option(&self) -> Option<&LabOption> {
+        let is_high =
+            |option: &&LabOption| self.high.as_ref().is_none_or(|name| option.name == *name);
+        self.options.iter().find(is_high)
     }
 }
 
@@ -261,109 +317,8 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
 /// unknown, out of range or in contradiction to another.
 pub fn parse(text: &str) -> Result<LabFile, InvalidFile> {
     let lab: LabFile = from_toml(text)?;
-    check(&lab)?;
+    check::check(&lab)?;
     Ok(lab)
-}
-
-fn check(lab: &LabFile) -> Result<(), InvalidFile> {
-    let senseless = |why: String| Err(InvalidFile(why));
-    if lab.profiles.is_empty() || lab.engines.is_empty() {
-        return senseless("a lab needs at least one of `profiles` and one of `engines`".into());
-    }
-    if let Some(twice) = repeated(lab.profiles.iter()) {
-        return senseless(format!("profile `{twice}` is listed twice"));
-    }
-    if let Some(twice) = repeated(lab.engines.iter().map(|engine| &engine.id)) {
-        return senseless(format!(
-            "engine `{twice}` is listed twice: use an axis for its variants"
-        ));
-    }
-    let names = std::iter::once(&lab.objective.metric).chain(lab.objective.bounds.keys());
-    for name in names {
-        if metric::by_name(name).is_none() {
-            let known: Vec<&str> = metric::METRICS.iter().map(|metric| metric.name).collect();
-            return senseless(format!("no metric `{name}`; known are {}", known.join(", ")));
-        }
-    }
-    if let Some((name, value)) = lab.objective.bounds.iter().find(|(_, value)| !value.is_finite()) {
-        return senseless(format!("the bound of `{name}` is {value}, not a finite number"));
-    }
-    match lab.budget {
-        LabBudget { runs: None, hours: None } => {
-            return senseless("`budget` names neither `runs` nor `hours`".into());
-        }
-        LabBudget { hours: Some(hours), .. } if !(hours.is_finite() && hours > 0.0) => {
-            return senseless(format!("a budget of {hours} hours is not above zero"));
-        }
-        LabBudget { .. } => {}
-    }
-    check_axes(lab)
-}
-
-/// Checks the axes of a lab: their names and those of their options, which become parts of variant
-/// names, their engines, and that each has options and each option has flags.
-fn check_axes(lab: &LabFile) -> Result<(), InvalidFile> {
-    let senseless = |why: String| Err(InvalidFile(why));
-    if let Some(twice) = repeated(lab.axes.iter().map(|axis| &axis.name)) {
-        return senseless(format!("axis `{twice}` is defined twice"));
-    }
-    for axis in &lab.axes {
-        let name = &axis.name;
-        if !lab.engines.iter().any(|engine| engine.id == axis.engine) {
-            let engine = &axis.engine;
-            return senseless(format!("axis `{name}` is for `{engine}`, no engine of this lab"));
-        }
-        if axis.options.is_empty() {
-            return senseless(format!("axis `{name}` has no options"));
-        }
-        if let Some(twice) = repeated(axis.options.iter().map(|option| &option.name)) {
-            return senseless(format!("option `{twice}` of axis `{name}` is defined twice"));
-        }
-        for part in std::iter::once(name).chain(axis.options.iter().map(|option| &option.name)) {
-            let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-            if part.is_empty() || part.len() > NAME_BYTES_MAX || !part.bytes().all(fits) {
-                return senseless(format!(
-                    "`{part}` of axis `{name}` is not a name of up to {NAME_BYTES_MAX} lower-case \
-                     letters, digits and hyphens"
-                ));
-            }
-        }
-        if let Some(option) = axis.options.iter().find(|option| option.flags.is_empty()) {
-            let option = &option.name;
-            return senseless(format!(
-                "option `{option}` of axis `{name}` has no flags: that is the baseline"
-            ));
-        }
-    }
-    check_flags(lab)
-}
-
-/// Longest name of an axis or option that a lab file may have, in bytes; a longer one is refused.
-const NAME_BYTES_MAX: usize = 18;
-
-/// Checks that no two axes of an engine set the same flag: a server that gets a flag twice uses one
-/// of the values or refuses to start.
-fn check_flags(lab: &LabFile) -> Result<(), InvalidFile> {
-    let mut owners: BTreeMap<(&str, &str), &str> = BTreeMap::new();
-    for axis in &lab.axes {
-        let words = axis.options.iter().flat_map(|option| &option.flags);
-        for flag in words.filter_map(|word| flag_name(word)) {
-            let owner = owners.entry((&axis.engine, flag)).or_insert(&axis.name);
-            if *owner != axis.name {
-                return Err(InvalidFile(format!(
-                    "axes `{owner}` and `{}` both set `{flag}`: options of one axis exclude each \
-                     other, so make them one axis",
-                    axis.name
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn repeated<'a>(names: impl Iterator<Item = &'a String>) -> Option<&'a String> {
-    let mut seen = std::collections::BTreeSet::new();
-    names.into_iter().find(|name| !seen.insert(*name))
 }
 
 #[cfg(test)]
@@ -408,6 +363,46 @@ mod tests {
     }
 
     #[test]
+    fn a_profile_has_the_bounds_of_all_and_its_own_in_their_place() {
+        let own = "bounds = { ttft_us_p99 = 2e6 }, by_profile = { lab-sharegpt-lite = \
+                   { tpot_us_p50 = 5e4, ttft_us_p99 = 1e6 } }";
+        let lab = parse(&SOUND.replace("bounds = { ttft_us_p99 = 2e6 }", own)).unwrap();
+        let of = |profile: &str| Vec::from_iter(lab.objective.bounds_of(profile));
+        assert_eq!(of("lab-sharegpt-lite"), [("tpot_us_p50", 5e4), ("ttft_us_p99", 1e6)]);
+        assert_eq!(of("another"), [("ttft_us_p99", 2e6)]);
+        assert_eq!(Vec::from_iter(lab.objective.bounded()), ["tpot_us_p50", "ttft_us_p99"]);
+    }
+
+    #[test]
+    fn a_grid_is_refused_with_its_size() {
+        let axis = |index: usize| {
+            format!(
+                "[[axes]]\nname = \"a{index}\"\nengine = \"redline\"\n\
+                 options = [{{ name = \"on\", flags = [\"--a{index}\"] }}]\n"
+            )
+        };
+        let grid = |axes: usize| {
+            let axes: String = (0..axes).map(axis).collect();
+            parse(&(SOUND.replace("\"staged\"", "\"grid\"") + &axes))
+        };
+        // The axes of the file have three and two values.
+        assert_eq!(grid(5).unwrap().combinations(0), 3 * 2 * 32 - 1);
+        let error = grid(6).unwrap_err().to_string();
+        assert!(error.contains("the grid of `redline` has 383 combinations, and a lab tries 256"));
+        assert!(grid(80).unwrap_err().to_string().contains("combinations"));
+    }
+
+    #[test]
+    fn an_axis_enters_a_factorial_design_with_the_option_that_it_names() {
+        let factorial = SOUND.replace("\"staged\"", "\"factorial\"");
+        let named = factorial.replace("name = \"threads\"", "name = \"threads\"\nhigh = \"4\"");
+        let lab = parse(&named).unwrap();
+        let high = |axis: &Axis| axis.high_option().map(|option| option.name.clone());
+        let options: Vec<_> = lab.axes.iter().filter_map(high).collect();
+        assert_eq!(options, ["4", "f16"]);
+    }
+
+    #[test]
     fn names_of_many_options_are_cut_and_stay_apart() {
         let many = |last| {
             let long = "a-name-of-18-bytes";
@@ -423,6 +418,11 @@ mod tests {
             (r#""lab-sharegpt-lite""#, "", "a lab needs at least one of `profiles`"),
             ("total_tokens_per_s", "speed", "no metric `speed`; known are requests_per_s"),
             ("2e6", "nan", "the bound of `ttft_us_p99` is NaN, not a finite number"),
+            (
+                "ttft_us_p99 = 2e6 }",
+                "}, by_profile = { x = {} }",
+                "has bounds for `x`, no profile of",
+            ),
             ("runs = 200", "hours = 0.0", "a budget of 0 hours is not above zero"),
             ("{ runs = 200 }", "{}", "`budget` names neither `runs` nor `hours`"),
             (r#"name = "4""#, r#"name = "1""#, "option `1` of axis `threads` is defined twice"),
@@ -431,6 +431,16 @@ mod tests {
             ("--kv-cache-dtype", "--threads", "axes `threads` and `kv` both set `--threads`"),
             (r#"["--threads=1"]"#, "[]", "option `1` of axis `threads` has no flags"),
             (r#"id = "redline""#, r#"id = "vllm""#, "axis `threads` is for `redline`, no engine"),
+            (
+                r#""staged""#,
+                r#""factorial""#,
+                "axis `threads` has several options, and a factorial",
+            ),
+            (
+                "name = \"kv\"",
+                "name = \"kv\"\nhigh = \"f8\"",
+                "axis `kv` has no option `f8`: `high`",
+            ),
         ] {
             let found = parse(&SOUND.replacen(from, to, 1)).unwrap_err().to_string();
             assert!(found.contains(error), "{to}: {found}");

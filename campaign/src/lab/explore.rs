@@ -117,6 +117,7 @@ impl Explore<'_> {
             LabStage::Engines => "Which engine",
             LabStage::Options => "Which options",
             LabStage::Combinations => "Which combinations",
+            LabStage::Factorial => "Which options and pairs",
             LabStage::Confirm => "Confirm on fresh servers",
         };
         let heading = format!(

@@ -3,9 +3,12 @@
 //! Hours of a budget are converted to runs by the expected duration of a run, and again during the
 //! lab by the measured one.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use judge::diff::policy::standard;
+use judge::lab::text::designs;
 use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
@@ -136,7 +139,7 @@ pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String
     listing.line("hardware", &format!("{} (target {})", brief.hardware, brief.target));
     listing.line("model", &file.model);
     listing.lines("profiles", brief.cells.iter().map(|cell| cell_line(decided, cell)));
-    listing.line("objective", &objective(lab));
+    listing.lines("objective", objective(lab).into_iter());
     let axes = file.axes.iter().map(|axis| {
         let options: Vec<String> =
             axis.options.iter().map(|option| shell::line(&option.flags)).collect();
@@ -144,6 +147,7 @@ pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String
     });
     listing.lines("axes", axes);
     listing.line("combined", combined(file.combine));
+    listing.lines("design", designs(file, &standard().file).into_iter());
     listing.inputs(brief);
     spending(lab, budget, &mut listing);
     listing.line("records", &brief.records);
@@ -183,14 +187,21 @@ fn spending(lab: &PreparedLab, budget: LabBudget, listing: &mut Listing) {
     listing.line("budget", &format!("{}: {} runs, {of}", limits.join(", "), lab.asked.runs_max));
 }
 
-fn objective(lab: &PreparedLab) -> String {
+/// Returns the lines of the printed plan about the lab's objective: metric and bounds, and the bounds
+/// of single profiles.
+fn objective(lab: &PreparedLab) -> Vec<String> {
     let objective = &lab.asked.file.objective;
-    let bounds: Vec<String> =
-        objective.bounds.iter().map(|(metric, limit)| format!("{metric} {limit}")).collect();
-    match bounds.is_empty() {
-        true => objective.metric.clone(),
-        false => format!("{}, within {}", objective.metric, bounds.join(", ")),
+    let within = |bounds: &BTreeMap<String, f64>| {
+        let bounds = bounds.iter().map(|(metric, limit)| format!("{metric} {limit}"));
+        bounds.collect::<Vec<_>>().join(", ")
+    };
+    let mut first = objective.metric.clone();
+    if !objective.bounds.is_empty() {
+        first.push_str(&format!(", within {}", within(&objective.bounds)));
     }
+    let own = objective.by_profile.iter();
+    let own = own.map(|(profile, bounds)| format!("under {profile} within {}", within(bounds)));
+    std::iter::once(first).chain(own).collect()
 }
 
 fn combined(combine: Combine) -> &'static str {
@@ -199,6 +210,10 @@ fn combined(combine: Combine) -> &'static str {
         Combine::Grid => "every combination",
         Combine::Staged => {
             "the best engine first, then each of its options, then those that helped together"
+        }
+        Combine::Factorial => {
+            "the best engine first, then its options in a factorial design, then the best of them alone \
+             and together"
         }
     }
 }
@@ -266,7 +281,8 @@ fn refuse_small(
         "allow `--max-runs {enough}` and `--max-hours {:.1}`, or leave out options or profiles",
         (hours * 10.0).ceil() / 10.0
     );
-    Err(wrong_use!("{given}: {enough} judge every option once and confirm two").with_hint(hint))
+    Err(wrong_use!("{given}: {enough} judge every option once and confirm the best")
+        .with_hint(hint))
 }
 
 /// Returns a reduced limit on the lab's runs if runs take longer than expected; `None` if the limit

@@ -56,6 +56,19 @@ impl Lab {
         ])
     }
 
+    /// A lab by a factorial design, whose stand-in engine is slower with one of `--left` and `--right`
+    /// and faster with both.
+    fn of_a_pair(more: &[String]) -> Self {
+        let pair = [axis("left", "on", "--left"), axis("right", "on", "--right")];
+        let lab = Self::new(&[&pair, more].concat());
+        lab.scratch.write_speed("one", 97.0);
+        lab.scratch.write_speed("both", 110.0);
+        let text = fs::read_to_string(lab.scratch.root().join(NAME)).unwrap();
+        let text = text.replace("\"staged\"", "\"factorial\"").replace("runs = 60", "runs = 80");
+        lab.scratch.write(NAME, &text);
+        lab
+    }
+
     /// A lab of four runs: three of the baseline, and one that fails.
     fn of_trouble() -> Self {
         Self::new(&[axis("trouble", "broken", "--broken")])
@@ -159,6 +172,61 @@ fn what_helps_is_recommended_and_what_fails_is_a_row() {
     let profile = lab.scratch.campaign().join("recommended.toml");
     assert_eq!(fs::read_to_string(profile).unwrap(), "fast = true\n");
     assert!(lab.scratch.calls().contains("--message results: lab tiny on cpu-"));
+}
+
+#[test]
+fn options_that_win_only_together_are_found_with_as_many_runs_as_the_plan_says() {
+    let lab = Lab::of_a_pair(&[]);
+    let ended = lab.run(&[]).expect(
+        0,
+        &[
+            "design     4 configurations of redline with left on, right on, 4 runs each; it tells every \
+             pair from every other",
+            "then the baseline and at most 3 others, 8 runs each",
+            "runs       16 at least, ",
+            "; 48 at most, ",
+            "Which options and pairs: 4 candidates, 16 runs",
+            "Confirm on fresh servers: 4 candidates, 32 runs",
+            "recommended: redline v0.9.2, left on, right on",
+            "serve    cargo xtask serve v0.9.2 --model tiny -- --left --right",
+            "effects from 4 of 4 configurations",
+        ],
+    );
+    let effect = |of: &str| {
+        let found = ended.stdout.lines().find(|line| line.starts_with(&format!("{of}  ")));
+        found.and_then(|line| line.split_whitespace().rev().nth(1)).unwrap_or_default().to_owned()
+    };
+    // In log units 0, -0.030 twice, and 0.095: each option has half of the sum of its two changes.
+    assert_eq!(
+        (effect("left on"), effect("left on with right on")),
+        ("+4.9".to_owned(), "+8.1".to_owned())
+    );
+    let runs = lab.committed();
+    assert_eq!((runs.len(), lab.scratch.pids("server.pids").len()), (48, 48), "fresh servers");
+    assert!(runs.iter().all(|run| run.status == Status::Ok));
+    assert_eq!(of(&runs, Some("left-on-right-on")).len(), 4 + 8);
+    let campaign = lab.campaign();
+    assert_eq!((campaign.plan.len(), campaign.status), (48, CampaignStatus::Complete));
+}
+
+#[test]
+fn an_option_that_no_server_takes_leaves_the_rest_of_a_design_decided() {
+    let lab = Lab::of_a_pair(&[axis("trouble", "broken", "--broken")]);
+    let ended = lab.run(&[]).expect(
+        0,
+        &[
+            "8 configurations of redline with left on, right on, trouble broken, 2 runs each",
+            "recommended: redline v0.9.2, left on, right on",
+            "effects from 4 of 8 configurations",
+            "error: `--broken` is not supported",
+        ],
+    );
+    let undecidable = ended.stdout.lines().filter(|line| line.ends_with("undecidable"));
+    assert_eq!(undecidable.count(), 3, "the option and its pairs:\n{}", ended.stdout);
+    let runs = lab.committed();
+    let failed = runs.iter().filter(|run| run.status == Status::Failed).count();
+    // Each of the four configurations that have it fails once, and none is confirmed.
+    assert_eq!((failed, runs.len()), (4, 4 + 4 * 2 + 8 * 4));
 }
 
 #[test]

@@ -78,7 +78,13 @@ fn main() {
         eprintln!("error: `--broken` is not supported");
         exit(2);
     }
-    let speed = if args.iter().any(|arg| arg == "--fast") { "fast" } else { env!("CARGO_PKG_VERSION") };
+    let has = |flag: &str| args.iter().any(|arg| arg == flag);
+    let speed = match (has("--left"), has("--right")) {
+        (true, true) => "both",
+        (true, false) | (false, true) => "one",
+        (false, false) if has("--fast") => "fast",
+        (false, false) => env!("CARGO_PKG_VERSION"),
+    };
     std::fs::write(format!("{fixtures}/speed"), speed).expect("speed");
     let port: u16 = after("--port").parse().expect("port");
     std::fs::write(format!("{fixtures}/speed-{port}"), speed).expect("speed");

@@ -167,6 +167,8 @@ pub enum Found {
     /// Undecided: the runs of the candidate differ too much, or are too few within the budget, for
     /// a decision.
     Undecided,
+    /// Screened: a configuration of a factorial design, whose runs decide only together.
+    Screened,
     /// Failed: one of the candidate's runs failed, so it has no figure that can be compared.
     Failed(Failure),
     /// Out of bounds: the median of a bounded metric breaks its bound under one profile.
@@ -252,9 +254,9 @@ impl Arm {
     }
 
     fn remember(&mut self, outcomes: &Outcomes, rules: &Rules<'_>) {
-        for metric in rules.objective.bounds.keys() {
+        for metric in rules.objective.bounded() {
             let found = outcomes.bounded(metric);
-            let kept = self.bounded.entry(metric.clone()).or_default();
+            let kept = self.bounded.entry(metric.to_owned()).or_default();
             kept.resize(found.len(), Vec::new());
             for (kept, found) in kept.iter_mut().zip(found) {
                 kept.extend(found);
@@ -265,17 +267,14 @@ impl Arm {
     /// Returns a finding about the first bound that a median of the candidate breaks; `None` if it
     /// keeps all. A metric that no run measured breaks its bound (its median is NaN).
     fn out_of_bounds(&self, rules: &Rules<'_>) -> Option<Found> {
-        for (metric, limit) in &rules.objective.bounds {
-            let better = by_name(metric).map_or(Better::Lower, |metric| metric.better);
+        for metric in rules.objective.bounded() {
             let by_profile = self.bounded.get(metric).map_or(&[][..], Vec::as_slice);
             for (profile, values) in rules.profiles.iter().zip(by_profile) {
+                let bounds = rules.objective.bounds_of(profile);
+                let Some(limit) = bounds.get(metric) else { continue };
                 let median = summary::of(values).map_or(f64::NAN, |summary| summary.median);
-                let is_kept = match better {
-                    Better::Higher => median >= *limit,
-                    Better::Lower => median <= *limit,
-                };
-                if !is_kept {
-                    let (metric, profile) = (metric.clone(), profile.clone());
+                if !is_kept(metric, median, *limit) {
+                    let (metric, profile) = (metric.to_owned(), profile.clone());
                     return Some(Found::OutOfBounds { metric, profile, median });
                 }
             }
@@ -308,6 +307,14 @@ impl Arm {
             profiles: self.score.by_profile(policy.confidence),
             found: self.found.clone().unwrap_or(Found::Undecided),
         }
+    }
+}
+
+/// True where `value` of a metric keeps the bound `limit`; false for NaN.
+pub fn is_kept(metric: &str, value: f64, limit: f64) -> bool {
+    match by_name(metric).map_or(Better::Lower, |metric| metric.better) {
+        Better::Higher => value >= limit,
+        Better::Lower => value <= limit,
     }
 }
 

@@ -8,13 +8,17 @@ use serde::Serialize;
 
 use super::arm::{Arm, Found, Outcomes, Row, Rules, halve};
 use super::candidates::{alone, grid, together};
+use super::factorial::{Factorial, Screening};
 use crate::diff::estimate::log_of;
 use crate::diff::judge::holm;
 use crate::records::QueryError;
 
-/// Number of candidates in the confirmation round of a lab: the baseline, the best and the
-/// runner-up.
-pub(super) const FINALISTS: usize = 3;
+/// Number of candidates in the confirmation round of a lab without a factorial design: the baseline,
+/// the best and the runner-up.
+const FINALISTS: usize = 3;
+
+/// Reason why a stage did not run its candidates.
+const SPENT: &str = "the budget was spent before";
 
 /// Conclusion of a lab: its recommendation and the evidence for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,9 +26,12 @@ pub struct Conclusion {
     /// Candidate that the lab recommends: the best confirmed one, else the baseline. `None` where
     /// the baseline failed or breaks a bound, and no other candidate was confirmed.
     pub recommended: Option<Candidate>,
-    /// Results of the confirmation stage against the baseline, for the best candidate and the
-    /// runner-up as far as there were any; empty without a confirmation.
+    /// Results of the confirmation stage against the baseline, for the selected candidates; empty
+    /// without a confirmation.
     pub confirmed: Vec<Confirmed>,
+    /// Effects that a factorial design has shown; `None` for a lab without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub screening: Option<Screening>,
     /// Results of every candidate in every stage before the confirmation.
     pub rows: Vec<Row>,
     /// Number of runs that the lab's rounds asked for, including those that were not made because a
@@ -59,22 +66,44 @@ pub fn check_budget(lab: &LabFile, policy: &PolicyFile, runs_max: u32) -> Result
     }
     Err(QueryError(format!(
         "a budget of {runs_max} launches concludes nothing: {least} judge every option once and \
-         confirm two\nhint: allow {least}, or leave out options or profiles"
+         confirm the best\nhint: allow {least}, or leave out options or profiles"
     )))
 }
 
 /// Returns the smallest number of runs after which a lab can conclude anything: every engine, and
-/// every option of the engine with the most options, is judged once, and two candidates are
+/// every option of the engine with the most options, is judged once, and the best candidates are
 /// confirmed.
 pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     let profiles = count(lab.profiles.len());
-    let engines = count(lab.engines.len());
-    let of = |engine| count(first_candidates(lab, engine).len());
-    let options = (0..lab.engines.len()).map(of).max().unwrap_or(0);
-    let judged = [engines - 1, options].into_iter().filter(|others| *others > 0);
-    let screens: u32 = judged.map(|others| others.saturating_add(1)).sum();
-    let finals = count(FINALISTS).saturating_mul(policy.confirm_pairs);
-    screens.saturating_mul(policy.pairs_min).saturating_add(finals).saturating_mul(profiles)
+    let options = (0..lab.engines.len()).map(|engine| match Factorial::of(lab, engine) {
+        Some(factorial) => factorial.runs(),
+        None => judged_once(first_candidates(lab, engine).len(), policy),
+    });
+    let screens =
+        judged_once(lab.engines.len() - 1, policy).saturating_add(options.max().unwrap_or(0));
+    let finals = count(finalists_max(lab)).saturating_mul(policy.confirm_pairs);
+    screens.saturating_add(finals).saturating_mul(profiles)
+}
+
+/// Returns the number of runs, under one profile, that judge `candidates` candidates once beside
+/// their reference.
+fn judged_once(candidates: usize, policy: &PolicyFile) -> u32 {
+    match candidates {
+        0 => 0,
+        _ => count(candidates).saturating_add(1).saturating_mul(policy.pairs_min),
+    }
+}
+
+/// Returns the largest number of candidates in the confirmation round of a lab, with the baseline.
+pub(super) fn finalists_max(lab: &LabFile) -> usize {
+    if lab.combine != Combine::Factorial {
+        return FINALISTS;
+    }
+    let engines = 0..lab.engines.len();
+    let designs = engines.filter_map(|engine| Factorial::of(lab, engine));
+    // An engine that is better than the first competes with its default flags, too.
+    let engine = usize::from(lab.engines.len() > 1);
+    1 + designs.map(|design| design.confirmed()).max().unwrap_or(0) + engine
 }
 
 /// Converts a number of things to `u32`; a number that is too large becomes `u32::MAX`.
@@ -83,10 +112,10 @@ pub(super) fn count(items: usize) -> u32 {
 }
 
 /// Returns the candidates of the first stage of an engine's options: each option alone, or all
-/// combinations, as `combine` of the lab file says.
+/// combinations, as `combine` of the lab file says. A factorial design has candidates of its own.
 pub(super) fn first_candidates(lab: &LabFile, engine: usize) -> Vec<Candidate> {
     match lab.combine {
-        Combine::OneAtATime | Combine::Staged => alone(lab, engine),
+        Combine::OneAtATime | Combine::Staged | Combine::Factorial => alone(lab, engine),
         Combine::Grid => grid(lab, engine),
     }
 }
@@ -114,11 +143,11 @@ pub fn explore<E>(
     };
     let left = runs_max;
     let baseline = Arm::new(LabFile::plain(0));
-    let (runs, block, rows) = (0, 0, Vec::new());
-    let mut lab = Exploration { lab, rules, left, runs, block, baseline, rows, measure };
+    let (runs, block, rows, screening) = (0, 0, Vec::new(), None);
+    let mut lab = Exploration { lab, rules, left, runs, block, baseline, rows, screening, measure };
     let engine = lab.engines()?;
-    let pool = lab.options(engine)?;
-    lab.conclude(engine, pool)
+    let finalists = lab.options(engine)?;
+    lab.conclude(engine, finalists)
 }
 
 struct Exploration<'a, M> {
@@ -134,6 +163,7 @@ struct Exploration<'a, M> {
     /// bounds.
     baseline: Arm,
     rows: Vec<Row>,
+    screening: Option<Screening>,
     measure: M,
 }
 
@@ -147,8 +177,12 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
     }
 
     /// Screens the options of `engine` against the engine without options, and in a staged lab
-    /// combinations of those that helped. Returns each candidate with the finding about it.
-    fn options(&mut self, engine: usize) -> Result<Vec<Arm>, E> {
+    /// combinations of those that helped, or all options in a factorial design. Returns the
+    /// candidates that are worth confirming.
+    fn options(&mut self, engine: usize) -> Result<Vec<Candidate>, E> {
+        if let Some(factorial) = Factorial::of(self.lab, engine) {
+            return self.factorial(engine, &factorial);
+        }
         let reference = LabFile::plain(engine);
         let candidates = first_candidates(self.lab, engine);
         let mut arms = self.screen(LabStage::Options, &reference, candidates)?;
@@ -161,7 +195,40 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
             let pairs = together(&helped);
             arms.extend(self.screen(LabStage::Combinations, &reference, pairs)?);
         }
-        Ok(arms)
+        Ok(finalists(arms, self.least(), self.rules.floor))
+    }
+
+    /// Runs the configurations of a factorial design, and returns the candidates that are worth
+    /// confirming by its estimates.
+    fn factorial(&mut self, engine: usize, factorial: &Factorial<'_>) -> Result<Vec<Candidate>, E> {
+        let (stage, candidates) = (LabStage::Factorial, factorial.candidates());
+        let repeats = factorial.design.repeats();
+        if !self.may_launch(candidates.len(), repeats) {
+            let options = alone(self.lab, engine).into_iter();
+            self.rows.extend(options.map(|option| not_explored(stage, option, SPENT)));
+            return Ok(Vec::new());
+        }
+        let found = self.round(stage, candidates.clone(), repeats)?;
+        let rules = self.rules;
+        let row = |(candidate, outcomes): (Candidate, &Outcomes)| {
+            let mut arm = Arm::new(candidate);
+            // A design has no reference: it says as much where the baseline is what failed.
+            if found[0].failure().is_none() || outcomes.failure().is_some() {
+                arm.take(outcomes, &found[0], &rules);
+            }
+            arm.found.get_or_insert(Found::Screened);
+            arm.row(stage, rules.policy)
+        };
+        self.rows.extend(candidates.into_iter().zip(&found).skip(1).map(row));
+        for (option, high) in factorial.left_out() {
+            let reason = format!("the design has `{high}` of this axis");
+            self.rows.push(not_explored(stage, option, &reason));
+        }
+        // Single runs scatter by about as much as the minimum effect: less than that is no loss.
+        let least = if self.least().is_finite() { -rules.floor } else { f64::NEG_INFINITY };
+        let (screening, selected) = factorial.screened(&found, &rules, least);
+        self.screening = Some(screening);
+        Ok(selected)
     }
 
     /// Measures candidates of a stage beside a reference until each is decided, has dropped out, or
@@ -187,9 +254,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
             // The confirmation round is reserved: without it the lab could not recommend anything.
             if !self.may_launch(asked.len(), more) {
                 if done == 0 {
-                    let reason = "the budget was spent before".to_owned();
                     arms.iter_mut().for_each(|arm| {
-                        arm.found = Some(Found::NotExplored { reason: reason.clone() });
+                        arm.found = Some(Found::NotExplored { reason: SPENT.to_owned() });
                     });
                 }
                 break;
@@ -210,7 +276,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
     /// True when, after the runs of a further round, enough of the budget would be left for the
     /// confirmation round.
     fn may_launch(&self, candidates: usize, repeats: u32) -> bool {
-        let finals = self.launches(FINALISTS, self.rules.policy.confirm_pairs);
+        let finals = self.launches(finalists_max(self.lab), self.rules.policy.confirm_pairs);
         self.launches(candidates, repeats).saturating_add(finals) <= self.left
     }
 
@@ -240,17 +306,16 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
 
     /// Runs the finalists, if there are any, again beside the baseline, and returns the lab's
     /// conclusion. The runs are fresh, because selection favors candidates that were lucky.
-    fn conclude(mut self, engine: usize, pool: Vec<Arm>) -> Result<Conclusion, E> {
-        let mut finalists = finalists(pool, self.least(), self.rules.floor);
+    fn conclude(mut self, engine: usize, mut finalists: Vec<Candidate>) -> Result<Conclusion, E> {
         // The best engine competes with its default flags too, unless it is the baseline itself.
-        if engine != 0 && finalists.len() < FINALISTS - 1 {
+        if engine != 0 && finalists.len() + 1 < finalists_max(self.lab) {
             finalists.push(LabFile::plain(engine));
         }
         let baseline = LabFile::plain(0);
         if finalists.is_empty() {
             let recommended = (!is_unfit(&self.baseline)).then_some(baseline);
-            let (rows, runs) = (self.rows, self.runs);
-            return Ok(Conclusion { recommended, confirmed: Vec::new(), rows, runs });
+            let Self { screening, rows, runs, .. } = self;
+            return Ok(Conclusion { recommended, confirmed: Vec::new(), screening, rows, runs });
         }
         let mut asked = vec![baseline.clone()];
         asked.extend(finalists.iter().cloned());
@@ -264,7 +329,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         let confirmed = confirmed(&arms, &self.rules, self.least() / 2.0);
         let recommended = recommended(&arms, &confirmed, self.rules.floor)
             .or_else(|| (!is_unfit(&self.baseline)).then_some(baseline));
-        Ok(Conclusion { recommended, confirmed, rows: self.rows, runs: self.runs })
+        let Self { screening, rows, runs, .. } = self;
+        Ok(Conclusion { recommended, confirmed, screening, rows, runs })
     }
 
     /// Returns the smallest gain, in log units, that is worth confirming: the minimum effect, or
@@ -280,6 +346,12 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
 /// True for a candidate that failed or breaks a bound.
 fn is_unfit(arm: &Arm) -> bool {
     matches!(arm.found, Some(Found::Failed(_) | Found::OutOfBounds { .. }))
+}
+
+/// Returns the row of an option that a stage did not run.
+fn not_explored(stage: LabStage, candidate: Candidate, reason: &str) -> Row {
+    let found = Found::NotExplored { reason: reason.to_owned() };
+    Row { stage, candidate, effect: None, profiles: Vec::new(), found }
 }
 
 fn is_gain(arm: &Arm) -> bool {
@@ -328,13 +400,13 @@ fn confirmed(arms: &[Arm], rules: &Rules<'_>, least: f64) -> Vec<Confirmed> {
         .collect()
 }
 
-/// Returns the best confirmed candidate, `None` if none is confirmed. The first finalist wins
-/// unless another is better by at least half the minimum effect.
+/// Returns the best confirmed candidate, `None` if none is confirmed: of those within half the
+/// minimum effect of the highest gain, the one with the fewest options.
 fn recommended(arms: &[Arm], confirmed: &[Confirmed], floor: f64) -> Option<Candidate> {
     let mut stands: Vec<&Arm> =
         arms.iter().zip(confirmed).filter(|(_, found)| found.is_gain).map(|(arm, _)| arm).collect();
-    let first = *stands.first()?;
     stands.sort_by(|a, b| b.mean().total_cmp(&a.mean()));
-    let better = stands.first().filter(|arm| arm.mean() >= first.mean() + floor / 2.0);
-    Some(better.unwrap_or(&first).candidate.clone())
+    let top = stands.first()?.mean();
+    let as_good = stands.iter().take_while(|arm| arm.mean() >= top - floor / 2.0);
+    as_good.min_by_key(|arm| arm.candidate.options.len()).map(|arm| arm.candidate.clone())
 }

@@ -5,7 +5,9 @@
 mod arm;
 mod candidates;
 mod change;
+mod design;
 mod explore;
+mod factorial;
 mod outline;
 mod replay;
 mod superseded;
@@ -14,6 +16,7 @@ pub mod text;
 pub use arm::{Effect, Failure, Found, Launch, Outcomes, Row, Score};
 pub use change::{Change, Sides, change, is_default};
 pub use explore::{Conclusion, Confirmed, check_budget, explore, runs_min};
+pub use factorial::{Contrast, Screening};
 pub use outline::outline;
 pub use replay::{Launches, Next, Replay, replay};
 pub use superseded::{Superseded, superseded};

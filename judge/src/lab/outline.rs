@@ -4,7 +4,8 @@ use schema::lab::{Combine, LabFile, LabOutline};
 use schema::policy::{Policy, PolicyFile};
 
 use super::candidates::together;
-use super::explore::{FINALISTS, count, first_candidates, runs_min};
+use super::explore::{count, finalists_max, first_candidates, runs_min};
+use super::factorial::Factorial;
 
 /// Cost of screening candidates beside one reference under one profile: the least and the largest
 /// number of runs, and the largest number of rounds.
@@ -22,11 +23,16 @@ pub fn outline(lab: &LabFile, policy: &PolicyFile, quoted: &Policy) -> LabOutlin
     let options = (0..lab.engines.len()).map(|engine| first_candidates(lab, engine));
     let options = options.max_by_key(Vec::len).unwrap_or_default();
     let pairs = if lab.combine == Combine::Staged { together(&options).len() } else { 0 };
-    let certain = [lab.engines.len() - 1, options.len()];
-    let certain: Vec<Screen> = certain.into_iter().filter_map(|n| screen(n, policy)).collect();
+    let designs = (0..lab.engines.len()).filter_map(|engine| Factorial::of(lab, engine));
+    let design = designs.map(|factorial| factorial.runs()).max();
+    let design = design.map(|runs| Screen { runs_least: runs, runs_most: runs, rounds_most: 1 });
+    let options = design.or_else(|| screen(options.len(), policy));
+    let engines = screen(lab.engines.len() - 1, policy);
+    let certain: Vec<Screen> = engines.into_iter().chain(options).collect();
     let possible: Vec<Screen> = certain.iter().copied().chain(screen(pairs, policy)).collect();
     let profiles = count(lab.profiles.len());
-    let runs_last = count(FINALISTS).saturating_mul(policy.confirm_pairs).saturating_mul(profiles);
+    let runs_last =
+        count(finalists_max(lab)).saturating_mul(policy.confirm_pairs).saturating_mul(profiles);
     let least: u32 = certain.iter().map(|screen| screen.runs_least).sum();
     let most = possible.iter().fold(0_u32, |sum, screen| sum.saturating_add(screen.runs_most));
     LabOutline {
@@ -98,5 +104,17 @@ mod tests {
         assert_eq!((staged.rounds_least, staged.rounds_most), (2, 10));
         assert_eq!(of("one-at-a-time").runs_most, 2 * (16 + 19 + 24));
         assert_eq!(of("grid").runs_least, 2 * (6 + 12));
+    }
+
+    #[test]
+    fn a_factorial_design_has_as_many_runs_as_it_says_before() {
+        let policy = standard();
+        let outline = outline(&lab("factorial"), &policy.file, &policy.quoted);
+        // Two options have four configurations, four times each; then each option, both, the other
+        // engine and the baseline are confirmed.
+        assert_eq!(outline.runs_least, 2 * (6 + 16));
+        assert_eq!(outline.runs_enough, 2 * (6 + 16 + 40));
+        assert_eq!(outline.runs_most, 2 * (16 + 16 + 40));
+        assert_eq!((outline.rounds_least, outline.rounds_most), (2, 5));
     }
 }

@@ -126,8 +126,8 @@ fn launch(lab: &LabFile, run: &RunRecord) -> Launch {
     let figure = value(&lab.objective.metric).filter(|figure| *figure > 0.0);
     match figure {
         Some(value_of) if run.status == Status::Ok && is_believed(run) => {
-            let bounds = lab.objective.bounds.keys();
-            let bounded = bounds.filter_map(|name| Some((name.clone(), value(name)?))).collect();
+            let bounds = lab.objective.bounded().into_iter();
+            let bounded = bounds.filter_map(|name| Some((name.to_owned(), value(name)?))).collect();
             Launch::Measured { value: value_of, bounded }
         }
         _ => Launch::Failed(failure(run)),

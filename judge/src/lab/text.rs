@@ -1,11 +1,15 @@
 //! Prints the next round or the conclusion of a lab as text for a terminal.
 
-use schema::lab::{Candidate, LabFile, LabOutline, LabStage};
+use schema::lab::{Axis, Candidate, LabEngine, LabFile, LabOutline, LabStage};
+use schema::policy::PolicyFile;
 use schema::shell;
 
 use super::arm::{Effect, Found, Row};
-use super::explore::Conclusion;
+use super::candidates::axes;
+use super::explore::{Conclusion, finalists_max};
+use super::factorial::{Contrast, Factorial, Screening};
 use super::replay::Next;
+use crate::diff::words::plural;
 use crate::table::columns;
 
 /// Formats the next step of a lab: a round as a few lines, or the conclusion as a table.
@@ -54,7 +58,65 @@ fn concluded(lab: &LabFile, conclusion: &Conclusion) -> String {
     let flags = conclusion.recommended.as_ref().map(|candidate| shell::line(&lab.flags(candidate)));
     let flags = flags.filter(|flags| !flags.is_empty());
     let flags = flags.map_or(String::new(), |flags| format!("\n  flags: {flags}"));
-    format!("{recommended}{flags}\n  after {} launches\n{}", conclusion.runs, columns(&lines))
+    let screening = conclusion.screening.as_ref().map(|found| screened(lab, found));
+    let screening = screening.map_or(String::new(), |text| format!("\n{text}"));
+    let table = columns(&lines);
+    format!("{recommended}{flags}\n  after {} launches\n{table}{screening}", conclusion.runs)
+}
+
+/// Formats the effects that a factorial design has shown as a table.
+fn screened(lab: &LabFile, found: &Screening) -> String {
+    let head = ["OPTION OR PAIR", "EFFECT"].map(str::to_owned).to_vec();
+    let line = |of: &Contrast| {
+        let effect = of.gain_pct.map_or("undecidable".to_owned(), |pct| format!("{pct:+.1} %"));
+        vec![contrast(lab, of), effect]
+    };
+    let lines: Vec<_> = std::iter::once(head).chain(found.effects.iter().map(line)).collect();
+    let Screening { planned, measured, error_pct, .. } = found;
+    format!(
+        "effects from {measured} of {planned} configurations, standard error {error_pct:.1} %; of a \
+         pair, half of what its second option adds to the first\n{}",
+        columns(&lines)
+    )
+}
+
+/// Returns the options whose effect `contrast` is: `kv f16`, or pairs that a design cannot tell
+/// apart: `kv f16 with threads 1 or batch 4 with mode fast`.
+pub fn contrast(lab: &LabFile, contrast: &Contrast) -> String {
+    let pairs = contrast.candidates.iter().map(|of| options(lab, of).join(" with "));
+    pairs.collect::<Vec<_>>().join(" or ")
+}
+
+/// Returns the options of a candidate, in the order of axes.
+fn options(lab: &LabFile, candidate: &Candidate) -> Vec<String> {
+    let chosen = |axis: &Axis| {
+        let option = candidate.options.get(&axis.name)?;
+        Some(format!("{} {option}", axis.name))
+    };
+    axes(lab, candidate.engine).filter_map(chosen).collect()
+}
+
+/// Describes the factorial design of each engine that a lab may tune, and the confirmation after it,
+/// in the words of a plan. Empty for other labs.
+pub fn designs(lab: &LabFile, policy: &PolicyFile) -> Vec<String> {
+    let design = |(index, engine): (usize, &LabEngine)| {
+        let factorial = Factorial::of(lab, index)?;
+        let (runs, repeats) = (factorial.design.runs, factorial.design.repeats());
+        let each = plural(repeats as usize, "run");
+        let aliased = factorial.design.groups().iter().map(Vec::len).max().unwrap_or(0);
+        let resolution = match aliased {
+            0 | 1 => "it tells every pair from every other".to_owned(),
+            most => format!("resolution IV: up to {most} pairs have one estimate"),
+        };
+        let (id, options) = (&engine.id, options(lab, &factorial.all()).join(", "));
+        Some(format!("{runs} configurations of {id} with {options}, {each} each; {resolution}"))
+    };
+    let mut lines: Vec<String> = lab.engines.iter().enumerate().filter_map(design).collect();
+    if !lines.is_empty() {
+        let (most, pairs) = (finalists_max(lab), policy.confirm_pairs);
+        lines.push(format!("then the baseline and at most {} others, {pairs} runs each", most - 1));
+    }
+    lines
 }
 
 fn line(lab: &LabFile, row: &Row, found: String) -> Vec<String> {
@@ -84,6 +146,7 @@ fn stage(stage: LabStage) -> &'static str {
         LabStage::Engines => "engines",
         LabStage::Options => "options",
         LabStage::Combinations => "combinations",
+        LabStage::Factorial => "factorial",
         LabStage::Confirm => "confirm",
     }
 }
@@ -94,6 +157,7 @@ fn found(found: &Found) -> String {
         Found::NoGain => "no gain".to_owned(),
         Found::Dropped => "dropped".to_owned(),
         Found::Undecided => "undecided".to_owned(),
+        Found::Screened => "in the design".to_owned(),
         Found::Failed(failure) => match failure.survived {
             Some(share) => format!("failed, {:.1} % answered: {}", share * 100.0, failure.reason),
             None => format!("failed: {}", failure.reason),

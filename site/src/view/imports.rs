@@ -15,7 +15,7 @@ use schema::run::{Check, Kind, Level, RunRecord, Status};
 use super::figure::{self, Column, Figure};
 use super::finding::{self, RuleFindings};
 use super::release::extent;
-use super::{fact, printed};
+use super::{command, fact, printed};
 use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
 use crate::format::{self, Scale};
 use crate::link::{Link, Target};
@@ -232,6 +232,7 @@ fn table((model, hardware): (&str, &str), runs: &[&Run]) -> Value {
     context! {
         model => Link::model(model),
         hardware => outside::name(hardware),
+        conclusion => conclusion(runs),
         rows => choices.iter().map(row).collect::<Value>(),
         shared => shared.iter().map(|flag| outside::line(flag)).collect::<Value>(),
         baseline => outside::name(&baseline.0),
@@ -246,6 +247,37 @@ fn table((model, hardware): (&str, &str), runs: &[&Run]) -> Value {
         repeat => repeat
             .map_or_else(String::new, |lab| outside::command(&["cargo", "xtask", "lab", lab])),
     }
+}
+
+/// Builds the conclusion of a report that names two variants, such as `Baseline` and `Optimized`: both
+/// under each profile, and the command of the second. `None` for other reports.
+fn conclusion(runs: &[&Run]) -> Option<Value> {
+    let variant = |run: &Run| printed::printed(run.record)?.variant.clone();
+    let names = distinct(runs.iter().filter_map(|run| variant(run)));
+    let [baseline, optimized] = names.as_slice() else { return None };
+    let of = |name: &String| -> Vec<&Run> {
+        runs.iter().copied().filter(|run| variant(run).as_ref() == Some(name)).collect()
+    };
+    let (before, after) = (of(baseline), of(optimized));
+    let (from, to) = (choice(before.first()?.record), choice(after.first()?.record));
+    let row = |run: &&Run| {
+        let scenario = catalog::scenario(run.record);
+        let profile = printed::printed(run.record).and_then(|printed| printed.profile.as_deref());
+        context! {
+            profile => outside::name(profile.unwrap_or(&scenario)),
+            cells => [&from, &to]
+                .into_iter()
+                .map(|of| cell(runs, (of, &from), &scenario))
+                .collect::<Value>(),
+        }
+    };
+    let serve = command::serve(after.first()?.record);
+    Some(context! {
+        names => names.iter().map(|name| outside::name(name)).collect::<Value>(),
+        serve => serve.as_ref().map(|serve| &serve.line),
+        notes => serve.iter().flat_map(|serve| &serve.notes).collect::<Value>(),
+        rows => after.iter().map(row).collect::<Value>(),
+    })
 }
 
 /// Builds the table cell of option `of` under `scenario`: its figure, the difference from the

@@ -6,7 +6,7 @@ use judge::records::Retraction;
 use samples::lab::{Fate, lab};
 use samples::registry::registry;
 use samples::{LAB, Sample};
-use schema::lab::{Axis, Candidate, LabEngine, LabFile, LabOption};
+use schema::lab::{Axis, Candidate, Combine, LabEngine, LabFile, LabOption};
 use site::{Catalog, Renderer, pages};
 
 use super::{assert_whole, built, built_from, own};
@@ -21,7 +21,7 @@ fn file() -> LabFile {
     file.engines.push(LabEngine { id, version, flags: Vec::new() });
     let fast = LabOption { name: "fast".to_owned(), flags: vec!["--fast".to_owned()] };
     let (name, engine) = ("mode".to_owned(), "redline".to_owned());
-    file.axes.push(Axis { name, engine, options: vec![fast] });
+    file.axes.push(Axis { name, engine, options: vec![fast], high: None });
     file
 }
 
@@ -102,8 +102,9 @@ fn baseline_and_recommendation_are_side_by_side_in_each_metric_with_number_and_v
     assert!(found.contains("Cost: none of these metrics got worse."), "{found}");
     for profile in ["lab-sharegpt-lite@1", "lab-throughput-lite@1"] {
         let first = found.lines().position(|line| line.starts_with(&format!("| {profile} | ")));
-        let lines: Vec<&str> = found.lines().skip(first.expect("a row")).take(3).collect();
-        for (line, metric) in lines.iter().zip(["Output tokens /s", "TTFT p50 ms", "TPOT p50 ms"]) {
+        let lines: Vec<&str> = found.lines().skip(first.expect("a row")).take(4).collect();
+        let metrics = ["Total tokens /s", "Output tokens /s", "TTFT p50 ms", "TPOT p50 ms"];
+        for (line, metric) in lines.iter().zip(metrics) {
             // Columns: profile, metric, both figures, change, interval, runs, validity.
             let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
             assert_eq!((cells[1], cells[6], cells[7]), (metric, "8", "valid"), "{line}");
@@ -146,7 +147,9 @@ fn a_profile_is_a_table_of_variants_that_shows_only_what_differs() {
         let table = table.split("\n### ").next().expect("a table");
         let table = table.split("<details>").next().expect("a table");
         let baseline = row(table, "baseline, redline v0.9.2");
-        assert!(baseline.contains("±") && baseline.ends_with("| 8 | valid |"), "{baseline}");
+        assert!(baseline.contains("±") && baseline.ends_with("| - | 8 | valid |"), "{baseline}");
+        let best = row(table, "kv f16");
+        assert!(best.ends_with("| yes | 8 | valid |"), "faster for one user and for all: {best}");
         let slow = row(table, "batch 4");
         assert!(slow.contains("| \u{2212}9.") && slow.ends_with("| 3 | valid |"), "{slow}");
         assert!(!table.contains("| mode fast |"), "what failed has no figure: {table}");
@@ -282,6 +285,34 @@ fn without_all_of_its_runs_a_lab_concludes_nothing() {
 }
 
 #[test]
+fn a_pair_that_helps_only_together_is_recommended_with_the_effects_that_showed_it() {
+    let mut file = file();
+    file.combine = Combine::Factorial;
+    file.axes[1].high = Some("f16".to_owned());
+    let registry = lab(&file, PLENTY, |candidate| match candidate {
+        of if of.engine == 1 => Fate::Runs(0.8),
+        of if has(of, "batch", "4") => Fate::Runs(0.9),
+        of if has(of, "kv", "f16") && has(of, "mode", "fast") => Fate::Runs(1.1),
+        of if has(of, "kv", "f16") || has(of, "mode", "fast") => Fate::Runs(0.98),
+        _ => Fate::Runs(1.0),
+    });
+    let page = page(&registry);
+    assert!(page.contains("## Recommended: redline v0.9.2, kv f16, mode fast\n"), "{page}");
+    let effects = under(&page, "## Effects of options and pairs");
+    for (of, sign) in [("kv f16 with mode fast", "+"), ("kv f16", "+"), ("batch 4", "\u{2212}")] {
+        let found = row(effects, of);
+        assert!(found.starts_with(&format!("| {of} | {sign}")), "{found}");
+    }
+    let tried = under(&page, "## What was tried");
+    assert!(row(tried, "kv f16, mode fast").contains("| confirmed: p below 0.001"), "{tried}");
+    assert!(row(tried, "kv f16").contains("| not confirmed: p = "), "{tried}");
+    assert!(row(tried, "kv fp8").contains("| not explored: the design has "), "{tried}");
+    assert!(page.contains("8 configurations of a two-level factorial design"), "{page}");
+    let (_guard, out) = built(&registry);
+    assert_whole("factorial lab", &out);
+}
+
+#[test]
 fn a_lab_is_found_from_the_overview_its_model_and_its_hardware() {
     let (_guard, out) = built(&gain());
     assert_whole("lab", &out);
@@ -335,6 +366,7 @@ fn a_large_lab_with_hostile_names_is_cut_into_whole_pages() {
             name: format!("axis-{axis}"),
             engine: "redline".into(),
             options: vec![option(axis)],
+            high: None,
         });
     }
     file.axes[0].name = attack.to_owned();
@@ -388,6 +420,19 @@ fn options_that_others_tried_stand_beside_their_audit() {
     assert!(
         best.contains("[012]") && best.contains("[018]"),
         "a block that is quoted twice: {best}"
+    );
+    let conclusion = options.split("24 blocks of").next().expect("a conclusion");
+    assert!(
+        conclusion.contains(
+            "vllm serve Qwen/Qwen3.5-9B --reasoning-parser=qwen3 --performance-mode=throughput \
+             --max-model-len=32768 --max-num-seqs=512\n"
+        ),
+        "{conclusion}"
+    );
+    let row = row(conclusion, "Throughput");
+    assert_eq!(
+        row, "| Throughput | 29822.16, TPOT 34.63 | 34470.14 (+15.6 %), TPOT 36.97 |",
+        "baseline and recommendation under one profile"
     );
     let lost = with("--speculative-config={\"method\":\"mtp\",\"num_speculative_tokens\":4}");
     assert!(lost.contains("**514 of 1000 requests answered, 51.4 %**"), "{lost}");

@@ -109,19 +109,21 @@ fn changes(lab: &Lab, candidate: &Candidate) -> Vec<(&'static str, Change)> {
 }
 
 /// Builds the rows that show baseline and recommended configuration under each profile, a row for
-/// each metric.
+/// each metric: that of the objective, and those of every lab.
 fn rows(lab: &Lab, candidate: &Candidate) -> Vec<Value> {
+    let objective = lab.metric().filter(|metric| !METRICS.contains(&metric.name));
+    let metrics: Vec<_> = objective.into_iter().chain(METRICS.map(figure::metric)).collect();
     let mut rows = Vec::new();
     for profile in lab.profiles() {
-        for (index, name) in METRICS.into_iter().enumerate() {
-            let column = lab.column(figure::metric(name));
+        for (index, metric) in metrics.iter().enumerate() {
+            let column = lab.column(metric);
             let runs = |of: &Candidate| freshest(lab, of, profile);
             let (own, baseline) = (runs(candidate), runs(&LabFile::plain(0)));
             let found = changed(lab, column.metric, candidate, profile..profile + 1);
             rows.push(context! {
                 profile => lab.profile(profile),
                 // Number of rows of the profile in the first of them, else 0.
-                span => if index == 0 { METRICS.len() } else { 0 },
+                span => if index == 0 { metrics.len() } else { 0 },
                 head => column.head(),
                 baseline => lab.figure(column.metric, &baseline, column.scale),
                 recommended => lab.figure(column.metric, &own, column.scale),

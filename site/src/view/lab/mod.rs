@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use conclusion::view as conclusion;
-use judge::lab::{Conclusion, Launches, Next, Replay, Superseded, text};
+use judge::lab::{Conclusion, Contrast, Launches, Next, Replay, Superseded, text};
 use judge::summary;
 use minijinja::{Value, context};
 use schema::campaign::{CampaignLab, CampaignRecord};
@@ -32,8 +32,13 @@ const METRICS: [&str; 3] = ["output_tokens_per_s", "ttft_us_p50", "tpot_us_p50"]
 
 /// Stages in the order in which a candidate's runs are searched: fresh runs first, because the runs
 /// by which a candidate was selected overstate its gain.
-const STAGES: [LabStage; 4] =
-    [LabStage::Confirm, LabStage::Combinations, LabStage::Options, LabStage::Engines];
+const STAGES: [LabStage; 5] = [
+    LabStage::Confirm,
+    LabStage::Combinations,
+    LabStage::Factorial,
+    LabStage::Options,
+    LabStage::Engines,
+];
 
 /// Lab campaign with its runs, and the lab's decisions as `judge` computed them again from the
 /// runs.
@@ -224,6 +229,8 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
         notices => words::notices(lab),
         related,
         common => lab.common_flags(),
+        // What a factorial design has shown; empty for a lab without one.
+        effects => effects(lab),
         method => words::method(lab),
         unexplored => words::unexplored(lab),
         environment => environment(lab),
@@ -232,6 +239,20 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
         repeat => outside::command(&["cargo", "xtask", "lab", &lab.asked.id]),
     };
     (view, section::pages(lab))
+}
+
+/// Builds the effects that the lab's factorial design has shown, in the order of `judge`: the options
+/// or pairs, and the effect in percent.
+fn effects(lab: &Lab) -> Vec<Value> {
+    let screening = lab.concluded().and_then(|found| found.screening.as_ref());
+    let effects = screening.into_iter().flat_map(|screening| &screening.effects);
+    let row = |effect: &Contrast| {
+        context! {
+            of => outside::line(&text::contrast(lab.file(), effect)),
+            gain => effect.gain_pct.map_or_else(|| "undecidable".to_owned(), format::change),
+        }
+    };
+    effects.map(row).collect()
 }
 
 /// Returns the facts about the lab, followed by those about machine, engines and load generator.

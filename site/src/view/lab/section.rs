@@ -3,6 +3,7 @@
 
 use judge::diff::policy;
 use judge::lab::{Effect, Found, Row, Sides, change, is_default};
+use judge::pareto::are_on_frontier;
 use judge::validity;
 use minijinja::{Value, context};
 use schema::lab::{Candidate, LabFile, LabStage};
@@ -39,6 +40,12 @@ impl Variant {
     fn has_figures(&self) -> bool {
         self.last().is_none_or(|entry| has_figures(&entry.row))
     }
+
+    /// True where the variant has figures that can be compared, and none breaks a bound.
+    fn is_within_bounds(&self) -> bool {
+        let breaks = |entry: &Entry| matches!(entry.row.found, Found::OutOfBounds { .. });
+        self.has_figures() && !self.last().is_some_and(breaks)
+    }
 }
 
 /// Largest number of variants on one page of a lab, which is continued on further pages.
@@ -46,17 +53,38 @@ const VARIANTS_MAX: usize = 20;
 
 /// Returns the variants of `lab`, page by page, the baseline first.
 pub fn pages(lab: &Lab) -> Vec<Value> {
-    variants(lab).chunks(VARIANTS_MAX).map(|variants| page(lab, variants)).collect()
+    let all = variants(lab);
+    let best: Vec<Vec<&Candidate>> =
+        lab.profiles().map(|index| frontier(lab, &all, index)).collect();
+    all.chunks(VARIANTS_MAX).map(|variants| page(lab, variants, &best)).collect()
 }
 
-fn page(lab: &Lab, variants: &[Variant]) -> Value {
+/// Returns the variants that are on the Pareto frontier of speed for one user and throughput under a
+/// profile, among those that were measured and broke no bound.
+fn frontier<'v>(lab: &Lab, variants: &'v [Variant], index: usize) -> Vec<&'v Candidate> {
+    let within = variants.iter().filter(|variant| variant.is_within_bounds());
+    let (candidates, runs): (Vec<_>, Vec<_>) = within
+        .map(|variant| {
+            let runs = freshest(lab, &variant.candidate, index);
+            (&variant.candidate, runs.iter().map(|run| run.record).collect::<Vec<_>>())
+        })
+        .unzip();
+    let best = candidates.into_iter().zip(are_on_frontier(&runs));
+    best.filter_map(|(candidate, is_best)| is_best.then_some(candidate)).collect()
+}
+
+/// Builds the tables of `variants`, which are some of the lab's; `best` are those on the Pareto
+/// frontier of each profile.
+fn page(lab: &Lab, variants: &[Variant], best: &[Vec<&Candidate>]) -> Value {
     let stages = variants.iter().flat_map(|variant| {
         variant.entries.iter().map(|entry| stage(lab, &variant.candidate, entry))
     });
     context! {
         rows => variants.iter().map(|variant| row(lab, variant)).collect::<Value>(),
         forest => forest(lab, variants),
-        profiles => lab.profiles().map(|index| profile(lab, variants, index)).collect::<Value>(),
+        profiles => best.iter().enumerate().map(|(index, best)| {
+            profile(lab, variants, (index, best.as_slice()))
+        }).collect::<Value>(),
         // Results in each stage: a variant has one in each stage that ran it.
         stages => stages.collect::<Value>(),
     }
@@ -162,12 +190,17 @@ fn row(lab: &Lab, variant: &Variant) -> Value {
         Some(entry) => entry.found.clone(),
     };
     let flags = lab.own_flags(candidate);
+    // Change over all profiles of the latency that a gain in throughput may cost.
+    let tpot = last.filter(|entry| has_figures(&entry.row)).and_then(|entry| {
+        changed(lab, figure::metric("tpot_us_p50"), &entry.row.candidate, lab.profiles())
+    });
     context! {
         variant => name(lab, candidate),
         anchor => anchor(lab, candidate),
         flags => outside::command(&flags),
         gain,
         interval,
+        tpot => format::or_dash(tpot, |found| format::change(found.pct)),
         found,
         tone,
         reason,
@@ -238,7 +271,8 @@ fn records(lab: &Lab, candidate: &Candidate) -> Option<Target> {
 }
 
 /// Builds the table of a profile: the variants with their figures beside those of their reference.
-fn profile(lab: &Lab, variants: &[Variant], index: usize) -> Value {
+/// `best` are those on the profile's Pareto frontier.
+fn profile(lab: &Lab, variants: &[Variant], (index, best): (usize, &[&Candidate])) -> Value {
     let columns = METRICS.map(|name| lab.column(figure::metric(name)));
     let with_figures = variants.iter().filter(|variant| variant.has_figures());
     let of = |variant: &Variant| {
@@ -249,6 +283,7 @@ fn profile(lab: &Lab, variants: &[Variant], index: usize) -> Value {
                 figures => columns.iter().map(|column| {
                     cell(lab, column, &variant.candidate, index)
                 }).collect::<Value>(),
+                best => best.contains(&&variant.candidate),
                 n => runs.len(),
                 validity => valid(&runs),
             }

@@ -1,7 +1,9 @@
 //! Sentences of a lab's page: its method, what was left out, and why there is no conclusion.
 
+use std::collections::BTreeMap;
+
 use judge::diff::policy;
-use judge::lab::{Effect, Found, Next, Row};
+use judge::lab::{Effect, Found, Next, Row, Screening};
 use schema::lab::{Combine, LabStage};
 use schema::metric::{Better, by_name};
 
@@ -16,6 +18,7 @@ pub fn stage(stage: LabStage) -> &'static str {
         LabStage::Engines => "engines",
         LabStage::Options => "options",
         LabStage::Combinations => "combinations",
+        LabStage::Factorial => "factorial design",
         LabStage::Confirm => "confirmation",
     }
 }
@@ -56,6 +59,9 @@ pub fn found(row: &Row) -> (&'static str, Tone, String) {
         Found::Dropped => {
             ("stopped early", Tone::Soft, "in the worse half; not shown to be worse".to_owned())
         }
+        Found::Screened => {
+            ("in the design", Tone::Soft, "its runs decide only together".to_owned())
+        }
         Found::Undecided => ("undecided", Tone::Soft, "its runs differ too much to say".to_owned()),
         Found::Failed(failure) => {
             let share = failure
@@ -95,21 +101,44 @@ pub fn method(lab: &Lab) -> Vec<String> {
              where it is shown, at the same p, to be below the minimum effect.",
             format::exactly(policy.alpha)
         ),
-        format!(
-            "After {first} runs each, and again after {second}, the worse half of the undecided variants \
-             is stopped early (successive halving): that does not show that they are worse. {last} runs \
-             are the most."
-        ),
-        format!(
-            "The best variant and the runner-up are measured {last} times again beside the baseline. \
-             Their p is adjusted for their number (Holm), and half of the minimum effect is enough, since \
-             an effect that was selected for its size comes out smaller. Intervals have a confidence of \
-             {} %; those of single profiles and of other metrics decide nothing.",
-            format::exactly(policy.confidence * 100.0)
-        ),
     ];
+    let screening = lab.concluded().and_then(|found| found.screening.as_ref());
+    sentences.push(screening.map_or_else(
+        || {
+            format!(
+                "After {first} runs each, and again after {second}, the worse half of the undecided \
+                 variants is stopped early (successive halving): that does not show that they are \
+                 worse. {last} runs are the most."
+            )
+        },
+        design,
+    ));
+    let selected = match screening {
+        Some(_) => "The selected variants are",
+        None => "The best variant and the runner-up are",
+    };
+    sentences.push(format!(
+        "{selected} measured {last} times again beside the baseline. Their p is adjusted for their \
+         number (Holm), and half of the minimum effect is enough, since an effect that was selected for \
+         its size comes out smaller. Intervals have a confidence of {} %; those of single profiles and \
+         of other metrics decide nothing.",
+        format::exactly(policy.confidence * 100.0)
+    ));
     sentences.extend(bounds(lab));
     sentences
+}
+
+/// Returns an explanation of a factorial design for readers of the lab's page.
+fn design(found: &Screening) -> String {
+    let Screening { planned, measured, error_pct, .. } = found;
+    format!(
+        "The options ran together in {planned} configurations of a two-level factorial design, in which \
+         no effect of an option is mixed with one of a pair (resolution IV; Box, Hunter and Hunter). \
+         The effects are estimated by least squares from the {measured} configurations without a failed \
+         run; {error_pct:.1} % is their standard error (Lenth). They only select what is measured \
+         again: the best option, the best combination, and the pairs that interact most, each with \
+         those that have the same estimate."
+    )
 }
 
 /// Returns title and unit of the objective's metric, such as `Total tokens/s`.
@@ -121,17 +150,25 @@ pub fn objective(lab: &Lab) -> String {
     }
 }
 
-/// Returns the bounds of the lab's objective as one sentence; `None` without bounds.
-fn bounds(lab: &Lab) -> Option<String> {
-    let bounds = &lab.file().objective.bounds;
-    let each = bounds.iter().map(|(name, limit)| {
-        let is_least = by_name(name).is_some_and(|metric| metric.better == Better::Higher);
-        let side = if is_least { "at least" } else { "at most" };
-        format!("`{name}` {side} {}", format::exactly(*limit))
+/// Returns sentences about the bounds of the lab's objective: those of all profiles, and those of
+/// single ones.
+fn bounds(lab: &Lab) -> Vec<String> {
+    let objective = &lab.file().objective;
+    let within = |bounds: &BTreeMap<String, f64>| {
+        let each = bounds.iter().map(|(name, limit)| {
+            let is_least = by_name(name).is_some_and(|metric| metric.better == Better::Higher);
+            let side = if is_least { "at least" } else { "at most" };
+            format!("`{name}` {side} {}", format::exactly(*limit))
+        });
+        each.collect::<Vec<_>>().join(", ")
+    };
+    let all = (!objective.bounds.is_empty()).then(|| {
+        format!("Under every profile the median must be within {}.", within(&objective.bounds))
     });
-    let each: Vec<String> = each.collect();
-    let sentence = format!("Under every profile the median must be within {}.", each.join(", "));
-    (!each.is_empty()).then(|| outside::message(&sentence))
+    let own = objective.by_profile.iter().map(|(profile, bounds)| {
+        format!("Under `{profile}` the median must be within {}.", within(bounds))
+    });
+    all.into_iter().chain(own).map(|sentence| outside::message(&sentence)).collect()
 }
 
 /// Returns the minimum effect of the objective's metric, in percent; 0 for an unknown metric.
@@ -195,6 +232,11 @@ pub fn unexplored(lab: &Lab) -> Vec<String> {
     sentences.truncate(LISTED_MAX);
     sentences.extend(match file.combine {
         Combine::Grid => None,
+        Combine::Factorial => Some(
+            "Combinations of three options or more, except those of the design and the best of each \
+             axis together; pairs whose estimate was not among the largest."
+                .to_owned(),
+        ),
         Combine::OneAtATime => Some("Combinations of options: each was tried alone.".to_owned()),
         Combine::Staged => Some(
             "Combinations of options that did not help alone; of those that did, combinations of more \
@@ -218,10 +260,11 @@ const LISTED_MAX: usize = 24;
 /// options were.
 pub fn explored(lab: &Lab) -> Option<usize> {
     let rows = lab.concluded().into_iter().flat_map(|found| &found.rows);
-    let mut options = rows.filter(|row| row.stage == LabStage::Options);
+    let is_of_options = |stage| matches!(stage, LabStage::Options | LabStage::Factorial);
+    let mut options = rows.filter(|row| is_of_options(row.stage));
     let launched = || {
         let launches = &lab.replay.launches;
-        launches.iter().find(|of| of.stage == LabStage::Options).map(|of| of.candidate.engine)
+        launches.iter().find(|of| is_of_options(of.stage)).map(|of| of.candidate.engine)
     };
     options.next().map(|row| row.candidate.engine).or_else(launched)
 }
