@@ -315,6 +315,8 @@ impl Run<'_> {
             Some(_) => BTreeMap::new(),
             None => spec.engine.file.launch.env.clone(),
         };
+        // With this machine's folders, which enter no record.
+        let all_env = spec.built.process_env(&env, &world.search_path);
         for tries_left in (0..PORT_TRIES).rev() {
             let port = free_port()?;
             let (line, removal) = self.line(port)?;
@@ -322,7 +324,7 @@ impl Run<'_> {
             let recorded = line.recorded.iter().map(|word| world.identity.redact(word));
             started.argv = Some(recorded.collect());
             let log = places.log(&planned.run);
-            let mut server = Server::start(&line.argv, &env, port, &log, &world.interrupt)?;
+            let mut server = Server::start(&line.argv, &all_env, port, &log, &world.interrupt)?;
             server.removal = removal;
             let readiness =
                 server.wait_ready(&world.tools, &spec.engine.path, limit, &world.interrupt)?;
