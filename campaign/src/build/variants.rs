@@ -17,9 +17,7 @@ use crate::git::Git;
 use crate::node::hardware;
 use crate::plan::Variant;
 use crate::plan::release::{self, Release, is_development, literal_version};
-use crate::server_spec::{
-    BuiltVariant, Contained, Runtime, ServerSpec, image_name, image_of, is_same,
-};
+use crate::server_spec::{BuiltVariant, Contained, Runtime, ServerSpec, image_of, is_same};
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
@@ -324,7 +322,7 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
             installed::variant(world, of, version, Place::Machine)?
         }
         Origin::Image { version, runtime } => {
-            let image = image_name(image_of(&wanted.engine.file, engine)?, release);
+            let image = image_of(&wanted.engine.file, engine)?.name_of(release);
             let image = Contained { runtime: *runtime, image };
             installed::pull(world, &image)?;
             installed::variant(world, of, version, Place::Image(image))?

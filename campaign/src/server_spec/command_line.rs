@@ -89,9 +89,8 @@ const NOTHING: ServerSettings =
 pub fn command_line(file: &EngineFile, with: Filling<'_>) -> Result<CommandLine, Stop> {
     let binary = with.binary.to_string_lossy();
     let (argv, port) = (&file.launch.argv, with.port.map(|port| port.to_string()));
-    let given = Words { binary: &binary, model: with.model, port: port.as_deref() };
-    let recorded =
-        Words { binary: with.engine, model: "{model}", port: with.port.and(Some("{port}")) };
+    let given = Words::given(&binary, with.model, port.as_deref());
+    let recorded = Words::recorded(with.engine, with.port);
     Ok(CommandLine {
         argv: words(file, argv, with, given)?,
         recorded: words(file, argv, with, recorded)?,
@@ -114,8 +113,8 @@ pub fn container_line(
         line.extend(words(file, &image.argv, with, given)?);
         Ok(line)
     };
-    let given = Words { binary: with.engine, model: with.model, port: port.as_deref() };
-    let recorded = Words { model: "{model}", port: with.port.and(Some("{port}")), ..given };
+    let given = Words::given(with.engine, with.model, port.as_deref());
+    let recorded = Words::recorded(with.engine, with.port);
     // The record gets placeholders: names and paths differ from run to run and machine to machine.
     let anonymous = Container { name: with.engine, hub: "{hub}", model: None, ..*container };
     Ok(CommandLine { argv: line(container, given)?, recorded: line(&anonymous, recorded)? })
@@ -132,19 +131,29 @@ pub fn image_of<'a>(file: &'a EngineFile, engine: &str) -> Result<&'a Image, Sto
     })
 }
 
-/// Returns the name of the container image for `release`: the name in the engine's file with
-/// `{release}` and `{version}` filled in.
-pub fn image_name(image: &Image, release: &str) -> String {
-    image.name.replace("{release}", release).replace("{version}", release.trim_start_matches('v'))
-}
-
 /// Values of the placeholders that are filled differently in the executed and in the recorded
-/// command line: program, model and port.
+/// command line: program, model and port. The record keeps the placeholders of model and port.
 #[derive(Debug, Clone, Copy)]
 struct Words<'a> {
     binary: &'a str,
     model: &'a str,
+    /// Folder of a model that is a file.
+    folder: &'a str,
+    /// Name of that file in its folder.
+    file: &'a str,
     port: Option<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn given(binary: &'a str, model: &'a str, port: Option<&'a str>) -> Self {
+        let (folder, file) = model.rsplit_once('/').unwrap_or((".", model));
+        Self { binary, model, folder, file, port }
+    }
+
+    fn recorded(binary: &'a str, port: Option<u16>) -> Self {
+        let port = port.and(Some("{port}"));
+        Self { binary, model: "{model}", folder: "{folder}", file: "{file}", port }
+    }
 }
 
 fn words(
@@ -158,6 +167,8 @@ fn words(
     let fill = |text: &String| {
         text.replace("{binary}", given.binary)
             .replace("{model}", given.model)
+            .replace("{folder}", given.folder)
+            .replace("{file}", given.file)
             .replace("{tp}", &tp)
             .replace("{port}", given.port.unwrap_or_default())
     };
