@@ -2,6 +2,7 @@
 //! image. Asks the Python there for the engine's package and for the packages beside it, and makes
 //! the facts of a record from the answer. It installs nothing but images.
 
+use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,8 +11,10 @@ use schema::canonical::sha256_hex;
 use schema::engine::Package;
 use schema::run::{BuildFacts, EngineFacts};
 use serde::Deserialize;
+use tempfile::TempDir;
 
 use crate::catalog::Engine;
+use crate::files::{FileError, write_whole};
 use crate::plan::Variant;
 use crate::process::{Written, capture, describe, show};
 use crate::server_spec::{BuiltVariant, Contained, Runtime, is_same};
@@ -52,11 +55,15 @@ impl Place {
                 command
             }
             Self::Machine => Command::new("python3"),
-            Self::Image(Contained { runtime, image }) => {
+            Self::Image(Contained { runtime, image, file }) => {
                 let mut command = Command::new(runtime.program());
-                match runtime {
-                    Runtime::Apptainer => {
+                match (runtime, file) {
+                    (Runtime::Apptainer, _) => {
                         command.args(["exec", &format!("docker://{image}"), "python3"])
+                    }
+                    (Runtime::Enroot, Some(file)) => {
+                        let script = file.with_file_name(COMMAND);
+                        command.args(["start", "--rc"]).arg(script).arg(file).arg("python3")
                     }
                     _ => command.args(["run", "--rm", "--entrypoint", "python3", image]),
                 };
@@ -157,34 +164,69 @@ fn with_advice(stop: Stop, place: &Place) -> Stop {
     })
 }
 
-/// Pulls a container image that this machine does not have. Apptainer does so when it runs the
-/// image.
+/// Pulls the container image `image` if this machine does not have it. Apptainer does so when it runs
+/// the image, and Enroot gets a file of it in the cache.
 ///
 /// # Errors
-/// The container runtime cannot be run or cannot pull the image, or the wait is interrupted.
-pub fn pull(world: &World, image: &Contained) -> Result<(), Stop> {
-    let Contained { runtime, image } = image;
-    let mut inspect = Command::new(runtime.program());
-    inspect.args(["image", "inspect", image]);
-    if *runtime == Runtime::Apptainer || capture(&mut inspect, &world.interrupt)?.status.success() {
-        return Ok(());
+/// The container runtime cannot be run or cannot pull the image, a file of the cache cannot be
+/// written, or the wait is interrupted.
+pub fn pull(world: &World, runtime: Runtime, image: String) -> Result<Contained, Stop> {
+    let file = match runtime {
+        Runtime::Apptainer => None,
+        Runtime::Enroot => Some(import(world, &image)?),
+        Runtime::Docker | Runtime::Podman => {
+            let mut inspect = Command::new(runtime.program());
+            inspect.args(["image", "inspect", &image]);
+            if !capture(&mut inspect, &world.interrupt)?.status.success() {
+                run(world, &image, Command::new(runtime.program()).args(["pull", &image]))?;
+            }
+            None
+        }
+    };
+    Ok(Contained { runtime, image, file })
+}
+
+/// Name of the script, beside imported images, that Enroot runs in place of an image's own to start
+/// any command.
+const COMMAND: &str = "command.sh";
+
+/// Imports a container image with Enroot, and returns the path of its file in the cache.
+fn import(world: &World, image: &str) -> Result<PathBuf, Stop> {
+    let dir = world.cache.dir.join("images");
+    let file = dir.join(format!("{}.sqsh", image.replace(['/', ':'], "+")));
+    if !file.is_file() {
+        write_whole(&dir.join(COMMAND), b"exec \"$@\"\n")?;
+        let temp = TempDir::new_in(&dir).map_err(FileError::at("write in", &dir))?;
+        let imported = temp.path().join("image.sqsh");
+        // Enroot separates the host of a registry by `#`.
+        let uri = match image.split_once('/') {
+            Some((host, rest)) if host.contains('.') => format!("docker://{host}#{rest}"),
+            _ => format!("docker://{image}"),
+        };
+        let mut enroot = Command::new(Runtime::Enroot.program());
+        enroot.args(["import", "--output"]).arg(&imported).arg(uri);
+        run(world, image, &mut enroot)?;
+        fs::rename(&imported, &file).map_err(FileError::at("write", &file))?;
     }
+    Ok(file)
+}
+
+/// Runs a command that gets `image`. Its output goes to standard error, because standard output is for
+/// the campaign's own result.
+fn run(world: &World, image: &str, command: &mut Command) -> Result<(), Stop> {
     world.step(&format!("Pull {image}"));
-    let mut pull = Command::new(runtime.program());
-    // Standard output is for the command's own result.
-    pull.args(["pull", image]).stdout(Stdio::from(io::stderr()));
-    let status = show(&mut pull, &world.interrupt)?;
+    let status = show(command.stdout(Stdio::from(io::stderr())), &world.interrupt)?;
     if status.success() {
         return Ok(());
     }
-    let (program, how) = (runtime.program(), describe(status));
-    Err(environment!("`{program} pull {image}` ended with {how}; what it said stands above"))
+    let (program, how) = (command.get_program().to_string_lossy(), describe(status));
+    Err(environment!("`{program}` ended with {how} for `{image}`; what it said stands above"))
 }
 
 /// Returns the digest, `sha256:...`, by which the registry of images knows a container image;
-/// `None` for Apptainer, and if the runtime reports none.
+/// `None` for Apptainer and Enroot, and if the runtime reports none.
 fn digest(world: &World, image: &Contained) -> Option<String> {
-    if image.runtime == Runtime::Apptainer {
+    if image.runtime.runs_processes() {
         return None;
     }
     let mut ask = Command::new(image.runtime.program());

@@ -17,7 +17,7 @@ use crate::git::Git;
 use crate::node::hardware;
 use crate::plan::Variant;
 use crate::plan::release::{self, Release, is_development, literal_version};
-use crate::server_spec::{BuiltVariant, Contained, Runtime, ServerSpec, image_of, is_same};
+use crate::server_spec::{BuiltVariant, Runtime, ServerSpec, image_of, is_same};
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
@@ -323,9 +323,8 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
         }
         Origin::Image { version, runtime } => {
             let image = image_of(&wanted.engine.file, engine)?.name_of(release);
-            let image = Contained { runtime: *runtime, image };
-            installed::pull(world, &image)?;
-            installed::variant(world, of, version, Place::Image(image))?
+            let image = Place::Image(installed::pull(world, *runtime, image)?);
+            installed::variant(world, of, version, image)?
         }
         Origin::Source(source) => {
             let machine = hardware::detect(world)?;

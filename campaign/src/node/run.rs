@@ -343,7 +343,7 @@ impl Run<'_> {
     }
 
     /// Returns the server's command line, and the command that removes its container, which
-    /// outlives the process; `None` without a container and for Apptainer.
+    /// outlives the process; `None` without a container and for one that is a process.
     fn line(&self, port: u16) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
         let Self { bench, planned, spec, cell } = self;
         let file = &spec.engine.file;
@@ -362,8 +362,7 @@ impl Run<'_> {
         let of_image = file.launch.image.as_ref().map_or(&[][..], |image| &image.env);
         let more: Vec<String> = more.filter(|variable| !of_image.contains(variable)).collect();
         let container = Container {
-            runtime: contained.runtime,
-            image: &contained.image,
+            contained,
             name: &container_name(&planned.run),
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),

@@ -110,6 +110,10 @@ impl BuiltVariant {
 pub struct Contained {
     pub runtime: Runtime,
     pub image: String,
+    /// File to which Enroot has imported the image; `None` for other runtimes, which know it by its
+    /// name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
 }
 
 /// A cell of a campaign with its fetched inputs.

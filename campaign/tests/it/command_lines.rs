@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use campaign::server_spec::{CommandLine, Filling, ServerSettings, command_line, container_line};
-use campaign::server_spec::{Container, Runtime};
+use campaign::server_spec::{Contained, Container, Runtime};
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
 use shell_words::split as split_flags;
@@ -106,9 +106,9 @@ fn line(published: &Published, runtime: Runtime) -> Vec<String> {
         image.env.retain(|variable| !left_out(variable));
     }
     let image = file.launch.image.as_ref().unwrap().name_of(release);
+    let contained = Contained { runtime, image, file: None };
     let container = Container {
-        runtime,
-        image: &image,
+        contained: &contained,
         name: published.engine,
         hub: "$HF_HOME",
         model: None,
@@ -382,9 +382,10 @@ fn a_model_file_is_given_by_folder_and_name() {
 fn a_container_is_recorded_without_its_name_and_its_folders() {
     let file = engine("vllm");
     let filling = Filling::measured("vllm", Path::new("vllm"), "/home/a/m", 4711);
+    let image = "vllm/vllm-openai:v0.10.1".to_owned();
+    let contained = Contained { runtime: Runtime::Docker, image, file: None };
     let container = Container {
-        runtime: Runtime::Docker,
-        image: "vllm/vllm-openai:v0.10.1",
+        contained: &contained,
         name: "redline-01jd",
         hub: "/home/a/.cache/huggingface",
         model: Some("/home/a/m"),
@@ -398,6 +399,16 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
     let recorded = line.recorded.join(" ");
     assert!(!recorded.contains("home") && !recorded.contains("01jd"), "{recorded}");
     assert_eq!(container.removal().unwrap().join(" "), "docker rm --force redline-01jd");
+    let file = Some("/home/a/.cache/redline/images/vllm.sqsh".into());
+    let contained = Contained { runtime: Runtime::Enroot, file, ..contained.clone() };
+    let container = Container { contained: &contained, gpus: true, ..container };
+    let line = container_line(&engine("vllm"), filling, &container).unwrap();
+    let mounts = "--mount /home/a/.cache/huggingface:/root/.cache/huggingface_hub:none:x-create=auto,bind \
+                  --mount /home/a/m:/home/a/m:none:x-create=auto,bind,ro";
+    assert!(line.argv.join(" ").contains(mounts), "{:?}", line.argv);
+    expect!["enroot start --rw --env NVIDIA_VISIBLE_DEVICES=all --mount {hub}:/root/.cache/huggingface_hub:none:x-create=auto,bind --env HF_HOME=/root/.cache/huggingface_hub --env VLLM_LOGGING_LEVEL=ERROR --env TRANSFORMERS_OFFLINE=1 docker://vllm/vllm-openai:v0.10.1 --model {model} --tensor-parallel-size 1 --host 127.0.0.1 --port {port}"]
+        .assert_eq(&line.recorded.join(" "));
+    assert!(container.removal().is_none(), "it ends with its process");
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Releases of an engine that is a Python package: each is installed once, into a virtual environment
-//! of its own.
+//! of its own, or imported once as an image.
 
 use std::fs;
 
@@ -202,6 +202,22 @@ fn what_is_installed_is_measured_where_it_is_asked_for() {
         &["peer 0.9.2 is installed on this machine, not 0.10.0", "leave `--installed` out"],
     );
     assert!(installs(&scratch).is_empty(), "{:?}", installs(&scratch));
+}
+
+#[test]
+fn an_image_is_imported_once() {
+    let scratch = with_peer();
+    let flags = [&ONE[..], &["--container", "enroot"]].concat();
+    for _ in 0..2 {
+        scratch.run(&flags).expect(0, &["peer v0.9.2, its image under enroot"]);
+    }
+    let import = "enroot import docker://peers/peer:v0.9.2";
+    assert_eq!(scratch.calls().matches(import).count(), 1);
+    let record = committed(&scratch).remove(0);
+    let build = record.engine.build.unwrap();
+    assert_eq!(build.image.as_deref(), Some("peers/peer:v0.9.2"));
+    let argv = record.server.unwrap().argv.unwrap().join(" ");
+    assert!(argv.ends_with("docker://peers/peer:v0.9.2 serve {model} --port {port}"), "{argv}");
 }
 
 #[test]
