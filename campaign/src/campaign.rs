@@ -516,6 +516,7 @@ mod release_bench_tests {
             alternation_us: None,
             pairs_because: None,
             servers: None,
+            packages: Vec::new(),
             inputs: Vec::new(),
             quirks: Vec::new(),
             records: String::new(),

@@ -130,6 +130,19 @@ pub struct Execution {
     pub slurm_options: Vec<String>,
 }
 
+/// Flags that say how a campaign gets engines that are neither Redline nor built from source.
+#[derive(Debug, Clone, Copy, Args, Default)]
+pub struct Packages {
+    /// Run engines that have a container image in the image of their release, with this container
+    /// runtime.
+    #[arg(long, value_enum, value_name = "RUNTIME")]
+    pub container: Option<Runtime>,
+    /// Measure engines that are Python packages as they are installed on this machine; default: each
+    /// release is installed into a virtual environment of its own.
+    #[arg(long, conflicts_with = "container")]
+    pub installed: bool,
+}
+
 /// Which runs of a campaign share a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Servers {
@@ -186,9 +199,8 @@ pub struct ReleaseBench {
     #[arg(long, value_name = "ENGINE@VERSION", value_parser = crate::plan::parse_other_engine)]
     #[arg(conflicts_with_all = ["baseline", "url", "worktree"])]
     pub beside: Vec<(String, String)>,
-    /// Run engines that are Python packages in their container images, with this container runtime.
-    #[arg(long, value_enum, value_name = "RUNTIME", conflicts_with = "url")]
-    pub container: Option<Runtime>,
+    #[command(flatten)]
+    pub packages: Packages,
     /// Also measure a variant of the release with these server flags: NAME='FLAGS'; may be
     /// repeated.
     #[arg(long = "variant", value_name = "NAME=FLAGS", value_parser = crate::plan::parse_variant)]
@@ -198,7 +210,8 @@ pub struct ReleaseBench {
     pub worktree: bool,
     /// Measure a server that is already running; its records stay under `target/` and are never
     /// committed.
-    #[arg(long, value_name = "URL", conflicts_with_all = ["baseline", "variants"])]
+    #[arg(long, value_name = "URL")]
+    #[arg(conflicts_with_all = ["baseline", "variants", "container", "installed"])]
     pub url: Option<String>,
     /// Which runs share a server: none, each starts its own, or those of a model in one repeat, in
     /// random order. The prefix cache of a shared server is emptied before each run.
@@ -256,9 +269,8 @@ pub struct Gate {
     /// Compare under this scenario; may be repeated; default: the target's concurrency sweep.
     #[arg(long = "scenario", value_name = "ID")]
     pub scenarios: Vec<String>,
-    /// Run engines that are Python packages in their container images, with this container runtime.
-    #[arg(long, value_enum, value_name = "RUNTIME")]
-    pub container: Option<Runtime>,
+    #[command(flatten)]
+    pub packages: Packages,
     /// Folder for the comparison: `diff.json`, `diff.md`, `diff.xml` (JUnit) and the campaign's
     /// record; default: `target/gate`.
     #[arg(long, value_name = "DIR")]
@@ -326,9 +338,8 @@ pub struct Reproduce {
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     pub repeats: u32,
-    /// Run an engine that is a Python package in its container image, with this container runtime.
-    #[arg(long, value_enum, value_name = "RUNTIME")]
-    pub container: Option<Runtime>,
+    #[command(flatten)]
+    pub packages: Packages,
     /// Repository whose `results/` has the record; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
@@ -480,6 +491,8 @@ mod tests {
             &["release-bench", "v1.0.0", "--beside", "vllm"],
             &["release-bench", "v1.0.0", "--beside", "vllm@1", "--baseline", "v0.9.0"],
             &["release-bench", "v1.0.0", "--container", "lorry"],
+            &["release-bench", "v1.0.0", "--container", "docker", "--installed"],
+            &["release-bench", "--url", "http://x", "--installed"],
             &["release-bench", "v1.0.0", "--max-gpu-hours", "-1"],
             &["release-bench", "v1.0.0", "--max-gpu-hours", "NaN"],
             &["gate", "--budget", "15"],

@@ -51,7 +51,7 @@ fn bench(world: &World, flags: &Gate) -> ReleaseBench {
         target: flags.target.clone(),
         models: flags.models.clone(),
         scenarios: flags.scenarios.clone(),
-        container: flags.container,
+        packages: flags.packages,
         execution: flags.execution.clone(),
         dry_run: flags.dry_run,
         uncommitted: true,

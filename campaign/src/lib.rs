@@ -48,7 +48,7 @@ pub mod world;
 mod simulation;
 
 pub use catalog::{Catalog, Engine, ScenarioEntry};
-pub use cli::{Cli, Inputs, parse_hours, parse_time};
+pub use cli::{Cli, Inputs, Packages, parse_hours, parse_time};
 pub use stop::Stop;
 pub use world::World;
 

@@ -239,6 +239,16 @@ impl Written {
     pub fn last_said(&self) -> Option<&str> {
         self.stderr.lines().map(str::trim).rfind(|line| !line.is_empty())
     }
+
+    /// Returns the last `count` non-empty lines of standard error, or of standard output if standard
+    /// error is empty, in order.
+    pub fn last_lines(&self, count: usize) -> Vec<&str> {
+        let said = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
+        let lines = said.lines().map(str::trim_end).filter(|line| !line.is_empty());
+        let mut last: Vec<&str> = lines.rev().take(count).collect();
+        last.reverse();
+        last
+    }
 }
 
 /// Runs `command` to its end and returns its output, whatever its exit status.
@@ -306,6 +316,15 @@ pub fn text(command: &mut Command, interrupt: &Interrupt) -> Result<String, Proc
     let program = command.get_program().to_string_lossy().into_owned();
     let stderr = written.stderr.trim().to_owned();
     Err(ProcessError::Failed { program, status: written.status, stderr })
+}
+
+/// Returns true if `program --version` succeeds.
+///
+/// # Errors
+/// Interrupted.
+pub fn is_installed(program: &str, interrupt: &Interrupt) -> Result<bool, ProcessError> {
+    let written = capture(Command::new(program).arg("--version"), interrupt);
+    Ok(attempted(written)?.is_some_and(|written| written.status.success()))
 }
 
 /// Runs `command` with its output on this process's standard streams, and returns its exit status.

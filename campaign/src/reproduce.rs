@@ -69,7 +69,7 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
 fn uncommitted(flags: &Reproduce) -> ReleaseBench {
     ReleaseBench {
         repeats: Some(flags.repeats),
-        container: flags.container,
+        packages: flags.packages,
         execution: Execution {
             registry: flags.registry.clone(),
             executor: LOCAL.to_owned(),

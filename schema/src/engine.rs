@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::image::{Image, OlderImage};
 use crate::missing::missing;
 use crate::model::WeightsFormat;
 use crate::scenario::{InvalidFile, Scenario, from_toml, out_of_range};
@@ -86,8 +87,9 @@ impl EngineFile {
 }
 
 /// Command line, environment and container image of the server. `argv`, in which the placeholders
-/// `{binary}`, `{model}`, `{tp}` and `{port}` are replaced, is followed by the flags of the
-/// requested settings, of `random_weights`, of `observe` and of the measured variant.
+/// `{binary}`, `{model}`, `{folder}` and `{file}` (of the model), `{tp}` and `{port}` are replaced, is
+/// followed by the flags of the requested settings, of `random_weights`, of `observe` and of the
+/// measured variant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Launch {
@@ -177,27 +179,12 @@ impl Setting {
     }
 }
 
-/// Container image of an engine, with the arguments and environment inside it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Image {
-    /// Image name, with `{release}` as placeholder for the release or `{version}` for it without
-    /// `v`.
-    pub name: String,
-    /// Container arguments after the image name; the flags of settings follow them.
-    pub argv: Vec<String>,
-    /// Environment variables inside the container as `NAME=VALUE`, in order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<String>,
-    /// Path inside the container at which the folder of Hugging Face models is mounted.
-    pub hub: String,
-}
-
 /// Python package of an engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Package {
-    /// Names of the package or of its builds; the first one that is installed is used.
+    /// Names of the package or of its builds. The first one is installed into virtual environments;
+    /// in images and on the machine, the first one that is installed is used.
     pub names: Vec<String>,
 }
 
@@ -418,6 +405,13 @@ impl Request {
         self.dialect.unwrap_or_else(|| ApiFormat::of_route(&self.route))
     }
 
+    /// Returns the route of the server's list of models, which is beside the routes of completions.
+    pub fn models_route(&self) -> String {
+        let ends = ["/chat/completions", "/completions"];
+        let beside = ends.iter().find_map(|end| self.route.strip_suffix(end));
+        format!("{}/models", beside.unwrap_or("/v1"))
+    }
+
     /// True when prompts are sent as token ids: the engine file says so and the API format supports
     /// it.
     pub fn sends_ids(&self) -> bool {
@@ -523,7 +517,9 @@ mod tests {
             let found = request(route, None);
             assert_eq!((found.dialect(), found.sends_ids()), (dialect, sends_ids), "{route}");
             assert_eq!(request(route, Some(ApiFormat::Messages)).dialect(), ApiFormat::Messages);
+            assert_eq!(found.models_route(), "/v1/models", "{route}");
         }
+        assert_eq!(request("/v3/completions", None).models_route(), "/v3/models");
     }
 
     #[test]

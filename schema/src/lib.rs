@@ -21,6 +21,7 @@ pub mod figures;
 pub mod gpu_validation;
 pub mod histogram;
 pub mod id;
+mod image;
 pub mod kernel;
 pub mod lab;
 pub mod manifest;

@@ -48,6 +48,14 @@ pub struct BuildFacts {
     pub image: Option<String>,
     /// Patches to the source before the build; empty where there are none.
     pub patches: Option<Vec<Patch>>,
+    /// Python packages that were installed where the engine ran, each as `name==version`, sorted,
+    /// without pip; left out for an engine that is no Python package, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packages: Option<Vec<String>>,
+    /// SHA-256 of the installed Python packages, lower-case hex: of the entries of `packages`, each
+    /// followed by a line feed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packages_sha256: Option<String>,
 }
 
 /// Patch that was applied to an engine's released source.

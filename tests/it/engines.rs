@@ -47,7 +47,7 @@ impl StandIn {
         write_program(&programs.join("python3"), &format!("{python}{serves}"));
         self.install(&folder.join("packages"));
         let path = std::env::var("PATH").unwrap_or_default();
-        let words = ["release-bench", asked, "--engine", self.engine];
+        let words = ["release-bench", asked, "--engine", self.engine, "--installed"];
         let cell = ["--scenario", "thinking-lite", "--repeats", "1"];
         let mut command = clone.program("redline-campaign", &[&words[..], &cell, more].concat());
         command.env("PATH", format!("{}:{path}", programs.display()));
@@ -107,6 +107,10 @@ fn write_program(path: &Path, script: &str) {
 fn well(run: &RunRecord, version: &str) {
     assert_eq!((run.status, &*run.engine.release), (Status::Ok, &*format!("v{version}")));
     assert_eq!(run.engine.binary_sha256.as_deref().map(str::len), Some(64));
+    let build = run.engine.build.as_ref().expect("facts of the build");
+    let installed = format!("{}=={version}", run.engine.name);
+    assert!(build.packages.as_ref().expect("packages").contains(&installed), "{build:?}");
+    assert_eq!(build.packages_sha256.as_deref().map(str::len), Some(64));
     let counts = run.counts.as_ref().expect("counts");
     assert_eq!(counts.requests_ok, Some(8));
     assert_eq!(counts.output_tokens_reported, Some(8 * 750));
@@ -220,7 +224,7 @@ fn another_release_than_the_installed_one_is_refused_before_it_is_served() {
     let ended = engine.bench(&clone, folder.path(), "v0.10.1", &[]).expect_code(4);
     ended
         .expect_said("vllm 0.10.1.1 is installed on this machine, not 0.10.1")
-        .expect_said("hint: `python3 -m pip install vllm==0.10.1`");
+        .expect_said("hint: leave `--installed` out");
     // The versions reported by the package and by the server must agree, too.
     let lies = stand_in("vllm", "0.10.1", "vllm-0.17.json");
     let other = tempfile::tempdir().expect("a temporary folder");

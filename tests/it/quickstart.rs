@@ -156,6 +156,7 @@ fn a_release_is_judged_and_a_regression_accepted() {
         ("xtask gate", "the working tree"),
         ("--worktree", "the working tree"),
         ("v0.11.0 --baseline", "redline v0.10.0"),
+        ("lmdeploy", "lmdeploy v0.9.2, in a virtual environment"),
         ("0.17.1", "vllm v0.17.1"),
     ];
     for (words, measured) in plans {

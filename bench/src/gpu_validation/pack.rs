@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use crate::cli::PackFlags;
 use crate::gpu_validation::{DESCRIPTION, archive, cubins, plan_file, write_json};
-use campaign::ScenarioEntry;
 use campaign::build;
 use campaign::build::variants::{self, Origin, Wanted};
 use campaign::files::{self, FileError};
@@ -27,6 +26,7 @@ use campaign::server_spec::ServerSpec;
 use campaign::stop::Stop;
 use campaign::tools::BENCH;
 use campaign::world::{Ids, World};
+use campaign::{Packages, ScenarioEntry};
 
 const ENGINE: &str = "redline";
 /// Pairs of a placeholder in a stage's command and the package whose test program replaces it. In
@@ -114,7 +114,7 @@ fn wanted(world: &World, flags: &PackFlags) -> Result<Wanted, Stop> {
     let engine = world.catalog.engine(ENGINE)?;
     match flags.worktree {
         true => variants::working_tree(world, &engine, flags.release.as_deref()),
-        false => variants::named(world, &engine, flags.release.as_deref(), None),
+        false => variants::named(world, &engine, flags.release.as_deref(), Packages::default()),
     }
 }
 

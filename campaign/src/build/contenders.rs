@@ -1,11 +1,10 @@
 //! Baseline and candidate of a gate: from names to variants.
 
 use crate::build::variants::{REDLINE, Wanted, commit, named, working_tree};
-use crate::cli::GateRequest;
+use crate::cli::{GateRequest, Packages};
 use crate::git::Git;
 use crate::plan::parse_other_engine;
 use crate::plan::release::{is_name, newest, read_history};
-use crate::server_spec::Runtime;
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -17,21 +16,21 @@ use crate::world::World;
 pub fn variants(
     world: &World,
     request: &GateRequest,
-    container: Option<Runtime>,
+    packages: Packages,
 ) -> Result<Vec<Wanted>, Stop> {
     let baseline = match &request.baseline {
-        Some(name) => contender(world, name, container)?,
+        Some(name) => contender(world, name, packages)?,
         None => {
             let git = Git::open(&world.places.root, &world.interrupt)?;
             let newest = newest(&read_history(&git, &[])?).ok_or_else(|| {
                 Stop::wrong_use("this clone has no release to compare with")
                     .with_hint("name a commit, such as `cargo xtask gate HEAD`")
             })?;
-            contender(world, &newest, container)?
+            contender(world, &newest, packages)?
         }
     };
     let mut candidate = match &request.candidate {
-        Some(name) => contender(world, name, container)?,
+        Some(name) => contender(world, name, packages)?,
         None => working_tree(world, &world.catalog.engine(REDLINE)?, None)?,
     };
     if let Some((name, flags)) = &request.variant {
@@ -42,13 +41,13 @@ pub fn variants(
 }
 
 /// Resolves one name: `ENGINE@VERSION`, a release of Redline, or a commit of this clone.
-fn contender(world: &World, name: &str, container: Option<Runtime>) -> Result<Wanted, Stop> {
+fn contender(world: &World, name: &str, packages: Packages) -> Result<Wanted, Stop> {
     if let Ok((engine, version)) = parse_other_engine(name) {
-        return named(world, &world.catalog.engine(&engine)?, Some(&version), container);
+        return named(world, &world.catalog.engine(&engine)?, Some(&version), packages);
     }
     let engine = world.catalog.engine(REDLINE)?;
     if is_name(name) {
-        return named(world, &engine, Some(name), None);
+        return named(world, &engine, Some(name), packages);
     }
     commit(world, &engine, name)
 }

@@ -1,10 +1,12 @@
 //! Build of a release: checks it out as a git worktree below `target/`, separate from the user's
 //! own files, compiles its engine with the locked dependencies, and keeps the binary under its
-//! hash. The submodules build or find the programs of rival engines.
+//! hash. The submodules build, install or find the programs of other engines.
 
 pub mod contenders;
+mod installed;
 pub mod source;
 pub mod variants;
+pub mod venv;
 
 use std::fs::{self, File};
 use std::io;

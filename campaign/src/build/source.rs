@@ -19,7 +19,7 @@ use crate::inputs::Input;
 use crate::inputs::cache::sha256_file;
 use crate::node::hardware::Cpu;
 use crate::plan::Variant;
-use crate::process::{ProcessError, attempted, capture, describe, show};
+use crate::process::{ProcessError, capture, describe, is_installed, show};
 use crate::server_spec::BuiltVariant;
 use crate::stop::{Stop, environment};
 use crate::world::World;
@@ -245,7 +245,7 @@ impl BuildTools {
 /// the command is interrupted.
 fn find_tools(world: &World) -> Result<BuildTools, Stop> {
     // Both or neither: pip installs them as a pair of tested versions.
-    if runs(world, "cmake")? && runs(world, "ninja")? {
+    if is_installed("cmake", &world.interrupt)? && is_installed("ninja", &world.interrupt)? {
         return Ok(BuildTools { cmake: "cmake".into(), fetched: None });
     }
     let dir = world.cache.tools(&PACKAGES.join("+"));
@@ -254,11 +254,6 @@ fn find_tools(world: &World) -> Result<BuildTools, Stop> {
         fetch_tools(world, &dir)?;
     }
     Ok(BuildTools { cmake: dir.join("bin/cmake"), fetched: Some(dir) })
-}
-
-fn runs(world: &World, program: &str) -> Result<bool, Stop> {
-    let written = capture(Command::new(program).arg("--version"), &world.interrupt);
-    Ok(attempted(written)?.is_some_and(|written| written.status.success()))
 }
 
 /// Installs CMake and Ninja with pip into a temporary folder and renames it, so that `dir` is

@@ -1,27 +1,24 @@
 //! The variants of a campaign: resolves the command line to variants, each with the origin of its
-//! program (a release, a working tree, an installed package or a running server), and builds them.
+//! program (a release, a working tree, a package, an image or a running server), and builds them.
 
 use std::path::Path;
-use std::process::Command;
 
-use schema::engine::{Package, Source};
+use schema::engine::Source;
 use schema::probe::Probe;
 use schema::run::{BuildFacts, EngineFacts};
-use serde::Deserialize;
 
+use crate::build::installed::{self, Place};
+use crate::build::venv::Venv;
 use crate::build::{self, Built, source};
 use crate::catalog::Engine;
-use crate::cli::ReleaseBench;
+use crate::cli::{Packages, ReleaseBench};
 use crate::files;
 use crate::git::Git;
 use crate::node::hardware;
 use crate::plan::Variant;
 use crate::plan::release::{self, Release, is_development, literal_version};
-use crate::process::{Written, capture};
-use crate::server_spec::{
-    BuiltVariant, Contained, Runtime, ServerSpec, image_name, image_of, is_same,
-};
-use crate::stop::{Stop, environment, wrong_use};
+use crate::server_spec::{BuiltVariant, Runtime, ServerSpec, image_of, is_same};
+use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
 /// Id of the engine whose releases are commits of this clone.
@@ -37,9 +34,12 @@ pub enum Origin {
     Tree { version: String, commit: Option<String>, dirty: bool },
     /// Source distribution of a rival engine, which is built on this machine.
     Source(Box<Source>),
-    /// Python package of the engine that is already installed, in version `version`: in a container
-    /// image that `container` runs, or with `None` on this machine.
-    Installed { version: String, container: Option<Runtime> },
+    /// Python package of the engine in this version, in a virtual environment of its own.
+    Venv { version: String },
+    /// Python package of the engine in this version, as it is installed on this machine.
+    Installed { version: String },
+    /// Container image of this version of the engine, which `runtime` runs.
+    Image { version: String, runtime: Runtime },
     /// Server that is already running, with the facts that it reported to the probe.
     Running(Box<Probe>),
 }
@@ -73,10 +73,11 @@ impl Wanted {
             Origin::Tree { dirty: true, .. } => format!("{title}, the working tree with changes"),
             Origin::Tree { .. } => format!("{title}, the working tree"),
             Origin::Source(source) => format!("{title}, built from {}", source.sdist),
-            Origin::Installed { container: Some(runtime), .. } => {
+            Origin::Venv { .. } => format!("{title}, in a virtual environment"),
+            Origin::Installed { .. } => format!("{title}, as installed"),
+            Origin::Image { runtime, .. } => {
                 format!("{title}, its image under {}", runtime.program())
             }
-            Origin::Installed { .. } => format!("{title}, as installed"),
             Origin::Running(_) => format!("{title}, already running"),
         }
     }
@@ -91,11 +92,11 @@ impl Wanted {
 pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Vec<Wanted>, Stop> {
     let mut variants = Vec::new();
     if let Some(baseline) = &flags.baseline {
-        variants.push(named(world, engine, Some(baseline), flags.container)?);
+        variants.push(named(world, engine, Some(baseline), flags.packages)?);
     }
     let candidate = match flags.worktree {
         true => working_tree(world, engine, flags.release.as_deref())?,
-        false => named(world, engine, flags.release.as_deref(), flags.container)?,
+        false => named(world, engine, flags.release.as_deref(), flags.packages)?,
     };
     if variants.iter().any(|baseline| baseline.variant.release == candidate.variant.release) {
         let release = &candidate.variant.release;
@@ -119,7 +120,7 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
             )
             .with_hint("two releases of one engine are compared by `--baseline`"));
         }
-        variants.push(named(world, &world.catalog.engine(id)?, Some(release), flags.container)?);
+        variants.push(named(world, &world.catalog.engine(id)?, Some(release), flags.packages)?);
     }
     Ok(variants)
 }
@@ -128,13 +129,13 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
 ///
 /// # Errors
 /// No release is named; the name is no release, or its commit is in doubt, because the history is
-/// incomplete or contradicts its tag; the engine is neither built nor installed here; or git fails
-/// or is interrupted.
+/// incomplete or contradicts its tag; the engine's file says neither how the engine is built nor
+/// installed, or names no container image, where one is needed; or git fails or is interrupted.
 pub fn named(
     world: &World,
     engine: &Engine,
     release: Option<&str>,
-    container: Option<Runtime>,
+    packages: Packages,
 ) -> Result<Wanted, Stop> {
     if engine.id == REDLINE {
         let name = release.ok_or_else(|| {
@@ -145,21 +146,51 @@ pub fn named(
         let found = release::resolve(&release::read_history(&git, &[name])?, name)?;
         return Ok(of(engine, found.name.clone(), Origin::Release(found)));
     }
-    match (&engine.file.source, &engine.file.package) {
-        (Some(source), _) => from_source(world, engine, source, release),
-        (None, Some(_)) => {
-            let version = release.map(|name| name.trim_start_matches('v').to_owned());
-            let version = version.ok_or_else(|| {
-                wrong_use!("which release of `{}`? give its version", engine.id)
-                    .with_hint("the one that is installed; another is refused before it is served")
-            })?;
+    let file = &engine.file;
+    match (packages.container, &file.source) {
+        (Some(runtime), source) if source.is_none() || file.launch.image.is_some() => {
+            image_of(file, &engine.id)?;
+            let version = version_of(engine, release)?;
             let name = format!("v{version}");
-            Ok(of(engine, name, Origin::Installed { version, container }))
+            let mut wanted = of(engine, name, Origin::Image { version, runtime });
+            wanted.variant.flags = engine.loaded_flags(world.cores);
+            Ok(wanted)
         }
-        (None, None) => {
+        (_, Some(source)) => from_source(world, engine, source, release),
+        (_, None) if file.package.is_some() => {
+            let version = version_of(engine, release)?;
+            let name = format!("v{version}");
+            let origin = match packages.installed {
+                true => Origin::Installed { version },
+                false => Origin::Venv { version },
+            };
+            Ok(of(engine, name, origin))
+        }
+        (_, None) => {
+            let image = file.launch.image.as_ref();
+            let image = image.map_or("", |_| "`--container docker` runs its image; or ");
             Err(wrong_use!("engine `{}` is neither built nor installed here", engine.id)
-                .with_hint("start it, then measure it: `--url URL`"))
+                .with_hint(format!("{image}start it, then measure it: `--url URL`")))
         }
+    }
+}
+
+/// Returns the version of a release that the user has named, without `v`.
+///
+/// # Errors
+/// No release is named, or the name has characters that no version has.
+fn version_of(engine: &Engine, release: Option<&str>) -> Result<String, Stop> {
+    let name = release.ok_or_else(|| {
+        wrong_use!("which release of `{}`? give its version", engine.id)
+            .with_hint("such as `v0.10.0`, or `0.10.0`")
+    })?;
+    let version = name.trim_start_matches('v');
+    // It becomes a part of paths and of a tool's arguments.
+    let fit = |byte: u8| byte.is_ascii_alphanumeric() || b".-+_".contains(&byte);
+    let begins = version.starts_with(|first: char| first.is_ascii_alphanumeric());
+    match begins && version.bytes().all(fit) {
+        true => Ok(version.to_owned()),
+        false => Err(wrong_use!("`{name}` is no version of `{}`", engine.id)),
     }
 }
 
@@ -265,12 +296,12 @@ pub fn build_all(world: &World, wanted: &[Wanted]) -> Result<Vec<ServerSpec>, St
 /// Builds the program of one variant, or finds it where it is installed or running.
 ///
 /// # Errors
-/// The release cannot be checked out, downloaded or built; the package is not installed in the
-/// requested version, or Python or the container runtime fails; the engine's file names no
-/// container image, where one is needed; a file cannot be read or written; or the command is
-/// interrupted.
+/// The release cannot be checked out, downloaded, built or installed; the package is not installed in
+/// the requested version, or Python or the container runtime fails; a file cannot be read or
+/// written; or the command is interrupted.
 pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
     let Variant { engine, release, .. } = &wanted.variant;
+    let of = (&wanted.engine, &wanted.variant);
     let built = match &wanted.origin {
         Origin::Running(probe) => {
             let facts = EngineFacts {
@@ -280,11 +311,20 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
                 ..EngineFacts::default()
             };
             let variant = wanted.variant.clone();
-            BuiltVariant { variant, facts, binary: None, version: None, image: None }
+            BuiltVariant { variant, facts, binary: None, version: None, image: None, venv: None }
         }
-        Origin::Installed { version, container } => {
+        Origin::Venv { version } => {
+            let venv = Venv::of(world, &wanted.engine, version)?.obtain()?;
+            installed::variant(world, of, version, Place::Venv(venv))?
+        }
+        Origin::Installed { version } => {
             world.step(&format!("Look for {engine} {release}"));
-            installed(world, (&wanted.engine, &wanted.variant), version, *container)?
+            installed::variant(world, of, version, Place::Machine)?
+        }
+        Origin::Image { version, runtime } => {
+            let image = image_of(&wanted.engine.file, engine)?.name_of(release);
+            let image = Place::Image(installed::pull(world, *runtime, image)?);
+            installed::variant(world, of, version, image)?
         }
         Origin::Source(source) => {
             let machine = hardware::detect(world)?;
@@ -349,118 +389,4 @@ fn build_checkout(
 
 fn of(engine: &Engine, release: String, origin: Origin) -> Wanted {
     Wanted { variant: Variant::plain(&engine.id, &release), engine: engine.clone(), origin }
-}
-
-/// Python script that looks for an installed package of an engine.
-const SCRIPT: &str = include_str!("installed.py");
-
-/// Installed package of an engine, parsed from the JSON that the Python script prints after it has
-/// looked for the package: name, version and a hash of the package's files.
-#[derive(Debug, Deserialize)]
-struct Found {
-    name: String,
-    version: String,
-    files_sha256: Option<String>,
-}
-
-/// Returns the variant of an engine that is a Python package: the requested release has to be the
-/// installed one, on this machine or in a container image.
-///
-/// # Errors
-/// The package or the requested release of it is not installed, Python or the container runtime
-/// cannot be run, the engine's file names no container image although one is needed, or the wait is
-/// interrupted.
-fn installed(
-    world: &World,
-    (engine, variant): (&Engine, &Variant),
-    version: &str,
-    container: Option<Runtime>,
-) -> Result<BuiltVariant, Stop> {
-    let none = Package { names: Vec::new() };
-    let package = engine.file.package.as_ref().unwrap_or(&none);
-    let contained = |runtime| -> Result<_, Stop> {
-        let image = image_name(image_of(&engine.file, &engine.id)?, &variant.release);
-        Ok(Contained { runtime, image })
-    };
-    let image = container.map(contained).transpose()?;
-    let place = match &image {
-        Some(image) => format!("in `{}`", image.image),
-        None => "on this machine".to_owned(),
-    };
-    let mut ask = question(image.as_ref());
-    ask.args(["-c", SCRIPT]).args(&package.names);
-    let written = capture(&mut ask, &world.interrupt)?;
-    let found = read_found(&written, package, &place)?;
-    if !is_same(&found.version, version) {
-        let Found { name, version: found, .. } = found;
-        return Err(environment!("{name} {found} is installed {place}, not {version}").with_hint(format!(
-            "`python3 -m pip install {name}=={version}`: numbers under another release's name would \
-             help nobody"
-        )));
-    }
-    // A tag can be moved to another image, a digest cannot.
-    let image_digest = image.as_ref().and_then(|image| digest(world, image));
-    let facts = EngineFacts {
-        name: variant.engine.clone(),
-        release: variant.release.clone(),
-        dirty: Some(false),
-        binary_sha256: found.files_sha256,
-        features: Some(Vec::new()),
-        image_digest,
-        build: Some(BuildFacts {
-            source_url: Some(format!("{}=={}", found.name, found.version)),
-            image: image.as_ref().map(|image| image.image.clone()),
-            patches: Some(Vec::new()),
-            ..BuildFacts::default()
-        }),
-        ..EngineFacts::default()
-    };
-    Ok(BuiltVariant {
-        variant: variant.clone(),
-        facts,
-        binary: None,
-        version: Some(version.to_owned()),
-        image,
-    })
-}
-
-/// Builds the command that runs Python where the server would run: on this machine or in its image.
-fn question(image: Option<&Contained>) -> Command {
-    let Some(Contained { runtime, image }) = image else {
-        return Command::new("python3");
-    };
-    let mut command = Command::new(runtime.program());
-    match runtime {
-        Runtime::Apptainer => command.args(["exec", &format!("docker://{image}"), "python3"]),
-        _ => command.args(["run", "--rm", "--entrypoint", "python3", image]),
-    };
-    command
-}
-
-fn read_found(written: &Written, package: &Package, place: &str) -> Result<Found, Stop> {
-    let names = package.names.join(" or ");
-    if !written.status.success() {
-        let said = written.last_said().unwrap_or("it says nothing");
-        return Err(environment!("cannot tell if {names} is installed: {said}"));
-    }
-    serde_json::from_str(&written.stdout).map_err(|_| {
-        let first = package.names.first().map_or("", String::as_str);
-        environment!("{names} is not installed {place}").with_hint(format!(
-            "`python3 -m pip install {first}==VERSION` in an environment whose programs come first on \
-             the PATH, or `--container docker`"
-        ))
-    })
-}
-
-/// Returns the digest, `sha256:...`, by which the registry of images knows a container image;
-/// `None` for Apptainer, and if the runtime reports none.
-fn digest(world: &World, image: &Contained) -> Option<String> {
-    if image.runtime == Runtime::Apptainer {
-        return None;
-    }
-    let mut ask = Command::new(image.runtime.program());
-    ask.args(["image", "inspect", "--format", "{{index .RepoDigests 0}}", &image.image]);
-    let written = capture(&mut ask, &world.interrupt).ok()?;
-    let digest = written.stdout.trim().rsplit('@').next()?.to_owned();
-    digest.starts_with("sha256:").then_some(digest)
 }

@@ -23,7 +23,7 @@ pub fn freezer(
             let folder = cgroup_of(process_of(*runtime, name)?)?;
             Some((FrozenBy::Cgroup, format!("cgroup:{}", folder.display())))
         }
-        // An Apptainer container is a process of the user, like a server without a container.
+        // Containers of Apptainer and Enroot are processes of the user, like other servers.
         _ => Some((FrozenBy::Signal, format!("group:{}", server.id()))),
     }
 }

@@ -315,6 +315,8 @@ impl Run<'_> {
             Some(_) => BTreeMap::new(),
             None => spec.engine.file.launch.env.clone(),
         };
+        // With this machine's folders, which enter no record.
+        let all_env = spec.built.process_env(&env, &world.search_path);
         for tries_left in (0..PORT_TRIES).rev() {
             let port = free_port()?;
             let (line, removal) = self.line(port)?;
@@ -322,7 +324,7 @@ impl Run<'_> {
             let recorded = line.recorded.iter().map(|word| world.identity.redact(word));
             started.argv = Some(recorded.collect());
             let log = places.log(&planned.run);
-            let mut server = Server::start(&line.argv, &env, port, &log, &world.interrupt)?;
+            let mut server = Server::start(&line.argv, &all_env, port, &log, &world.interrupt)?;
             server.removal = removal;
             let readiness =
                 server.wait_ready(&world.tools, &spec.engine.path, limit, &world.interrupt)?;
@@ -341,7 +343,7 @@ impl Run<'_> {
     }
 
     /// Returns the server's command line, and the command that removes its container, which
-    /// outlives the process; `None` without a container and for Apptainer.
+    /// outlives the process; `None` without a container and for one that is a process.
     fn line(&self, port: u16) -> Result<(CommandLine, Option<Vec<String>>), Stop> {
         let Self { bench, planned, spec, cell } = self;
         let file = &spec.engine.file;
@@ -360,8 +362,7 @@ impl Run<'_> {
         let of_image = file.launch.image.as_ref().map_or(&[][..], |image| &image.env);
         let more: Vec<String> = more.filter(|variable| !of_image.contains(variable)).collect();
         let container = Container {
-            runtime: contained.runtime,
-            image: &contained.image,
+            contained,
             name: &container_name(&planned.run),
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),

@@ -39,7 +39,7 @@ pub type Readiness = Result<(Probe, u64), Happening>;
 pub struct Server {
     group: Group,
     /// Command that removes the server's container, which outlives its process; `None` without a
-    /// container and for Apptainer.
+    /// container and for one that is a process.
     pub removal: Option<Vec<String>>,
     port: u16,
     log: PathBuf,

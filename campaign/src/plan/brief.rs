@@ -55,6 +55,8 @@ pub struct Brief {
     pub pairs_because: Option<String>,
     /// Which runs share a server; `None` where runs on a shared server are impossible.
     pub servers: Option<Servers>,
+    /// Descriptions of the virtual environments that the campaign uses, each with its size.
+    pub packages: Vec<String>,
     /// Ids of the models and datasets that the runs need, each with true if it is available without
     /// a download.
     pub inputs: Vec<(String, bool)>,
@@ -254,10 +256,12 @@ impl Listing {
         }
     }
 
-    /// Adds the lines about inputs and known peculiarities of engines to the printed plan.
+    /// Adds the lines about virtual environments, inputs and known peculiarities of engines to the
+    /// printed plan.
     pub fn inputs(&mut self, brief: &Brief) {
         let state = |had: bool| if had { "available" } else { "to be downloaded" };
         let inputs = brief.inputs.iter().map(|(id, had)| format!("{id}, {}", state(*had)));
+        self.lines("packages", brief.packages.iter().cloned());
         self.lines("inputs", inputs);
         self.lines("known", brief.quirks.iter().cloned());
     }
@@ -292,6 +296,7 @@ mod tests {
             alternation_us: None,
             pairs_because: Some("two servers need 9 MiB".into()),
             servers: None,
+            packages: vec!["vllm==0.10.1, available (5.1 GiB)".into()],
             inputs: vec![("smollm2".into(), true), ("sharegpt-head".into(), false)],
             quirks: Vec::new(),
             records: "results/, committed on the branch that is checked out".into(),
@@ -312,6 +317,7 @@ mod tests {
               model      smollm2-135m-instruct-q4_1, 1 rank
                          sharegpt-lite@1        10 runs, about 41 s each (median of 6 earlier runs)
                          balanced-lite@1        10 runs, unknown each (no earlier record)
+              packages   vllm==0.10.1, available (5.1 GiB)
               inputs     smollm2, available
                          sharegpt-head, to be downloaded
               runs       20, about 7 min beside builds and downloads, and 10 of them of unknown length

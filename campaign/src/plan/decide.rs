@@ -9,7 +9,8 @@ use schema::run::HardwareFacts;
 use schema::target::Target;
 
 use crate::build::contenders;
-use crate::build::variants::{self, Wanted};
+use crate::build::variants::{self, Origin, Wanted};
+use crate::build::venv::Venv;
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::{ReleaseBench, Servers};
 use crate::executor::LOCAL;
@@ -112,11 +113,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let commits = !flags.uncommitted && wanted.iter().all(|wanted| wanted.origin.commits());
     let registry = flags.execution.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let results = registry.join("results");
-    let mut inputs = Vec::new();
-    for input in inputs_of(world, &plan.cells, &scenarios)? {
-        let had = world.has(&input)?;
-        inputs.push((input.id, had));
-    }
+    // Of another machine it is not known which Python its environments have.
+    let is_known = !flags.dry_run || target::is_here(target, &machine.gpus);
     let brief = Brief {
         campaign: plan.campaign.clone(),
         variants: wanted.iter().map(Wanted::title).collect(),
@@ -129,7 +127,8 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         pairs_because: stages.pairs_because,
         servers: (plan.variants.len() == 1 && flags.url.is_none() && flags.gate.is_none())
             .then_some(flags.servers),
-        inputs,
+        packages: packages(world, &wanted, is_known)?,
+        inputs: input_briefs(world, &plan.cells, &scenarios)?,
         quirks: quirks(&wanted),
         records: records_line(world, &plan, commits, &registry),
     };
@@ -208,7 +207,7 @@ fn variants_of(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<V
             let probe = ask_running(world, url, engine)?;
             Ok(vec![variants::running(engine, probe, flags.release.as_deref())?])
         }
-        (None, Some(request)) => contenders::variants(world, request, flags.container),
+        (None, Some(request)) => contenders::variants(world, request, flags.packages),
         (None, None) => variants::wanted(world, flags, engine),
     }
 }
@@ -264,6 +263,23 @@ fn cell_briefs(
         }
     }
     briefs
+}
+
+/// Describes the virtual environment of each release that needs one; its size only with `is_known`.
+fn packages(world: &World, wanted: &[Wanted], is_known: bool) -> Result<Vec<String>, Stop> {
+    let mut releases: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut lines = Vec::new();
+    for Wanted { variant, engine, origin } in wanted {
+        let Origin::Venv { version } = origin else { continue };
+        // Variants of a release share its environment.
+        if releases.insert((&variant.engine, version)) {
+            lines.push(match is_known {
+                true => Venv::of(world, engine, version)?.planned()?,
+                false => format!("{} {version}, to be installed, size unknown", engine.id),
+            });
+        }
+    }
+    Ok(lines)
 }
 
 /// Collects the known peculiarities of the measured releases, without repetition.
@@ -368,6 +384,21 @@ pub fn ready_cells(
         ready.push(ReadyCell { cell, scenario, model, dataset, tokenizer, plan: None });
     }
     Ok(ready)
+}
+
+/// Lists the ids of all inputs of the cells for the printed plan, each with true if it is available
+/// without a download.
+fn input_briefs(
+    world: &World,
+    cells: &[Cell],
+    scenarios: &[ScenarioEntry],
+) -> Result<Vec<(String, bool)>, Stop> {
+    let mut briefs = Vec::new();
+    for input in inputs_of(world, cells, scenarios)? {
+        let had = world.has(&input)?;
+        briefs.push((input.id, had));
+    }
+    Ok(briefs)
 }
 
 /// Returns every model and dataset that the cells need as inputs, each once, models first.

@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use schema::engine::{EngineFile, Image};
 use serde::{Deserialize, Serialize};
 
+use super::Contained;
 use crate::stop::{Stop, wrong_use};
 
 /// Command line of a server, in the form that is executed and in the form that is recorded.
@@ -89,9 +90,8 @@ const NOTHING: ServerSettings =
 pub fn command_line(file: &EngineFile, with: Filling<'_>) -> Result<CommandLine, Stop> {
     let binary = with.binary.to_string_lossy();
     let (argv, port) = (&file.launch.argv, with.port.map(|port| port.to_string()));
-    let given = Words { binary: &binary, model: with.model, port: port.as_deref() };
-    let recorded =
-        Words { binary: with.engine, model: "{model}", port: with.port.and(Some("{port}")) };
+    let given = Words::given(&binary, with.model, port.as_deref());
+    let recorded = Words::recorded(with.engine, with.port);
     Ok(CommandLine {
         argv: words(file, argv, with, given)?,
         recorded: words(file, argv, with, recorded)?,
@@ -114,10 +114,12 @@ pub fn container_line(
         line.extend(words(file, &image.argv, with, given)?);
         Ok(line)
     };
-    let given = Words { binary: with.engine, model: with.model, port: port.as_deref() };
-    let recorded = Words { model: "{model}", port: with.port.and(Some("{port}")), ..given };
+    let given = Words::given(with.engine, with.model, port.as_deref());
+    let recorded = Words::recorded(with.engine, with.port);
     // The record gets placeholders: names and paths differ from run to run and machine to machine.
-    let anonymous = Container { name: with.engine, hub: "{hub}", model: None, ..*container };
+    let named = Contained { file: None, ..container.contained.clone() };
+    let anonymous =
+        Container { contained: &named, name: with.engine, hub: "{hub}", model: None, ..*container };
     Ok(CommandLine { argv: line(container, given)?, recorded: line(&anonymous, recorded)? })
 }
 
@@ -132,19 +134,29 @@ pub fn image_of<'a>(file: &'a EngineFile, engine: &str) -> Result<&'a Image, Sto
     })
 }
 
-/// Returns the name of the container image for `release`: the name in the engine's file with
-/// `{release}` and `{version}` filled in.
-pub fn image_name(image: &Image, release: &str) -> String {
-    image.name.replace("{release}", release).replace("{version}", release.trim_start_matches('v'))
-}
-
 /// Values of the placeholders that are filled differently in the executed and in the recorded
-/// command line: program, model and port.
+/// command line: program, model and port. The record keeps the placeholders of model and port.
 #[derive(Debug, Clone, Copy)]
 struct Words<'a> {
     binary: &'a str,
     model: &'a str,
+    /// Folder of a model that is a file.
+    folder: &'a str,
+    /// Name of that file in its folder.
+    file: &'a str,
     port: Option<&'a str>,
+}
+
+impl<'a> Words<'a> {
+    fn given(binary: &'a str, model: &'a str, port: Option<&'a str>) -> Self {
+        let (folder, file) = model.rsplit_once('/').unwrap_or((".", model));
+        Self { binary, model, folder, file, port }
+    }
+
+    fn recorded(binary: &'a str, port: Option<u16>) -> Self {
+        let port = port.and(Some("{port}"));
+        Self { binary, model: "{model}", folder: "{folder}", file: "{file}", port }
+    }
 }
 
 fn words(
@@ -158,6 +170,8 @@ fn words(
     let fill = |text: &String| {
         text.replace("{binary}", given.binary)
             .replace("{model}", given.model)
+            .replace("{folder}", given.folder)
+            .replace("{file}", given.file)
             .replace("{tp}", &tp)
             .replace("{port}", given.port.unwrap_or_default())
     };
@@ -208,7 +222,7 @@ fn default_port(file: &EngineFile) -> &str {
     port.and_then(|port| port.default.as_deref()).unwrap_or_default()
 }
 
-/// Program that runs containers: Docker, Podman or Apptainer.
+/// Program that runs containers: Docker, Podman, Apptainer or Enroot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Runtime {
@@ -218,6 +232,9 @@ pub enum Runtime {
     Podman,
     /// Apptainer, which runs the container as a process of the user, common on clusters.
     Apptainer,
+    /// Enroot, which imports the image and runs it as a process of the user, common on Slurm
+    /// clusters.
+    Enroot,
 }
 
 impl Runtime {
@@ -227,24 +244,41 @@ impl Runtime {
             Self::Docker => "docker",
             Self::Podman => "podman",
             Self::Apptainer => "apptainer",
+            Self::Enroot => "enroot",
         }
     }
 
-    /// Returns the command that removes the container `name`; `None` for Apptainer, whose
-    /// containers end with their process.
+    /// True where a container is a process of the user: it has no name, shares the machine's network,
+    /// and ends with its process.
+    pub fn runs_processes(self) -> bool {
+        matches!(self, Self::Apptainer | Self::Enroot)
+    }
+
+    /// Returns the words that mount the machine's `from` as `to` in a container.
+    fn mount(self, from: &str, to: &str, is_read_only: bool) -> [String; 2] {
+        // Enroot takes a line of fstab.
+        let (flag, kind, mode) = match self {
+            Self::Enroot => ("--mount", ":none:x-create=auto,bind", ",ro"),
+            Self::Apptainer => ("--bind", "", ":ro"),
+            Self::Docker | Self::Podman => ("-v", "", ":ro"),
+        };
+        let mode = if is_read_only { mode } else { "" };
+        [flag.to_owned(), format!("{from}:{to}{kind}{mode}")]
+    }
+
+    /// Returns the command that removes the container `name`; `None` where a container ends with its
+    /// process.
     pub fn removal(self, name: &str) -> Option<Vec<String>> {
-        (self != Self::Apptainer).then(|| owned(&[self.program(), "rm", "--force", name]))
+        (!self.runs_processes()).then(|| owned(&[self.program(), "rm", "--force", name]))
     }
 }
 
 /// A container in which a server will run: runtime, image, name, mounts and variables.
 #[derive(Debug, Clone, Copy)]
 pub struct Container<'a> {
-    /// Program, such as Docker, that runs the container.
-    pub runtime: Runtime,
-    /// Name of the container image of the engine's release.
-    pub image: &'a str,
-    /// Name by which the container can be removed; Apptainer's processes have none.
+    /// Container image of the engine's release, and the program, such as Docker, that runs it.
+    pub contained: &'a Contained,
+    /// Name by which the container can be removed; one that is a process has none.
     pub name: &'a str,
     /// Path of the machine's Hugging Face home directory, which is mounted into the container.
     pub hub: &'a str,
@@ -261,39 +295,45 @@ impl Container<'_> {
     /// Returns the words of the runtime's command line up to and including the image's name. The
     /// container uses the machine's network.
     pub fn words(&self, image: &Image, port: &str) -> Vec<String> {
-        let is_apptainer = self.runtime == Runtime::Apptainer;
-        let mut words = owned(&[self.runtime.program(), "run"]);
-        words.extend(owned(match (self.gpus, self.runtime) {
+        let Contained { runtime, image: name, file } = self.contained;
+        let is_enroot = *runtime == Runtime::Enroot;
+        let mut words = owned(&[runtime.program(), if is_enroot { "start" } else { "run" }]);
+        if is_enroot {
+            // Writable, as with the others: what a server writes into its image is kept in memory.
+            words.push("--rw".to_owned());
+        }
+        words.extend(owned(match (self.gpus, runtime) {
             (false, _) => &[],
             (true, Runtime::Docker) => &["--runtime", "nvidia", "--gpus", "all"],
             (true, Runtime::Podman) => &["--device", "nvidia.com/gpu=all"],
             (true, Runtime::Apptainer) => &["--nv"],
+            (true, Runtime::Enroot) => &["--env", "NVIDIA_VISIBLE_DEVICES=all"],
         }));
-        let mount = if is_apptainer { "--bind" } else { "-v" };
-        words.extend([mount.to_owned(), format!("{}:{}", self.hub, image.hub)]);
+        words.extend(runtime.mount(self.hub, &image.hub, false));
         if let Some(model) = self.model {
-            words.extend([mount.to_owned(), format!("{model}:{model}:ro")]);
+            words.extend(runtime.mount(model, model, true));
         }
         for variable in image.env.iter().chain(self.env) {
             words.extend(["--env".to_owned(), variable.clone()]);
         }
-        if is_apptainer {
-            // Apptainer shares network and memory with the machine by default.
-            words.push(format!("docker://{}", self.image));
+        if runtime.runs_processes() {
+            // They share network and memory with the machine.
+            let imported = file.as_ref().map(|file| file.to_string_lossy().into_owned());
+            words.push(imported.unwrap_or_else(|| format!("docker://{name}")));
             return words;
         }
         words.extend(["-p".to_owned(), format!("{port}:{port}")]);
         // Host network: a virtual one would add latency to every request. Host IPC: ranks exchange
         // tensors through shared memory.
         words.extend(owned(&["--net", "host", "--ipc=host", "--rm", "--name", self.name]));
-        words.push(self.image.to_owned());
+        words.push(name.clone());
         words
     }
 
     /// Returns the command that removes the container if it outlives the program that started it;
-    /// `None` for Apptainer.
+    /// `None` where it cannot.
     pub fn removal(&self) -> Option<Vec<String>> {
-        self.runtime.removal(self.name)
+        self.contained.runtime.removal(self.name)
     }
 }
 

@@ -4,19 +4,21 @@
 
 mod command_line;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use schema::run::EngineFacts;
 use serde::{Deserialize, Serialize};
 
+use crate::build::venv::FINISHED;
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::files::size;
 use crate::inputs::Obtained;
 use crate::plan::{Cell, Variant};
 pub use command_line::{
     CommandLine, Container, Filling, Runtime, ServerSettings, command_line, container_line,
-    container_name, image_name, image_of,
+    container_name, image_of,
 };
 
 /// Server specification of one variant: its engine, and the program or image that was built or
@@ -62,6 +64,10 @@ pub struct BuiltVariant {
     pub version: Option<String>,
     /// Container image that the server runs in; `None` for a server that runs as a process.
     pub image: Option<Contained>,
+    /// Folder of the virtual environment that has the server's programs and packages; `None` for a
+    /// server of another kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub venv: Option<PathBuf>,
 }
 
 impl BuiltVariant {
@@ -72,7 +78,30 @@ impl BuiltVariant {
         binary: PathBuf,
         version: Option<String>,
     ) -> Self {
-        Self { variant, facts, binary: Some(binary), version, image: None }
+        Self { variant, facts, binary: Some(binary), version, image: None, venv: None }
+    }
+
+    /// Returns the environment variables that the server's process gets beside this program's own:
+    /// `env`, and those by which it finds programs and packages of its virtual environment before
+    /// those of `search_path`, the folders of the `PATH`.
+    pub fn process_env(
+        &self,
+        env: &BTreeMap<String, String>,
+        search_path: &[PathBuf],
+    ) -> BTreeMap<String, String> {
+        let mut all = env.clone();
+        if let Some(venv) = &self.venv {
+            let programs = venv.join("bin");
+            let folders = iter::once(&programs).chain(search_path);
+            let folders: Vec<_> = folders.map(|folder| folder.to_string_lossy()).collect();
+            all.insert("PATH".to_owned(), folders.join(":"));
+            // Packages that they name would take the place of the environment's own. Python ignores
+            // both where they are empty.
+            for name in ["PYTHONHOME", "PYTHONPATH"] {
+                all.insert(name.to_owned(), String::new());
+            }
+        }
+        all
     }
 }
 
@@ -81,6 +110,10 @@ impl BuiltVariant {
 pub struct Contained {
     pub runtime: Runtime,
     pub image: String,
+    /// File to which Enroot has imported the image; `None` for other runtimes, which know it by its
+    /// name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
 }
 
 /// A cell of a campaign with its fetched inputs.
@@ -106,6 +139,9 @@ impl ReadyCell {
         let mut paths = vec![&self.scenario.path, &self.model.path, &self.tokenizer];
         paths.extend(self.dataset.as_ref().map(|dataset| &dataset.path));
         paths.extend(self.plan.as_ref());
+        let venvs = variants.iter().filter_map(|variant| variant.built.venv.as_ref());
+        let finished: Vec<PathBuf> = venvs.map(|venv| venv.join(FINISHED)).collect();
+        paths.extend(&finished);
         for variant in variants {
             paths.push(&variant.engine.path);
             paths.extend(variant.built.binary.as_ref().filter(|path| path.is_absolute()));

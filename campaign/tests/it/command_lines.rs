@@ -4,10 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use campaign::server_spec::{
-    CommandLine, Filling, ServerSettings, command_line, container_line, image_name,
-};
-use campaign::server_spec::{Container, Runtime};
+use campaign::server_spec::{CommandLine, Filling, ServerSettings, command_line, container_line};
+use campaign::server_spec::{Contained, Container, Runtime};
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
 use shell_words::split as split_flags;
@@ -107,10 +105,10 @@ fn line(published: &Published, runtime: Runtime) -> Vec<String> {
             |variable: &String| published.without.iter().any(|w| variable.starts_with(w));
         image.env.retain(|variable| !left_out(variable));
     }
-    let image = image_name(file.launch.image.as_ref().unwrap(), release);
+    let image = file.launch.image.as_ref().unwrap().name_of(release);
+    let contained = Contained { runtime, image, file: None };
     let container = Container {
-        runtime,
-        image: &image,
+        contained: &contained,
         name: published.engine,
         hub: "$HF_HOME",
         model: None,
@@ -201,6 +199,100 @@ fn launches_read_as_on_the_pages() {
         .assert_eq(&shown(17, Runtime::Docker));
 }
 
+/// Command line in an engine's own documentation.
+struct Documented {
+    engine: &'static str,
+    /// True for the words after the name of the container image.
+    in_image: bool,
+    line: &'static str,
+    /// Page of the documentation, or file of the engine's repository.
+    source: &'static str,
+}
+
+const DOCUMENTED: [Documented; 9] = [
+    Documented {
+        engine: "lmdeploy",
+        in_image: false,
+        line: "lmdeploy serve api_server internlm/internlm2_5-7b-chat --server-port 23333",
+        source: "docs/en/llm/api_server.md",
+    },
+    Documented {
+        engine: "lmdeploy",
+        in_image: true,
+        line: "lmdeploy serve api_server internlm/internlm2_5-7b-chat",
+        source: "docs/en/llm/api_server.md",
+    },
+    Documented {
+        engine: "sglang",
+        in_image: false,
+        line: "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct \
+               --host 0.0.0.0 --port 30000",
+        source: "docs.sglang.io, quickstart",
+    },
+    Documented {
+        engine: "sglang",
+        in_image: true,
+        line: "python3 -m sglang.launch_server --model-path meta-llama/Llama-3.1-8B-Instruct \
+               --host 0.0.0.0 --port 30000",
+        source: "docs.sglang.io, quickstart",
+    },
+    Documented {
+        engine: "vllm",
+        in_image: true,
+        line: "--model Qwen/Qwen3-0.6B",
+        source: "docs/deployment/docker.md",
+    },
+    Documented {
+        engine: "tensorrt-llm",
+        in_image: false,
+        line: "trtllm-serve TinyLlama/TinyLlama-1.1B-Chat-v1.0",
+        source: "docs/source/quick-start-guide.md",
+    },
+    Documented {
+        engine: "mistralrs",
+        in_image: false,
+        line: "mistralrs serve -m Qwen/Qwen3-4B",
+        source: "docs/CLI.md",
+    },
+    Documented {
+        engine: "mistralrs",
+        in_image: true,
+        line: "serve -m Qwen/Qwen3-4B",
+        source: "docs/src/content/docs/guides/deploy/docker.md",
+    },
+    Documented {
+        engine: "openvino",
+        in_image: true,
+        line: "--rest_port 8000 --model_path /models/Qwen/Qwen3-8B --model_name Qwen/Qwen3-8B",
+        source: "demos/continuous_batching",
+    },
+];
+
+/// Words before the first option or placeholder: the program and its verbs.
+fn verbs<'a>(words: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    words.take_while(|word| !word.starts_with("--") && !word.contains(['{', '/'])).collect()
+}
+
+#[test]
+fn documented_command_lines_have_the_words_of_the_engine_files() {
+    for Documented { engine: id, in_image, line, source } in &DOCUMENTED {
+        let file = engine(id);
+        let launch = &file.launch;
+        let argv = if *in_image { &launch.image.as_ref().unwrap().argv } else { &launch.argv };
+        let documented = split_flags(line).unwrap();
+        let begins = verbs(argv.iter());
+        let other = verbs(documented.iter());
+        // Options without a fixed place may come earlier in one of them.
+        assert!(other.iter().zip(&begins).all(|(one, two)| one == two), "{source}: {line}");
+        let settings = &launch.settings;
+        let settings = [&settings.tp, &settings.host, &settings.port].into_iter().flatten();
+        let known: Vec<&String> = argv.iter().chain(settings.flat_map(|one| &one.flags)).collect();
+        for option in documented.iter().filter(|word| word.starts_with('-')) {
+            assert!(known.contains(&option), "`{option}` of {source} is not in {id}.toml");
+        }
+    }
+}
+
 /// Command line of an engine with every setting that a campaign may request.
 fn measured_line(id: &str) -> CommandLine {
     let settings =
@@ -276,12 +368,24 @@ fn no_path_and_no_port_enters_the_recorded_command_line() {
 }
 
 #[test]
+fn a_model_file_is_given_by_folder_and_name() {
+    let model = "/home/a/m.gguf";
+    let filling = Filling::measured("mistralrs", Path::new("mistralrs"), model, 4711);
+    let line = command_line(&engine("mistralrs"), filling).unwrap();
+    expect!["mistralrs serve --format gguf -m /home/a -f m.gguf --host 127.0.0.1 --port 4711"]
+        .assert_eq(&line.argv.join(" "));
+    expect!["mistralrs serve --format gguf -m {folder} -f {file} --host 127.0.0.1 --port {port}"]
+        .assert_eq(&line.recorded.join(" "));
+}
+
+#[test]
 fn a_container_is_recorded_without_its_name_and_its_folders() {
     let file = engine("vllm");
     let filling = Filling::measured("vllm", Path::new("vllm"), "/home/a/m", 4711);
+    let image = "vllm/vllm-openai:v0.10.1".to_owned();
+    let contained = Contained { runtime: Runtime::Docker, image, file: None };
     let container = Container {
-        runtime: Runtime::Docker,
-        image: "vllm/vllm-openai:v0.10.1",
+        contained: &contained,
         name: "redline-01jd",
         hub: "/home/a/.cache/huggingface",
         model: Some("/home/a/m"),
@@ -295,6 +399,16 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
     let recorded = line.recorded.join(" ");
     assert!(!recorded.contains("home") && !recorded.contains("01jd"), "{recorded}");
     assert_eq!(container.removal().unwrap().join(" "), "docker rm --force redline-01jd");
+    let file = Some("/home/a/.cache/redline/images/vllm.sqsh".into());
+    let contained = Contained { runtime: Runtime::Enroot, file, ..contained.clone() };
+    let container = Container { contained: &contained, gpus: true, ..container };
+    let line = container_line(&engine("vllm"), filling, &container).unwrap();
+    let mounts = "--mount /home/a/.cache/huggingface:/root/.cache/huggingface_hub:none:x-create=auto,bind \
+                  --mount /home/a/m:/home/a/m:none:x-create=auto,bind,ro";
+    assert!(line.argv.join(" ").contains(mounts), "{:?}", line.argv);
+    expect!["enroot start --rw --env NVIDIA_VISIBLE_DEVICES=all --mount {hub}:/root/.cache/huggingface_hub:none:x-create=auto,bind --env HF_HOME=/root/.cache/huggingface_hub --env VLLM_LOGGING_LEVEL=ERROR --env TRANSFORMERS_OFFLINE=1 docker://vllm/vllm-openai:v0.10.1 --model {model} --tensor-parallel-size 1 --host 127.0.0.1 --port {port}"]
+        .assert_eq(&line.recorded.join(" "));
+    assert!(container.removal().is_none(), "it ends with its process");
 }
 
 #[test]

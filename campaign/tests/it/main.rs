@@ -21,6 +21,7 @@ mod reproduce;
 mod resume;
 mod scratch;
 mod slurm;
+mod venvs;
 
 /// Path of the tested program.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_redline-campaign");

@@ -119,7 +119,7 @@ pub fn machine(runs: &[&Run]) -> FactGroup {
 }
 
 fn engine(runs: &[&Run]) -> Vec<Fact> {
-    vec![
+    let mut facts = vec![
         fact("Release", runs, "engine.release", |r| {
             Some(format!("{} {}", r.engine.name, r.engine.release))
         }),
@@ -134,7 +134,17 @@ fn engine(runs: &[&Run]) -> Vec<Fact> {
             let features = r.engine.features.as_ref()?;
             Some(if features.is_empty() { "none".to_owned() } else { features.join(", ") })
         }),
-    ]
+    ];
+    // Most engines are built from source and have neither.
+    let packages: Read = |r| r.engine.build.as_ref()?.packages_sha256.clone();
+    if runs.iter().any(|run| packages(run.record).is_some()) {
+        facts.push(hash("Installed packages", runs, "engine.build.packages_sha256", packages));
+    }
+    let image: Read = |r| r.engine.build.as_ref()?.image.clone();
+    if runs.iter().any(|run| image(run.record).is_some()) {
+        facts.push(fact("Container image", runs, "engine.build.image", image).code());
+    }
+    facts
 }
 
 fn client(runs: &[&Run]) -> Vec<Fact> {

@@ -205,17 +205,16 @@ impl Server {
         self.ask(&mut Caller::new(self), "GET", route, Bounds::PAGE)
     }
 
-    /// Requests the server's list of models and returns the name of the first one; `None` where it
-    /// has none, or one that is longer than a name.
+    /// Requests the server's list of models at `route` and returns the name of the first one; `None`
+    /// where it has none, or one that is longer than a name.
     ///
     /// # Errors
     /// No usable HTTP response within [`LIMIT`], a status other than success (2xx), or a body that
     /// is no list of models or has more than 4 MiB.
-    pub fn first_model(&self) -> Result<Option<String>, ControlError> {
-        const ROUTE: &str = "/v1/models";
+    pub fn first_model(&self, route: &str) -> Result<Option<String>, ControlError> {
         let bounds = Bounds { time: LIMIT, bytes: LIST_MAX };
         let list: ModelList =
-            json(ROUTE, &self.ask(&mut Caller::new(self), "GET", ROUTE, bounds)?)?;
+            json(route, &self.ask(&mut Caller::new(self), "GET", route, bounds)?)?;
         let first = list.data.first().and_then(|model| model["id"].as_str());
         Ok(first.filter(|id| is_name(id)).map(str::to_owned))
     }

@@ -25,7 +25,7 @@ pub struct Probed {
 }
 
 /// Requests facts from a server: version, configuration and metrics from the routes that its engine
-/// file names, and the model's name from `/v1/models` if the configuration does not have it.
+/// file names, and the model's name from its list of models if the configuration does not have it.
 ///
 /// # Errors
 /// The server does not respond or is not ready. A fact that it does not report is absent from the
@@ -42,7 +42,8 @@ pub fn probe(server: &Server, id: &str, engine: &EngineFile) -> Result<Probed, C
         probe.engine = id.to_owned();
     }
     if probe.model.id.is_empty() {
-        probe.model.id = served_model(server).unwrap_or_default();
+        let first = server.first_model(&engine.request.models_route());
+        probe.model.id = first.ok().flatten().unwrap_or_default();
     }
     probe.metrics = metrics(server, engine).unwrap_or_default();
     Ok(probed)
@@ -68,10 +69,13 @@ fn version(server: &Server, told: &ReportedAt) -> Option<String> {
     Some(version.trim_start_matches('v').to_owned())
 }
 
+/// Route of the list of models of OpenAI-compatible servers.
+pub const MODELS: &str = "/v1/models";
+
 /// Requests `/v1/models` from the server and returns the name of the first model in the list;
 /// `None` if the list is empty or the server does not respond.
 pub fn served_model(server: &Server) -> Option<String> {
-    server.first_model().ok()?
+    server.first_model(MODELS).ok()?
 }
 
 /// Routes on which OpenAI-compatible servers generate text, in the order in which they are tried: the

@@ -26,7 +26,7 @@ use super::table::table;
 use super::threshold::ThresholdFlags;
 use crate::client::control::{ControlError, Server, is_name};
 use crate::client::drive::DriveError;
-use crate::client::probe::{Probed, find_route, probe, served_model};
+use crate::client::probe::{MODELS, Probed, find_route, probe, served_model};
 use crate::clock::{realtime_ns, utc_now};
 use crate::export::ReportFacts;
 use crate::measure::rates::Slo;
@@ -349,7 +349,7 @@ pub(super) fn found(
         return Ok((engine, probed));
     }
     let mut engine = Engine::generic()?;
-    let served = match server.first_model() {
+    let served = match server.first_model(MODELS) {
         // Any other request to a silent server would also wait until its limit.
         Err(silent @ ControlError::Silent { .. }) => return Err(silent.into()),
         listed => listed.ok().flatten(),
