@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::build;
 use crate::build::variants::{self, Origin, REDLINE, Wanted};
-use crate::cli::Kernels;
+use crate::cli::{Kernels, Packages};
 use crate::files::{files_below, read_text};
 use crate::git::Git;
 use crate::inputs::Input;
@@ -46,7 +46,7 @@ pub fn run(world: &World, flags: &Kernels) -> Result<Exit, Stop> {
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let engine = world.catalog.engine(REDLINE)?;
     let wanted = match &flags.release {
-        Some(name) => variants::named(world, &engine, Some(name), None)?,
+        Some(name) => variants::named(world, &engine, Some(name), Packages::default())?,
         None => variants::working_tree(world, &engine, None)?,
     };
     let commits = matches!(wanted.origin, Origin::Release(_));

@@ -8,7 +8,7 @@ use schema::exit::Exit;
 
 use crate::build::variants::{REDLINE, build_one, named};
 use crate::catalog::unknown;
-use crate::cli::{Fetch, Serve};
+use crate::cli::{Fetch, Packages, Serve};
 use crate::inputs::Input;
 use crate::lock::Lock;
 use crate::node::hardware;
@@ -33,7 +33,7 @@ pub fn serve(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let lock = Lock::take(&world.places.lock(), world.pid)?;
     let model_file = world.catalog.model(&flags.model)?;
     let engine = world.catalog.engine(REDLINE)?;
-    let spec = build_one(world, &named(world, &engine, Some(&flags.release), None)?)?;
+    let spec = build_one(world, &named(world, &engine, Some(&flags.release), Packages::default())?)?;
     world.step(&format!("Fetch {}", flags.model));
     let model = world.obtain(&Input::model(&flags.model, &model_file))?;
     // The lock protects builds only: a campaign may start while this server runs.
