@@ -167,7 +167,7 @@ pub fn lmdeploy_csv(figures: &Figures<'_>) -> String {
 
 /// Keys of SGLang's result line before the latencies, separated by spaces; `SGLANG_TAIL` has those
 /// after the latencies.
-const SGLANG_HEAD: &str = "tag backend dataset_name request_rate max_concurrency \
+const SGLANG_HEAD: &str = "tag backend protocol dataset_name request_rate max_concurrency \
     sharegpt_output_len random_input_len random_output_len random_range_ratio server_info duration \
     completed total_input_tokens total_input_text_tokens total_input_vision_tokens \
     total_output_tokens total_output_tokens_retokenized request_throughput input_throughput \

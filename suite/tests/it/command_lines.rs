@@ -243,6 +243,16 @@ fn a_server_is_named_by_a_url_with_or_without_its_scheme_and_path() {
 }
 
 #[test]
+fn the_version_names_the_release_and_the_commit() {
+    let output = Workspace::new().bench().arg("--version").output().expect("runs");
+    let manifest = include_str!("../../../engine/Cargo.toml");
+    let release = manifest.lines().find_map(|line| line.strip_prefix("version = "));
+    let release = release.expect("a version").trim_matches('"');
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(said.starts_with(&format!("redline-bench {release} (")), "{said}");
+}
+
+#[test]
 fn an_engine_file_is_told_all_that_it_lacks_at_once() {
     let workspace = Workspace::new();
     workspace.write("bare.toml", "title = \"Bare\"\nmetrics = {}\n[launch]\nargv = [\"x\"]\n");
