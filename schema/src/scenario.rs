@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use crate::arrival::Arrival;
+pub use crate::arrival::{Arrival, Growth};
 pub use crate::run::CacheState;
 use crate::untrusted::excerpt;
 pub use crate::workload::{Pack, Workload};
@@ -186,7 +186,8 @@ pub enum Tier {
     Lite,
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+/// True for the default of a type, which a file leaves out.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 

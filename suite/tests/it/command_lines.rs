@@ -97,6 +97,14 @@ const DOCUMENTED: &[(&str, &str, u64, u64)] = &[
         15,
     ),
     (
+        "vLLM, `bench serve --help`, ramp-up",
+        "--backend openai --model m --dataset-name random --random-input-len 9 \
+         --random-output-len 3 --num-prompts 6 --ramp-up-strategy linear --ramp-up-start-rps 100 \
+         --ramp-up-end-rps 500 --max-concurrency 4 --save-result",
+        6,
+        18,
+    ),
+    (
         "SGLang, docs/developer_guide/bench_serving.md, native backend",
         "--backend sglang --num-prompts 10 --dataset-path rows.json --model m",
         10,

@@ -68,6 +68,13 @@ impl DatasetName {
     }
 }
 
+/// Growth of the request rate with the number of the request, by the names of vLLM's tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RampUp {
+    Linear,
+    Exponential,
+}
+
 /// Defaults and formats of a benchmark tool that `redline-bench serving` replaces.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
@@ -361,6 +368,17 @@ pub struct SendingFlags {
     /// burstier, more is more even, `inf` is constant.
     #[arg(long, value_name = "SHAPE", default_value = "1", value_parser = rate)]
     pub burstiness: f64,
+    /// Growth of the request rate from the first request to the last, in place of one rate.
+    #[arg(long, value_enum, requires_all = ["ramp_up_start_rps", "ramp_up_end_rps"])]
+    pub ramp_up_strategy: Option<RampUp>,
+    /// Request rate at the first request of `--ramp-up-strategy`, in requests per second.
+    #[arg(long, value_name = "RATE", requires = "ramp_up_strategy")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ramp_up_start_rps: Option<u32>,
+    /// Request rate at the last request of `--ramp-up-strategy`, in requests per second.
+    #[arg(long, value_name = "RATE", requires = "ramp_up_strategy")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ramp_up_end_rps: Option<u32>,
     /// Maximum number of requests in flight at a time; by default no limit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_concurrency: Option<u64>,

@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
+use schema::scenario::Arrival;
 use schema::untrusted;
 use whole_file::DATA_MAX;
 
@@ -16,7 +17,7 @@ use super::Variables;
 use super::flags::{ResultFlags, Tool};
 use super::scenario::Wanted;
 use crate::export::{Format, ReportFacts, compact_date, name_of, python_float};
-use crate::workload::arrival::requested_rate;
+use crate::workload::arrival::{ramp_up_strategy, requested_rate};
 
 /// Paths and formats of the files in which one run of `redline-bench serving` leaves its results.
 #[derive(Debug, PartialEq, Eq)]
@@ -151,12 +152,11 @@ fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> St
     let stem = format!("{backend}_{day}_{}", workload.requests);
     match (wanted.tool, random) {
         (Tool::Vllm, _) => {
-            let rate = requested_rate(arrival).map_or_else(|| "inf".to_owned(), python_float);
             let cap = arrival.concurrency_max();
             let cap = cap.map(|cap| format!("-concurrency{cap}")).unwrap_or_default();
             let model = model.rsplit('/').next().unwrap_or_default();
             let label = label.unwrap_or(&backend);
-            format!("{label}-{rate}qps{cap}-{model}-{}.json", compact_date(now))
+            format!("{label}-{}qps{cap}-{model}-{}.json", rate_name(arrival), compact_date(now))
         }
         (_, Some((input, output))) => format!("{stem}_{input}_{output}.jsonl"),
         (Tool::Lmdeploy, None) => format!("{stem}_sharegpt.csv"),
@@ -164,6 +164,16 @@ fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> St
             format!("{stem}_{}.jsonl", name_of(wanted.dataset))
         }
     }
+}
+
+/// Returns the request rate as the file name of vLLM's tool has it.
+fn rate_name(arrival: &Arrival) -> String {
+    if let Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, growth, .. } = arrival
+        && let Some(strategy) = ramp_up_strategy(*growth)
+    {
+        return format!("ramp-up-{strategy}-{from}qps-{to}");
+    }
+    requested_rate(arrival).map_or_else(|| "inf".to_owned(), python_float)
 }
 
 const TOKENIZER_FILE: &str = "tokenizer.json";

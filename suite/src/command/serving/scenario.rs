@@ -4,13 +4,16 @@
 use anyhow::{Context, bail, ensure};
 use schema::engine::ApiFormat;
 use schema::scenario::{
-    Arrival, CacheProtocol, CacheState, Connections, Output, Scenario, Tier, Warmup, WarmupSource,
+    Arrival, CacheProtocol, CacheState, Connections, Growth, Output, Scenario, Tier, Warmup,
+    WarmupSource,
 };
 use schema::workload::{Pack, Workload};
 use serde_json::Value;
 
 use super::ServingFlags;
-use super::flags::{Backend, BodyFlags, DatasetName, Habits, SendingFlags, Tool, WorkloadFlags};
+use super::flags::{
+    Backend, BodyFlags, DatasetName, Habits, RampUp, SendingFlags, Tool, WorkloadFlags,
+};
 use crate::export::name_of;
 
 /// Benchmark tool to replace, and the scenario that its flags define.
@@ -45,7 +48,7 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
             from: WarmupSource::Disjoint,
             output_tokens_max: habits.warmup_tokens_max,
         },
-        arrival: arrival(&flags.sending),
+        arrival: arrival(&flags.sending)?,
         output: Output { chat, ..output(&flags.body, habits, dataset)? },
         // Client and server then share cores, so a busy client is expected and allowed in the lite
         // tier.
@@ -228,10 +231,13 @@ fn in_the_packs_order(flags: &WorkloadFlags) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn arrival(flags: &SendingFlags) -> Arrival {
+fn arrival(flags: &SendingFlags) -> anyhow::Result<Arrival> {
     let concurrency_max = flags.max_concurrency;
     let requests_per_s = flags.request_rate;
-    match (requests_per_s.is_finite(), concurrency_max) {
+    if let Some(strategy) = flags.ramp_up_strategy {
+        return ramp(flags, strategy);
+    }
+    Ok(match (requests_per_s.is_finite(), concurrency_max) {
         (false, Some(concurrency)) => Arrival::Closed { concurrency },
         (false, None) => Arrival::AllAtOnce,
         (true, _) if flags.burstiness.is_infinite() => {
@@ -242,7 +248,33 @@ fn arrival(flags: &SendingFlags) -> Arrival {
             Arrival::Poisson { requests_per_s, concurrency_max }
         }
         (true, _) => Arrival::Gamma { requests_per_s, shape: flags.burstiness, concurrency_max },
-    }
+    })
+}
+
+fn ramp(flags: &SendingFlags, strategy: RampUp) -> anyhow::Result<Arrival> {
+    ensure!(
+        flags.request_rate.is_infinite(),
+        "`--request-rate` gives one rate, and `--ramp-up-strategy` another to each request\n\
+         hint: leave one of them out"
+    );
+    let ends = flags.ramp_up_start_rps.zip(flags.ramp_up_end_rps);
+    let (from, to) = ends.context("`--ramp-up-strategy` needs the rates at both ends")?;
+    ensure!(
+        from <= to,
+        "`--ramp-up-start-rps {from}` is above `--ramp-up-end-rps {to}`, and the rate of vLLM's tool \
+         only grows\nhint: a rate that falls is `arrival = {{ kind = \"ramp\" }}` for \
+         `redline-bench run`"
+    );
+    Ok(Arrival::Ramp {
+        from_requests_per_s: f64::from(from),
+        to_requests_per_s: f64::from(to),
+        growth: match strategy {
+            RampUp::Linear => Growth::RequestLinear,
+            RampUp::Exponential => Growth::RequestExponential,
+        },
+        shape: Some(flags.burstiness).filter(|shape| shape.is_finite()),
+        concurrency_max: flags.max_concurrency,
+    })
 }
 
 fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::Result<Output> {
