@@ -263,6 +263,13 @@ impl Scenario {
                     .to_owned(),
             ));
         }
+        if self.output.chat && self.workload.chat_template {
+            return Err(InvalidFile(
+                "`workload.chat_template` and `output.chat` write the chat template twice, in the \
+                 client and in the server\nhint: leave one of them out"
+                    .to_owned(),
+            ));
+        }
         if matches!(self.arrival, Arrival::Trace { .. }) && !self.workload.pack.has_times() {
             return Err(InvalidFile(format!(
                 "`arrival.kind` is `trace`, but `{}` has no times\n\

@@ -51,6 +51,10 @@ pub struct Workload {
     /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think_us: Option<u64>,
+    /// True when the client writes the chat template of the tokenizer's model around each prompt, as
+    /// some benchmark tools do; prompts are sent as they are where left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chat_template: bool,
 }
 
 /// Sampler: how requests are drawn. One that names a tool draws as that tool does with the same
@@ -121,6 +125,7 @@ struct Rule {
 
 const CONVERSATIONS: &[&str] = &["dataset"];
 const FIXED_ANSWERS: &[&str] = &["output_tokens"];
+const WRITTEN: &[&str] = &["output_tokens", "chat_template"];
 const WORDS: &[&str] = &["input_tokens", "output_tokens"];
 const RANDOM: &[&str] = &["input_tokens", "output_tokens", "range_ratio"];
 const RANDOM_TEXT: &[&str] = &["dataset", "input_tokens", "output_tokens", "range_ratio"];
@@ -134,7 +139,7 @@ impl Pack {
         match self {
             Self::SharegptLmdeploy => rule("sharegpt@lmdeploy", CONVERSATIONS, FIXED_ANSWERS),
             Self::SharegptVllm => rule("sharegpt@vllm", CONVERSATIONS, FIXED_ANSWERS),
-            Self::SharegptSglang => rule("sharegpt@sglang", CONVERSATIONS, FIXED_ANSWERS),
+            Self::SharegptSglang => rule("sharegpt@sglang", CONVERSATIONS, WRITTEN),
             Self::SharegptSglangOld => rule("sharegpt@sglang-old", CONVERSATIONS, FIXED_ANSWERS),
             Self::RandomLmdeploy => rule("random@lmdeploy", RANDOM_TEXT, &[]),
             Self::RandomSglang => rule("random@sglang", RANDOM_TEXT, &[]),
@@ -147,8 +152,8 @@ impl Pack {
                 rule("multi-turn", CONVERSATIONS, &["input_tokens", "turns_max", "think_us"])
             }
             Self::TraceMooncake => rule("trace@mooncake", CONVERSATIONS, &[]),
-            Self::Jsonl => rule("jsonl", CONVERSATIONS, &["output_tokens"]),
-            Self::CustomVllm => rule("custom@vllm", CONVERSATIONS, FIXED_ANSWERS),
+            Self::Jsonl => rule("jsonl", CONVERSATIONS, WRITTEN),
+            Self::CustomVllm => rule("custom@vllm", CONVERSATIONS, WRITTEN),
             Self::Words => rule("words", WORDS, &[]),
         }
     }
@@ -181,8 +186,11 @@ impl Workload {
             ("think_us", self.think_us),
         ];
         let given = |(key, value): &(&'static str, Option<u64>)| (*key, value.is_some());
-        let others =
-            [("dataset", self.dataset.is_some()), ("range_ratio", self.range_ratio.is_some())];
+        let others = [
+            ("dataset", self.dataset.is_some()),
+            ("range_ratio", self.range_ratio.is_some()),
+            ("chat_template", self.chat_template),
+        ];
         for (key, given) in counts.iter().map(given).chain(others) {
             if needs.contains(&key) && !given {
                 return Err(InvalidFile(format!("`{pack}` needs `workload.{key}`")));
@@ -306,6 +314,11 @@ mod tests {
                 "`workload.requests` must be a multiple of `workload.groups`, found 6",
             ),
             ("pack = 'multi-turn'\ndataset = 'd'\nthink_us = 0", ""),
+            ("pack = 'custom@vllm'\ndataset = 'd'\nchat_template = true", ""),
+            (
+                "pack = 'sharegpt@vllm'\ndataset = 'd'\nchat_template = true",
+                "`workload.chat_template` has no meaning for `sharegpt@vllm`",
+            ),
         ];
         for (keys, expected) in cases {
             let found = workload(&format!("requests = 6\nseed = 1\n{keys}")).err();

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Output;
 
 use schema::measurement::Measurement;
-use serde_json::Value;
+use serde_json::{Value, json};
 use suite::mock_server::script::{Answer, Script, Shape, Steady, When};
 
 use crate::harness::Exchange;
@@ -16,6 +16,8 @@ use crate::workspace::{Workspace, server, stderr};
 fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output {
     let port = exchange.address.port().to_string();
     workspace.write("lines.jsonl", &lines());
+    let template = json!({"chat_template": "<s>u {{ messages[0].content }} m", "bos_token": "<s>"});
+    workspace.write("tokenizer_config.json", &template.to_string());
     let mut command = workspace.bench();
     command.args(["serving", "--port", &port, "--tokenizer", "tiny.json", "--out", "own.json"]);
     command.args(line.split_whitespace()).env_remove("OPENAI_API_KEY").output().expect("runs")
@@ -111,6 +113,13 @@ const DOCUMENTED: &[(&str, &str, u64, u64)] = &[
         50,
     ),
     (
+        "SGLang, docs/developer_guide/bench_serving.md, chat template",
+        "--backend vllm --model m --dataset-name sharegpt --dataset-path rows.json \
+         --num-prompts 10 --sharegpt-output-len 4 --apply-chat-template",
+        10,
+        40,
+    ),
+    (
         "SGLang, docs/developer_guide/bench_serving.md, random lengths",
         "--backend sglang --dataset-name random --dataset-path rows.json --num-prompts 6 \
          --random-input-len 9 --random-output-len 3 --random-range-ratio 1 --request-rate 500 \
@@ -196,6 +205,69 @@ fn a_line_that_means_another_workload_in_another_tool_says_which_it_follows_or_i
     }
 }
 
+/// Text and number of output tokens of each request that the saved scenario draws.
+fn sent(workspace: &Workspace, dataset: &str) -> Vec<(String, String)> {
+    let scenario = workspace.left_over().into_iter().find(|name| name.ends_with(".toml"));
+    let mut plan = workspace.bench();
+    plan.args(["plan", "--scenario", &scenario.expect("the scenario"), "--dataset", dataset]);
+    plan.args(["--tokenizer", "tiny.json", "--prompt-form", "text", "--out", "plan.json"]);
+    let output = plan.output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let plan = fs::read(workspace.path("plan.json")).expect("the plan");
+    let plan: Value = serde_json::from_slice(&plan).expect("JSON");
+    let requests = plan["manifest"]["requests"].as_array().expect("a list").iter();
+    let text = |request: &Value| request["text"].as_str().expect("a text").to_owned();
+    requests.map(|request| (text(request), request["output_tokens"].to_string())).collect()
+}
+
+#[test]
+fn the_chat_template_is_written_around_prompts_where_the_tool_does_it() {
+    let when = When { path: Some("/v1/chat/completions".to_owned()), ..When::default() };
+    let steady = Steady { shape: Shape::Chat, first_us: 10_000, ..Steady::default() };
+    let exchange = server(vec![Answer { when, times: 0, ..Answer::steady(steady) }]);
+    let texts = |line: &str, dataset: &str| -> Vec<String> {
+        let workspace = Workspace::new();
+        let output = served(&workspace, &exchange, line);
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", stderr(&output));
+        sent(&workspace, dataset).into_iter().map(|(text, _)| text).collect()
+    };
+    let custom = "--backend openai --dataset-name custom --dataset-path lines.jsonl";
+    let custom = format!("{custom} --num-prompts 1 --disable-shuffle");
+    assert_eq!(texts(&custom, "lines.jsonl"), ["<s>u w0 w1 w2 m"]);
+    assert_eq!(texts(&format!("{custom} --skip-chat-template"), "lines.jsonl"), ["w0 w1 w2"]);
+    // Behind a chat route the server writes it.
+    let chat = custom.replace("openai", "openai-chat");
+    assert_eq!(texts(&chat, "lines.jsonl"), ["w0 w1 w2"]);
+    // SGLang's tool takes out the token that the tokenizer adds, and one request warms up.
+    let sglang = "--backend sglang --dataset-path rows.json --num-prompts 4";
+    let written = texts(&format!("{sglang} --apply-chat-template"), "rows.json");
+    assert!(
+        written.iter().all(|text| text.starts_with("u w") && text.ends_with(" m")),
+        "{written:?}"
+    );
+    assert!(texts(sglang, "rows.json").iter().all(|text| text.starts_with('w')));
+}
+
+#[test]
+fn a_missing_chat_template_is_an_error_with_a_way_out() {
+    let exchange = server(Vec::new());
+    let custom = ["--dataset-name", "custom", "--dataset-path", "lines.jsonl", "--model", "m"];
+    let twice = ["--apply-chat-template", "--backend", "sglang-oai-chat", "--dataset-path", "x"];
+    for (flags, said) in [
+        (&custom[..], "hint: put the model's `tokenizer_config.json`"),
+        (&twice[..], "write the chat template twice"),
+    ] {
+        let workspace = Workspace::new();
+        workspace.write("lines.jsonl", &lines());
+        let mut command = workspace.bench();
+        let url = format!("http://{}", exchange.address);
+        command.args(["serving", "--base-url", &url, "--tokenizer", "tiny.json"]).args(flags);
+        let output = command.output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn custom_prompts_are_shuffled_and_repeated_as_vllms_tool_does() {
     let exchange = server(Vec::new());
@@ -205,16 +277,8 @@ fn custom_prompts_are_shuffled_and_repeated_as_vllms_tool_does() {
                     --skip-chat-template --custom-output-len -1";
         let output = served(&workspace, &exchange, &format!("{line} {flags}"));
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let scenario = workspace.left_over().into_iter().find(|name| name.ends_with(".toml"));
-        let mut plan = workspace.bench();
-        plan.args(["plan", "--scenario", &scenario.expect("the scenario"), "--dataset"]);
-        plan.args(["lines.jsonl", "--tokenizer", "tiny.json", "--prompt-form", "text"]);
-        assert_eq!(plan.args(["--out", "plan.json"]).status().expect("runs").code(), Some(0));
-        let plan = fs::read(workspace.path("plan.json")).expect("the plan");
-        let plan: Value = serde_json::from_slice(&plan).expect("JSON");
-        let requests = plan["manifest"]["requests"].as_array().expect("a list").iter();
-        let shown = |request: &Value| format!("{}:{}", request["text"], request["output_tokens"]);
-        requests.map(|request| shown(request).replace(" w1 w2", "").replace('"', "")).collect()
+        let requests = sent(&workspace, "lines.jsonl").into_iter();
+        requests.map(|(text, tokens)| text.replace(" w1 w2", "") + ":" + &tokens).collect()
     };
     // `random.seed(0)` and `random.shuffle` of eight rows in Python.
     let shuffled = ["w4:6", "w1:3", "w5:7", "w2:4", "w0:2", "w3:5", "w7:9", "w6:8"];

@@ -342,9 +342,9 @@ fn a_cache_is_flushed_where_the_tools_know_how() {
 #[test]
 fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
     let exchange = server(Vec::new());
-    let cases: [(&[&str], &str); 21] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["--lora-modules", "a", "b"], "`--lora-modules` is not supported"),
-        (&["--apply-chat-template"], "hint: the server applies its own template"),
+        (&["--chat-template-kwargs", "{}"], "hint: the server applies its own template"),
         (&["--profile"], "`--profile` is not supported"),
         (&["--multi"], "hint: give one `--request-rate` at a time"),
         (&["--backend", "trt"], "invalid value 'trt' for '--backend"),
@@ -352,7 +352,6 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--tool", "sglang"], "hint: give it with `--dataset-path`"),
         (&["--tool", "lmdeploy", "--dataset-name", "random"], "hint: give `--random-input-len`"),
         (&["--dataset-path", "rows.json"], "makes its own prompts"),
-        (&["--dataset-name", "custom", "--dataset-path", "x"], "hint: give `--skip-chat-template`"),
         (&["--dataset-name", "sonnet", "--dataset-path", "x"], "give `--dataset-name custom`"),
         (&["--dataset-name", "hf", "--dataset-path", "x"], "give `--dataset-name custom`"),
         (&["--random-range-ratio", "1.0"], "`workload.range_ratio` must be from 0 to below 1"),

@@ -315,10 +315,15 @@ pub struct WorkloadFlags {
     /// Use the prompts of the dataset `custom` in the order of their file.
     #[arg(long)]
     pub disable_shuffle: bool,
-    /// Send the prompts of the dataset `custom` unchanged, without a chat template; required for
-    /// that dataset, except behind `openai-chat`.
+    /// Send the prompts of the dataset `custom` unchanged. Without this flag the client writes the
+    /// model's chat template around them, as vLLM's tool does, except behind `openai-chat`, where the
+    /// server does it.
     #[arg(long, alias = "custom-skip-chat-template")]
     pub skip_chat_template: bool,
+    /// Write the model's chat template around the prompts of `sharegpt`, as SGLang's tool does; not
+    /// for a backend with `-chat`, whose server does it.
+    #[arg(long)]
+    pub apply_chat_template: bool,
     /// Number of tokens of each shared prefix in the dataset `prefix_repetition`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub prefix_repetition_prefix_len: u64,

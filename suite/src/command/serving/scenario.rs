@@ -41,7 +41,7 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
     let scenario = Scenario {
         question: "How fast is what the tool's flags ask for?".to_owned(),
         rev: 1,
-        workload: workload(&flags.workload, (tool, backend), dataset)?,
+        workload: workload(&flags.workload, (tool, chat), dataset)?,
         warmup: Warmup {
             requests: warmups.unwrap_or(habits.warmup_requests),
             // The tools warm up with a measured prompt, which the prefix cache would then hold.
@@ -62,7 +62,7 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
 
 fn workload(
     flags: &WorkloadFlags,
-    (tool, backend): (Tool, Backend),
+    (tool, chat): (Tool, bool),
     dataset: DatasetName,
 ) -> anyhow::Result<Workload> {
     let bare = Workload {
@@ -79,12 +79,13 @@ fn workload(
         groups: None,
         turns_max: None,
         think_us: None,
+        chat_template: false,
     };
     match dataset {
         DatasetName::Sharegpt => sharegpt(flags, tool, bare),
         DatasetName::Random => random(flags, tool, bare),
         DatasetName::RandomIds => random_ids(flags, tool, bare),
-        DatasetName::Custom => custom(flags, (tool, backend), bare),
+        DatasetName::Custom => custom(flags, (tool, chat), bare),
         DatasetName::PrefixRepetition => prefix_repetition(flags, bare),
         DatasetName::GeneratedSharedPrefix => shared_prefix(flags, bare),
         DatasetName::Hf | DatasetName::Sonnet => bail!(
@@ -100,7 +101,8 @@ fn sharegpt(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result
     needs_file(&bare, "sharegpt", "draws conversations")?;
     in_the_packs_order(flags)?;
     let output_tokens = flags.output_len.or(flags.sharegpt_output_len);
-    Ok(Workload { pack: tool.habits().sharegpt, output_tokens, ..bare })
+    let (pack, chat_template) = (tool.habits().sharegpt, flags.apply_chat_template);
+    Ok(Workload { pack, output_tokens, chat_template, ..bare })
 }
 
 fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<Workload> {
@@ -153,7 +155,7 @@ fn random_ids(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Resu
 
 fn custom(
     flags: &WorkloadFlags,
-    (tool, backend): (Tool, Backend),
+    (tool, chat): (Tool, bool),
     bare: Workload,
 ) -> anyhow::Result<Workload> {
     needs_file(&bare, "custom", "takes its prompts from one")?;
@@ -162,16 +164,10 @@ fn custom(
         "`--dataset-name custom` is supported only as in vLLM's tool\nhint: give `--tool vllm`"
     );
     // Behind a chat route the server applies its template, and vLLM's tool would apply it twice.
-    let has_template = backend.route() == Backend::OpenaiChat.route();
-    ensure!(
-        has_template || flags.skip_chat_template,
-        "`--dataset-name custom` writes the chat template around prompts, which is not supported\n\
-         hint: give `--skip-chat-template`, or let the server apply its template behind `--backend \
-         openai-chat`"
-    );
+    let chat_template = !chat && !flags.skip_chat_template;
     let own = u64::try_from(flags.custom_output_len).ok();
     let pack = if flags.disable_shuffle { Pack::Jsonl } else { Pack::CustomVllm };
-    Ok(Workload { pack, output_tokens: flags.output_len.or(own), ..bare })
+    Ok(Workload { pack, output_tokens: flags.output_len.or(own), chat_template, ..bare })
 }
 
 fn prefix_repetition(flags: &WorkloadFlags, bare: Workload) -> anyhow::Result<Workload> {

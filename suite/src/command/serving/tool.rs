@@ -40,6 +40,7 @@ const VLLM: &[&str] = &[
 ];
 /// Flags that SGLang's tool has and vLLM's has not.
 const SGLANG: &[&str] = &[
+    "apply_chat_template",
     "disable_ignore_eos",
     "flush_cache",
     "gsp_num_groups",

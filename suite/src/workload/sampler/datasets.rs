@@ -150,9 +150,10 @@ impl<'a> Rows<'a> {
             Lengths::Drawn(_) => 0,
         };
         let as_it_is = matches!(self.lengths, Lengths::Data { .. });
-        let text =
-            (as_it_is && self.draw.form == PromptForm::Text).then(|| pair.prompt.to_string());
-        Ok(Row { prompt: self.draw.tokenizer()?.encode(&pair.prompt)?, text, answer_tokens })
+        let prompt = self.draw.written(pair.prompt.to_string())?;
+        let ids = self.draw.tokenizer()?.encode(&prompt)?;
+        let text = Some(prompt).filter(|_| as_it_is && self.draw.form == PromptForm::Text);
+        Ok(Row { prompt: ids, text, answer_tokens })
     }
 
     /// Returns the request of a tokenized conversation, or `None` if its lengths are outside of the
@@ -381,7 +382,9 @@ pub fn own(draw: &Draw<'_>) -> anyhow::Result<Requests> {
             return Err(wrong("it has no `send_us`, and `arrival.kind` is `trace`"));
         }
         let mut request = match line.prompt {
-            OwnPrompt::Text(text) => draw.of_text(text, output_tokens, requests.len())?,
+            OwnPrompt::Text(text) => {
+                draw.of_text(draw.written(text)?, output_tokens, requests.len())?
+            }
             OwnPrompt::Ids(ids) => draw.of_ids(ids, output_tokens, requests.len())?,
         };
         if request.prompt.is_empty() || output_tokens == 0 {
