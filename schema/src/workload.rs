@@ -109,6 +109,10 @@ pub enum Pack {
     /// vLLM 0.33's `custom` samples them. `output_tokens` replaces the lengths in the file.
     #[serde(rename = "custom@vllm")]
     CustomVllm,
+    /// Task, shared lines and random lines of a poem, as vLLM 0.33's `sonnet` makes its prompts. A
+    /// prompt has at most `input_tokens` tokens with the chat template around it.
+    #[serde(rename = "sonnet@vllm")]
+    SonnetVllm,
     /// Prompts of common English words, sent as text. It needs neither dataset nor tokenizer; the
     /// server counts the tokens, or the tokenizer if one is given.
     #[serde(rename = "words")]
@@ -126,6 +130,7 @@ struct Rule {
 const CONVERSATIONS: &[&str] = &["dataset"];
 const FIXED_ANSWERS: &[&str] = &["output_tokens"];
 const WRITTEN: &[&str] = &["output_tokens", "chat_template"];
+const POEM: &[&str] = &["dataset", "input_tokens", "output_tokens", "prefix_tokens"];
 const WORDS: &[&str] = &["input_tokens", "output_tokens"];
 const RANDOM: &[&str] = &["input_tokens", "output_tokens", "range_ratio"];
 const RANDOM_TEXT: &[&str] = &["dataset", "input_tokens", "output_tokens", "range_ratio"];
@@ -154,6 +159,7 @@ impl Pack {
             Self::TraceMooncake => rule("trace@mooncake", CONVERSATIONS, &[]),
             Self::Jsonl => rule("jsonl", CONVERSATIONS, WRITTEN),
             Self::CustomVllm => rule("custom@vllm", CONVERSATIONS, WRITTEN),
+            Self::SonnetVllm => rule("sonnet@vllm", POEM, &["chat_template"]),
             Self::Words => rule("words", WORDS, &[]),
         }
     }
@@ -229,7 +235,9 @@ impl Workload {
             Pack::RandomVllm => self.range_ratio.unwrap_or(0.0) * tokens as f64,
             _ => 0.0,
         };
-        Some(tokens + above.ceil() as u64 + self.prefix_tokens.unwrap_or(0))
+        // The shared lines of a poem are part of its prompt's length.
+        let prefix = self.prefix_tokens.filter(|_| self.pack != Pack::SonnetVllm);
+        Some(tokens + above.ceil() as u64 + prefix.unwrap_or(0))
     }
 
     /// Checks that the answer length is at least 1, or at least 4 for the `sharegpt` samplers of
@@ -339,6 +347,8 @@ mod tests {
         );
         assert_eq!(longest(&format!("pack = 'random@vllm'\n{random}")), Some(167));
         assert_eq!(longest("pack = 'sharegpt@lmdeploy'\ndataset = 'd'"), None);
+        let sonnet = "pack = 'sonnet@vllm'\ndataset = 'd'\nprefix_tokens = 5\n";
+        assert_eq!(longest(&format!("{sonnet}input_tokens = 10\noutput_tokens = 3")), Some(13));
     }
 
     #[test]

@@ -16,6 +16,11 @@ use crate::workspace::{Workspace, server, stderr};
 fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output {
     let port = exchange.address.port().to_string();
     workspace.write("lines.jsonl", &lines());
+    workspace.write("sonnet.txt", &poem());
+    fs::create_dir_all(workspace.path("philschmid/mt-bench")).expect("a folder");
+    let question = |i: usize| json!({"turns": [format!("w{i} w1 w2"), "w3"], "category": "x"});
+    let questions: Vec<String> = (0..4).map(|i| question(i).to_string() + "\n").collect();
+    workspace.write("philschmid/mt-bench/question.jsonl", &questions.concat());
     let template = json!({"chat_template": "<s>u {{ messages[0].content }} m", "bos_token": "<s>"});
     workspace.write("tokenizer_config.json", &template.to_string());
     let mut command = workspace.bench();
@@ -27,6 +32,11 @@ fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output {
 fn lines() -> String {
     let line = |i: usize| format!("{{\"prompt\": \"w{i} w1 w2\", \"output_tokens\": {}}}\n", i + 2);
     (0..8).map(line).collect()
+}
+
+/// Poem of twenty lines, each with four tokens.
+fn poem() -> String {
+    (0..20).map(|i| format!("w{i} w1 w2 w3\n")).collect()
 }
 
 fn planned(workspace: &Workspace) -> Measurement {
@@ -97,6 +107,20 @@ const DOCUMENTED: &[(&str, &str, u64, u64)] = &[
          --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 25,50,75",
         5,
         15,
+    ),
+    (
+        "vLLM, docs/benchmarking/cli.md, a data set of the hub",
+        "--model meta-llama/Meta-Llama-3-8B-Instruct --dataset-name hf \
+         --dataset-path philschmid/mt-bench --num-prompts 8 --hf-output-len 3",
+        8,
+        24,
+    ),
+    (
+        "vLLM, benchmarks/README.md, sonnet",
+        "--backend vllm --model m --dataset-name sonnet --dataset-path sonnet.txt --num-prompts 6 \
+         --sonnet-input-len 62 --sonnet-prefix-len 30 --sonnet-output-len 3",
+        6,
+        18,
     ),
     (
         "vLLM, `bench serve --help`, ramp-up",
@@ -246,6 +270,45 @@ fn the_chat_template_is_written_around_prompts_where_the_tool_does_it() {
         "{written:?}"
     );
     assert!(texts(sglang, "rows.json").iter().all(|text| text.starts_with('w')));
+}
+
+#[test]
+fn poems_and_questions_are_drawn_as_vllms_tool_draws_them() {
+    let exchange = server(Vec::new());
+    let texts = |line: &str, dataset: &str| -> Vec<String> {
+        let workspace = Workspace::new();
+        let output = served(&workspace, &exchange, &format!("--model m {line}"));
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", stderr(&output));
+        sent(&workspace, dataset).into_iter().map(|(text, _)| text).collect()
+    };
+    let sonnet = "--dataset-name sonnet --dataset-path sonnet.txt --num-prompts 2 \
+                  --sonnet-input-len 62 --sonnet-prefix-len 30 --sonnet-output-len 3";
+    let lines = |numbers: &[usize]| -> String {
+        let poem = poem();
+        let lines: Vec<&str> = poem.lines().collect();
+        numbers.iter().map(|number| format!("{}\n", lines[*number])).collect()
+    };
+    let poem = |others: [usize; 8]| {
+        let task = "Pick as many lines as you can from these poem lines:\n";
+        format!("<s>u {task}{}{} m", lines(&[0, 1, 2]), lines(&others))
+    };
+    // `random.seed(0)` and twice `random.choices` of 20 lines in Python.
+    let drawn = [[16, 15, 8, 5, 10, 8, 15, 6], [9, 11, 18, 10, 5, 15, 12, 5]];
+    assert_eq!(texts(sonnet, "sonnet.txt"), drawn.map(poem));
+    let hf = "--dataset-name hf --dataset-path philschmid/mt-bench --hf-output-len 2";
+    let rows = "philschmid/mt-bench/question.jsonl";
+    let first = texts(&format!("{hf} --num-prompts 2 --disable-shuffle"), rows);
+    assert_eq!(first, ["<s>u w0 w1 w2 m", "<s>u w1 w1 w2 m"]);
+    let by_name = "--dataset-name hf --hf-name likaixin/InstructCoder --skip-chat-template";
+    let workspace = Workspace::new();
+    let code = json!({"input": "w1", "instruction": "w2", "output": "w3"}).to_string();
+    workspace.write("code.jsonl", &code);
+    let line = format!("--model m {by_name} --dataset-path code.jsonl --num-prompts 1");
+    let output = served(&workspace, &exchange, &line);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("note: rows are shuffled"), "{}", stderr(&output));
+    let prompt = "w1\n\nw2 Just output the code, do not include any explanation.";
+    assert_eq!(sent(&workspace, "code.jsonl"), [(prompt.to_owned(), "200".to_owned())]);
 }
 
 #[test]

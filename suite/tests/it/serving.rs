@@ -342,7 +342,7 @@ fn a_cache_is_flushed_where_the_tools_know_how() {
 #[test]
 fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
     let exchange = server(Vec::new());
-    let cases: [(&[&str], &str); 20] = [
+    let cases: [(&[&str], &str); 21] = [
         (&["--lora-modules", "a", "b"], "`--lora-modules` is not supported"),
         (&["--chat-template-kwargs", "{}"], "hint: the server applies its own template"),
         (&["--profile"], "`--profile` is not supported"),
@@ -352,8 +352,12 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--tool", "sglang"], "hint: give it with `--dataset-path`"),
         (&["--tool", "lmdeploy", "--dataset-name", "random"], "hint: give `--random-input-len`"),
         (&["--dataset-path", "rows.json"], "makes its own prompts"),
-        (&["--dataset-name", "sonnet", "--dataset-path", "x"], "give `--dataset-name custom`"),
-        (&["--dataset-name", "hf", "--dataset-path", "x"], "give `--dataset-name custom`"),
+        (
+            &["--dataset-name", "sonnet", "--dataset-path", "x", "--tool", "sglang"],
+            "only as in vLLM",
+        ),
+        (&["--dataset-name", "hf", "--dataset-path", "x"], "does not know the rows of `x`"),
+        (&["--dataset-name", "sonnet", "--disable-shuffle"], "hint: give it with `--dataset-path`"),
         (&["--random-range-ratio", "1.0"], "`workload.range_ratio` must be from 0 to below 1"),
         (
             &["--backend", "openai-chat", "--tokenize-prompt"],

@@ -54,10 +54,7 @@ pub enum DatasetName {
     #[value(name = "prefix_repetition")]
     PrefixRepetition,
     GeneratedSharedPrefix,
-    // These two are refused with a way out, so that the help does not offer them.
-    #[value(hide = true)]
     Hf,
-    #[value(hide = true)]
     Sonnet,
 }
 
@@ -277,9 +274,19 @@ pub struct WorkloadFlags {
     /// Source of the prompts; by default `random` with vLLM's tool, else `sharegpt`.
     #[arg(long, value_enum)]
     pub dataset_name: Option<DatasetName>,
-    /// Dataset file: conversations in ShareGPT's format, or for `custom` one request per line.
+    /// Dataset file: conversations in ShareGPT's format, for `custom` one request per line, for
+    /// `sonnet` lines of a poem, for `hf` also a folder or a hub id in the local cache.
     #[arg(long, value_name = "FILE")]
     pub dataset_path: Option<PathBuf>,
+    /// Id of the dataset `hf`, such as `philschmid/mt-bench`, where `--dataset-path` is another path.
+    #[arg(long, value_name = "ID")]
+    pub hf_name: Option<String>,
+    /// Part of the name of the file to read, where the dataset `hf` has several.
+    #[arg(long, value_name = "SPLIT")]
+    pub hf_split: Option<String>,
+    /// Number of output tokens of each request of the dataset `hf`; by default that of vLLM's tool.
+    #[arg(long, value_name = "TOKENS")]
+    pub hf_output_len: Option<u64>,
     /// Number of measured requests.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -312,18 +319,27 @@ pub struct WorkloadFlags {
     /// `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS")]
     pub output_len: Option<u64>,
-    /// Use the prompts of the dataset `custom` in the order of their file.
+    /// Use the prompts of the datasets `custom` and `hf` in the order of their file.
     #[arg(long)]
     pub disable_shuffle: bool,
-    /// Send the prompts of the dataset `custom` unchanged. Without this flag the client writes the
-    /// model's chat template around them, as vLLM's tool does, except behind `openai-chat`, where the
-    /// server does it.
+    /// Send the prompts of the datasets `custom` and `hf` unchanged. Without this flag the client
+    /// writes the model's chat template around them, as vLLM's tool does, except behind `openai-chat`,
+    /// where the server does it.
     #[arg(long, alias = "custom-skip-chat-template")]
     pub skip_chat_template: bool,
     /// Write the model's chat template around the prompts of `sharegpt`, as SGLang's tool does; not
     /// for a backend with `-chat`, whose server does it.
     #[arg(long)]
     pub apply_chat_template: bool,
+    /// Largest number of tokens of each prompt of the dataset `sonnet`.
+    #[arg(long, value_name = "TOKENS", default_value_t = 550)]
+    pub sonnet_input_len: u64,
+    /// Number of output tokens of each request of the dataset `sonnet`.
+    #[arg(long, value_name = "TOKENS", default_value_t = 150)]
+    pub sonnet_output_len: u64,
+    /// Number of tokens with which all prompts of the dataset `sonnet` begin.
+    #[arg(long, value_name = "TOKENS", default_value_t = 200)]
+    pub sonnet_prefix_len: u64,
     /// Number of tokens of each shared prefix in the dataset `prefix_repetition`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub prefix_repetition_prefix_len: u64,

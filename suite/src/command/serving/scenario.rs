@@ -14,7 +14,7 @@ use super::ServingFlags;
 use super::flags::{
     Backend, BodyFlags, DatasetName, Habits, RampUp, SendingFlags, Tool, WorkloadFlags,
 };
-use crate::export::name_of;
+use super::hub;
 
 /// Benchmark tool to replace, and the scenario that its flags define.
 #[derive(Debug)]
@@ -88,12 +88,8 @@ fn workload(
         DatasetName::Custom => custom(flags, (tool, chat), bare),
         DatasetName::PrefixRepetition => prefix_repetition(flags, bare),
         DatasetName::GeneratedSharedPrefix => shared_prefix(flags, bare),
-        DatasetName::Hf | DatasetName::Sonnet => bail!(
-            "`--dataset-name {}` is not supported: vLLM's tool downloads it, or writes the model's \
-             chat template around its prompts\nhint: write one `{{\"prompt\": \"...\"}}` per line \
-             into a file, and give `--dataset-name custom` with `--dataset-path`",
-            name_of(dataset)
-        ),
+        DatasetName::Hf => hf(flags, (tool, chat), bare),
+        DatasetName::Sonnet => sonnet(flags, (tool, chat), bare),
     }
 }
 
@@ -159,15 +155,52 @@ fn custom(
     bare: Workload,
 ) -> anyhow::Result<Workload> {
     needs_file(&bare, "custom", "takes its prompts from one")?;
-    ensure!(
-        tool == Tool::Vllm,
-        "`--dataset-name custom` is supported only as in vLLM's tool\nhint: give `--tool vllm`"
-    );
+    is_vllms(tool, "custom")?;
     // Behind a chat route the server applies its template, and vLLM's tool would apply it twice.
     let chat_template = !chat && !flags.skip_chat_template;
     let own = u64::try_from(flags.custom_output_len).ok();
     let pack = if flags.disable_shuffle { Pack::Jsonl } else { Pack::CustomVllm };
     Ok(Workload { pack, output_tokens: flags.output_len.or(own), chat_template, ..bare })
+}
+
+fn hf(
+    flags: &WorkloadFlags,
+    (tool, chat): (Tool, bool),
+    bare: Workload,
+) -> anyhow::Result<Workload> {
+    needs_file(&bare, "hf", "takes its prompts from one")?;
+    is_vllms(tool, "hf")?;
+    let usual = hub::output_tokens(flags.hf_name.as_deref(), flags.dataset_path.as_deref())?;
+    let output_tokens = Some(flags.output_len.or(flags.hf_output_len).unwrap_or(usual));
+    let pack = if flags.disable_shuffle { Pack::Jsonl } else { Pack::CustomVllm };
+    let chat_template = !chat && !flags.skip_chat_template;
+    Ok(Workload { pack, output_tokens, chat_template, ..bare })
+}
+
+fn sonnet(
+    flags: &WorkloadFlags,
+    (tool, chat): (Tool, bool),
+    bare: Workload,
+) -> anyhow::Result<Workload> {
+    needs_file(&bare, "sonnet", "takes lines from one, such as `benchmarks/sonnet.txt` of vLLM")?;
+    is_vllms(tool, "sonnet")?;
+    in_the_packs_order(flags)?;
+    Ok(Workload {
+        pack: Pack::SonnetVllm,
+        input_tokens: Some(flags.sonnet_input_len),
+        output_tokens: Some(flags.output_len.unwrap_or(flags.sonnet_output_len)),
+        prefix_tokens: Some(flags.sonnet_prefix_len),
+        chat_template: !chat,
+        ..bare
+    })
+}
+
+fn is_vllms(tool: Tool, name: &str) -> anyhow::Result<()> {
+    ensure!(
+        tool == Tool::Vllm,
+        "`--dataset-name {name}` is supported only as in vLLM's tool\nhint: give `--tool vllm`"
+    );
+    Ok(())
 }
 
 fn prefix_repetition(flags: &WorkloadFlags, bare: Workload) -> anyhow::Result<Workload> {
@@ -221,8 +254,8 @@ fn takes_no_file(workload: &Workload, name: &str) -> anyhow::Result<()> {
 fn in_the_packs_order(flags: &WorkloadFlags) -> anyhow::Result<()> {
     ensure!(
         !flags.disable_shuffle,
-        "`--disable-shuffle` works only with `--dataset-name custom`\nhint: other datasets are \
-         sampled by seed"
+        "`--disable-shuffle` works only with `--dataset-name custom` and `hf`\nhint: other datasets \
+         are sampled by seed"
     );
     Ok(())
 }

@@ -16,6 +16,9 @@ const VLLM: &[&str] = &[
     "endpoint",
     "endpoint_type",
     "frequency_penalty",
+    "hf_name",
+    "hf_output_len",
+    "hf_split",
     "ignore_eos",
     "metadata",
     "metric_percentiles",
@@ -36,6 +39,9 @@ const VLLM: &[&str] = &[
     "result_filename",
     "save_result",
     "skip_chat_template",
+    "sonnet_input_len",
+    "sonnet_output_len",
+    "sonnet_prefix_len",
     "top_k",
 ];
 /// Flags that SGLang's tool has and vLLM's has not.

@@ -9,6 +9,7 @@
 //! are sent as ids, this suite sends the drawn ids, so that lengths are exact.
 
 mod datasets;
+mod sonnet;
 mod synthetic;
 mod words;
 
@@ -56,7 +57,8 @@ pub fn plan(
 ) -> anyhow::Result<Plan> {
     let workload = &scenario.workload;
     let mut draw = Draw { scenario, workload, dataset, tokenizer, template: None, form };
-    let template = match workload.chat_template {
+    // A poem is counted with the template even where the server writes it.
+    let template = match workload.chat_template || workload.pack == Pack::SonnetVllm {
         true => Some(draw.tokenizer()?.chat_template()?),
         false => None,
     };
@@ -101,7 +103,8 @@ struct Draw<'a> {
     workload: &'a Workload,
     dataset: Option<&'a Dataset>,
     tokenizer: Option<&'a Tokenizer>,
-    /// Chat template that the workload writes around its prompts; `None` for prompts as they are.
+    /// Chat template that the sampler writes around its prompts or counts with; `None` for a sampler
+    /// that does neither.
     template: Option<&'a ChatTemplate>,
     form: PromptForm,
 }
@@ -131,6 +134,7 @@ impl<'a> Draw<'a> {
             Pack::PrefixGroupsSglang => self.made_up(synthetic::prefix_groups_sglang),
             Pack::PrefixRepetitionVllm => self.made_up(synthetic::prefix_repetition_vllm),
             Pack::TraceMooncake => self.made_up(datasets::traced),
+            Pack::SonnetVllm => self.made_up(sonnet::sonnet_vllm),
             Pack::Words => self.made_up(words::words),
             Pack::SharegptLmdeploy
             | Pack::SharegptVllm
