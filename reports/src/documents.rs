@@ -13,6 +13,13 @@ pub struct Document {
     pub lines: (u64, u64),
 }
 
+impl Document {
+    /// Returns the error that the object is no `what`, such as a result of the tool whose the text is.
+    pub fn unread(&self, what: &str) -> Unread {
+        Unread { line: self.lines.0, why: format!("an object that is no {what}") }
+    }
+}
+
 /// Text of a JSON object or list, from its opening bracket.
 struct Span<'a> {
     text: &'a str,

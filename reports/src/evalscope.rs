@@ -99,9 +99,8 @@ pub fn read(documents: Vec<Result<Document, Unread>>) -> Vec<Result<Found, Unrea
     for document in documents {
         match document {
             Ok(document) if part(&document.object).is_some() => known.push(document),
-            Ok(Document { lines, .. }) => {
-                let why = "an object that is no part of a report of `evalscope perf`".to_owned();
-                results.push(Err(Unread { line: lines.0, why }));
+            Ok(document) => {
+                results.push(Err(document.unread("part of a report of `evalscope perf`")));
             }
             Err(unread) => results.push(Err(unread)),
         }

@@ -50,8 +50,7 @@ pub fn read(documents: Vec<Result<Document, Unread>>) -> Vec<Result<Found, Unrea
         if is_result(&document) {
             return found(&document);
         }
-        let why = "an object that is no result of InferenceX's `process_result.py`".to_owned();
-        Err(Unread { line: document.lines.0, why })
+        Err(document.unread("result of InferenceX's `process_result.py`"))
     };
     documents.into_iter().map(found).collect()
 }

@@ -13,6 +13,7 @@ mod pytorch_hud;
 mod redact;
 mod result_file;
 mod served;
+mod tables;
 mod tool;
 mod workload;
 
@@ -66,18 +67,19 @@ struct Found {
 
 /// Revision of the reader: raised whenever it reads another record from the same text. It is part of
 /// a record's id and path, so that a later reading stands beside the earlier one.
-pub const READER: u32 = 3;
+pub const READER: u32 = 4;
 
 /// Reads the results in `text`; the name `file` and the text's SHA-256 are recorded as their
 /// source.
 ///
 /// Console blocks are those titled `Serving Benchmark Result` (LMDeploy's and SGLang's scripts,
-/// vLLM, and GPUStack's rendering of guidellm), anywhere in the text, also several on a line. A
-/// text that begins with `{` is read as results of vLLM or SGLang, one object or one per line, or
-/// as a report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or
-/// MLCommons' endpoints. Objects one after another or in lists, such as `[{`, are read as results of
-/// `evalscope perf`, of InferenceX, or in PyTorch's benchmark format, which vLLM writes. A text that
-/// begins with the column names of LMDeploy's CSV file is read as such a file.
+/// vLLM, and GPUStack's rendering of guidellm), anywhere in the text, also several on a line. The
+/// tables that guidellm and AIPerf print are read anywhere where their lines are whole. A text that
+/// begins with `{` is read as results of vLLM or SGLang, one object or one per line, or as a report
+/// of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or MLCommons'
+/// endpoints. Objects one after another or in lists, such as `[{`, are read as results of `evalscope
+/// perf`, of InferenceX, or in PyTorch's benchmark format, which vLLM writes. A text that begins with
+/// the column names of LMDeploy's CSV file is read as such a file.
 pub fn read(file: &str, text: &str) -> Reading {
     // Removes a byte-order mark and carriage returns, which some editors add. Line numbers stay
     // the same.
@@ -90,7 +92,9 @@ pub fn read(file: &str, text: &str) -> Reading {
     } else if begins(result_file::CSV_HEAD) {
         result_file::read_csv(&plain)
     } else {
-        console::read(&plain)
+        let mut results = console::read(&plain);
+        results.extend(tables::read(&plain));
+        results
     };
     // Over the text as published, so that anyone can compare it with the source.
     let sha256 = sha256_hex(text.as_bytes());
@@ -102,7 +106,9 @@ pub fn read(file: &str, text: &str) -> Reading {
         }
     }
     if reading.records.is_empty() && reading.unread.is_empty() {
-        let why = "no result found: neither a `Serving Benchmark Result` block nor JSON".to_owned();
+        let why = "no result found: neither a `Serving Benchmark Result` block, nor tables of \
+                   guidellm or AIPerf, nor JSON"
+            .to_owned();
         reading.unread.push(Unread { line: 1, why });
     }
     reading

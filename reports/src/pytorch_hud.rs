@@ -61,9 +61,8 @@ pub fn read(documents: Vec<Result<Document, Unread>>) -> Vec<Result<Found, Unrea
                 names.insert(name);
                 run.push(document);
             }
-            Ok(Document { lines, .. }) => {
-                let why = "an object that is no metric in PyTorch's benchmark format".to_owned();
-                results.push(Err(Unread { line: lines.0, why }));
+            Ok(document) => {
+                results.push(Err(document.unread("metric in PyTorch's benchmark format")));
             }
             Err(unread) => results.push(Err(unread)),
         }

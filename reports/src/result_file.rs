@@ -41,7 +41,10 @@ pub fn read_json(text: &str) -> Vec<Result<Found, Unread>> {
 pub fn found_in_object(object: &Value, lines: (u64, u64)) -> Result<Found, Unread> {
     let unread = |why: String| Unread { line: lines.0, why };
     let mut figures = Figures::default();
-    for (key, value) in object.as_object().into_iter().flatten() {
+    // With a ramp-up vLLM writes the rate that it would have had without one.
+    let ramped = object.get("ramp_up_strategy").is_some_and(Value::is_string);
+    let keys = object.as_object().into_iter().flatten();
+    for (key, value) in keys.filter(|(key, _)| !(ramped && *key == "request_rate")) {
         take(&mut figures, key, value).map_err(|why| unread(format!("`{key}`: {why}")))?;
     }
     figures.complete().map_err(unread)?;

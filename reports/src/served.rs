@@ -281,7 +281,7 @@ fn same_section(text: &str, at: usize) -> bool {
 
 /// Returns the value of the first flag in `words` that is one of `names`: the next word, or the
 /// part after `=`.
-fn value_of<'a>(words: &'a [impl AsRef<str>], names: &[&str]) -> Option<&'a str> {
+pub fn value_of<'a>(words: &'a [impl AsRef<str>], names: &[&str]) -> Option<&'a str> {
     words.iter().enumerate().find_map(|(at, word)| match word.as_ref().split_once('=') {
         Some((name, value)) if names.contains(&name) => Some(value),
         None if names.contains(&word.as_ref()) => words.get(at + 1).map(AsRef::as_ref),

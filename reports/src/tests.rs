@@ -4,6 +4,7 @@
 mod evalscope;
 mod inferencex;
 mod pytorch_hud;
+mod tables;
 
 use schema::run::{Kind, Status, TokenSource};
 use schema::scenario::Arrival;
@@ -149,6 +150,9 @@ fn files_of_vllm_and_sglang_are_read_as_python_writes_them() {
     let e2e = one.metrics.as_ref().unwrap().e2e_us.as_ref().unwrap();
     assert_eq!(e2e.mean, Some(100_500));
     assert!(judge::findings(one).iter().any(|check| check.rule == "E25" && !check.ok));
+    assert_eq!(one.scenario.arrival, Some(Arrival::AllAtOnce));
+    let ramped = vllm.replace("\"completed\"", "\"ramp_up_strategy\": \"linear\", \"completed\"");
+    assert_eq!(read("v.json", &ramped).records[0].scenario.arrival, None);
     let lines = read("s.jsonl", &sglang.repeat(2)).records;
     let places: Vec<u64> =
         lines.iter().map(|record| record.source.as_ref().unwrap().line_first).collect();

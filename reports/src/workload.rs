@@ -77,13 +77,15 @@ pub fn workload_of_settings(text: impl Fn(&str) -> Option<String>) -> StatedWork
         "False" => Some(false),
         _ => None,
     };
+    // A ramp-up takes the place of the one rate.
+    let ramped = text("ramp_up_strategy").is_some();
     StatedWorkload {
         dataset: text("dataset_name"),
         requests: number("num_prompts"),
         // Only with a range ratio of 1 do all requests have these lengths.
         tokens: lengths.filter(|_| ratio == Some(1.0)),
         model: text("model_id"),
-        request_rate: text("request_rate").and_then(|value| value.parse().ok()),
+        request_rate: text("request_rate").filter(|_| !ramped).and_then(|value| value.parse().ok()),
         concurrency: number("max_concurrency"),
         seed: number("seed"),
         ignore_eos: truth("ignore_eos").or_else(|| truth("disable_ignore_eos").map(|off| !off)),

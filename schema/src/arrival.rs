@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::scenario::{InvalidFile, REQUESTS, bounded, out_of_range};
+use crate::scenario::{InvalidFile, REQUESTS, bounded, is_default, out_of_range};
 
 /// Arrival process of a scenario: when its requests are sent.
 ///
@@ -49,13 +49,19 @@ pub enum Arrival {
         /// Maximum number of requests in flight; further requests wait. Left out for no limit.
         concurrency_max: Option<u64>,
     },
-    /// Ramp: regular sends at a rate that changes linearly with time from `from_requests_per_s` to
-    /// `to_requests_per_s`.
+    /// Ramp: sends at a rate that changes from `from_requests_per_s` to `to_requests_per_s`.
     Ramp {
         /// Request rate at the start of the run, in requests per second.
         from_requests_per_s: f64,
         /// Request rate at the end of the run, in requests per second.
         to_requests_per_s: f64,
+        #[serde(default, skip_serializing_if = "is_default")]
+        /// Growth of the rate between both; linear in time where left out.
+        growth: Growth,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        /// Shape parameter of the gamma distribution of gaps, for a growth by request only; regular
+        /// gaps where left out.
+        shape: Option<f64>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         /// Maximum number of requests in flight; further requests wait. Left out for no limit.
         concurrency_max: Option<u64>,
@@ -70,6 +76,36 @@ pub enum Arrival {
         /// Maximum number of requests in flight; further requests wait. Left out for no limit.
         concurrency_max: Option<u64>,
     },
+}
+
+/// Growth of the rate of a ramp.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Growth {
+    /// Linear in time.
+    #[default]
+    Time,
+    /// Linear in the number of the request, as vLLM's tool does it: the first part of the requests
+    /// takes most of the time.
+    RequestLinear,
+    /// Exponential in the number of the request, as vLLM's tool does it.
+    RequestExponential,
+}
+
+impl Growth {
+    /// Returns the mean rate of a ramp between two rates, in requests per second.
+    fn mean(self, from: f64, to: f64) -> f64 {
+        let (share, times) = ((to - from) / from, (to / from).ln());
+        match self {
+            // The mean rate of a linear ramp is the midpoint of its ends.
+            Self::Time => f64::midpoint(from, to),
+            // Without a slope the quotients below are 0 / 0.
+            _ if share.abs() < 1e-9 => from,
+            // The mean gap is the integral of 1 / rate over the requests.
+            Self::RequestLinear => (to - from) / times,
+            Self::RequestExponential => times / (1.0 / from - 1.0 / to),
+        }
+    }
 }
 
 fn one() -> f64 {
@@ -106,9 +142,8 @@ impl Arrival {
             Self::Constant { requests_per_s, .. }
             | Self::Poisson { requests_per_s, .. }
             | Self::Gamma { requests_per_s, .. } => *requests_per_s,
-            Self::Ramp { from_requests_per_s, to_requests_per_s, .. } => {
-                // The mean rate of a linear ramp is the midpoint of its ends.
-                f64::midpoint(*from_requests_per_s, *to_requests_per_s)
+            Self::Ramp { from_requests_per_s, to_requests_per_s, growth, .. } => {
+                growth.mean(*from_requests_per_s, *to_requests_per_s)
             }
         };
         (requests.saturating_sub(1) as f64 / requests_per_s * 1e6) as u64
@@ -130,9 +165,16 @@ impl Arrival {
                 sound("arrival.requests_per_s", *requests_per_s)?;
                 sound("arrival.shape", *shape)
             }
-            Self::Ramp { from_requests_per_s, to_requests_per_s, .. } => {
+            Self::Ramp { from_requests_per_s, to_requests_per_s, growth, shape, .. } => {
                 sound("arrival.from_requests_per_s", *from_requests_per_s)?;
-                sound("arrival.to_requests_per_s", *to_requests_per_s)
+                sound("arrival.to_requests_per_s", *to_requests_per_s)?;
+                match shape {
+                    Some(shape) if *growth == Growth::Time => {
+                        let wanted = "left out where the rate grows with time";
+                        Err(out_of_range("arrival.shape", wanted, shape))
+                    }
+                    shape => sound("arrival.shape", shape.unwrap_or(1.0)),
+                }
             }
             Self::Trace { speed, .. } => sound("arrival.speed", *speed),
         }

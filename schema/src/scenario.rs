@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use crate::arrival::Arrival;
+pub use crate::arrival::{Arrival, Growth};
 pub use crate::run::CacheState;
 use crate::untrusted::excerpt;
 pub use crate::workload::{Pack, Workload};
@@ -186,7 +186,8 @@ pub enum Tier {
     Lite,
 }
 
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+/// True for the default of a type, which a file leaves out.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
@@ -259,6 +260,13 @@ impl Scenario {
             return Err(InvalidFile(
                 "`cache.state` is `primed`, which needs prompts as token ids, and `output.chat` sends \
                  text\nhint: set `cache.state` to `cold` or `unknown`"
+                    .to_owned(),
+            ));
+        }
+        if self.output.chat && self.workload.chat_template {
+            return Err(InvalidFile(
+                "`workload.chat_template` and `output.chat` write the chat template twice, in the \
+                 client and in the server\nhint: leave one of them out"
                     .to_owned(),
             ));
         }

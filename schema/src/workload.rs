@@ -51,6 +51,10 @@ pub struct Workload {
     /// left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub think_us: Option<u64>,
+    /// True when the client writes the chat template of the tokenizer's model around each prompt, as
+    /// some benchmark tools do; prompts are sent as they are where left out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub chat_template: bool,
 }
 
 /// Sampler: how requests are drawn. One that names a tool draws as that tool does with the same
@@ -105,6 +109,10 @@ pub enum Pack {
     /// vLLM 0.33's `custom` samples them. `output_tokens` replaces the lengths in the file.
     #[serde(rename = "custom@vllm")]
     CustomVllm,
+    /// Task, shared lines and random lines of a poem, as vLLM 0.33's `sonnet` makes its prompts. A
+    /// prompt has at most `input_tokens` tokens with the chat template around it.
+    #[serde(rename = "sonnet@vllm")]
+    SonnetVllm,
     /// Prompts of common English words, sent as text. It needs neither dataset nor tokenizer; the
     /// server counts the tokens, or the tokenizer if one is given.
     #[serde(rename = "words")]
@@ -121,6 +129,8 @@ struct Rule {
 
 const CONVERSATIONS: &[&str] = &["dataset"];
 const FIXED_ANSWERS: &[&str] = &["output_tokens"];
+const WRITTEN: &[&str] = &["output_tokens", "chat_template"];
+const POEM: &[&str] = &["dataset", "input_tokens", "output_tokens", "prefix_tokens"];
 const WORDS: &[&str] = &["input_tokens", "output_tokens"];
 const RANDOM: &[&str] = &["input_tokens", "output_tokens", "range_ratio"];
 const RANDOM_TEXT: &[&str] = &["dataset", "input_tokens", "output_tokens", "range_ratio"];
@@ -134,7 +144,7 @@ impl Pack {
         match self {
             Self::SharegptLmdeploy => rule("sharegpt@lmdeploy", CONVERSATIONS, FIXED_ANSWERS),
             Self::SharegptVllm => rule("sharegpt@vllm", CONVERSATIONS, FIXED_ANSWERS),
-            Self::SharegptSglang => rule("sharegpt@sglang", CONVERSATIONS, FIXED_ANSWERS),
+            Self::SharegptSglang => rule("sharegpt@sglang", CONVERSATIONS, WRITTEN),
             Self::SharegptSglangOld => rule("sharegpt@sglang-old", CONVERSATIONS, FIXED_ANSWERS),
             Self::RandomLmdeploy => rule("random@lmdeploy", RANDOM_TEXT, &[]),
             Self::RandomSglang => rule("random@sglang", RANDOM_TEXT, &[]),
@@ -147,8 +157,9 @@ impl Pack {
                 rule("multi-turn", CONVERSATIONS, &["input_tokens", "turns_max", "think_us"])
             }
             Self::TraceMooncake => rule("trace@mooncake", CONVERSATIONS, &[]),
-            Self::Jsonl => rule("jsonl", CONVERSATIONS, &["output_tokens"]),
-            Self::CustomVllm => rule("custom@vllm", CONVERSATIONS, FIXED_ANSWERS),
+            Self::Jsonl => rule("jsonl", CONVERSATIONS, WRITTEN),
+            Self::CustomVllm => rule("custom@vllm", CONVERSATIONS, WRITTEN),
+            Self::SonnetVllm => rule("sonnet@vllm", POEM, &["chat_template"]),
             Self::Words => rule("words", WORDS, &[]),
         }
     }
@@ -181,8 +192,11 @@ impl Workload {
             ("think_us", self.think_us),
         ];
         let given = |(key, value): &(&'static str, Option<u64>)| (*key, value.is_some());
-        let others =
-            [("dataset", self.dataset.is_some()), ("range_ratio", self.range_ratio.is_some())];
+        let others = [
+            ("dataset", self.dataset.is_some()),
+            ("range_ratio", self.range_ratio.is_some()),
+            ("chat_template", self.chat_template),
+        ];
         for (key, given) in counts.iter().map(given).chain(others) {
             if needs.contains(&key) && !given {
                 return Err(InvalidFile(format!("`{pack}` needs `workload.{key}`")));
@@ -221,7 +235,9 @@ impl Workload {
             Pack::RandomVllm => self.range_ratio.unwrap_or(0.0) * tokens as f64,
             _ => 0.0,
         };
-        Some(tokens + above.ceil() as u64 + self.prefix_tokens.unwrap_or(0))
+        // The shared lines of a poem are part of its prompt's length.
+        let prefix = self.prefix_tokens.filter(|_| self.pack != Pack::SonnetVllm);
+        Some(tokens + above.ceil() as u64 + prefix.unwrap_or(0))
     }
 
     /// Checks that the answer length is at least 1, or at least 4 for the `sharegpt` samplers of
@@ -306,6 +322,11 @@ mod tests {
                 "`workload.requests` must be a multiple of `workload.groups`, found 6",
             ),
             ("pack = 'multi-turn'\ndataset = 'd'\nthink_us = 0", ""),
+            ("pack = 'custom@vllm'\ndataset = 'd'\nchat_template = true", ""),
+            (
+                "pack = 'sharegpt@vllm'\ndataset = 'd'\nchat_template = true",
+                "`workload.chat_template` has no meaning for `sharegpt@vllm`",
+            ),
         ];
         for (keys, expected) in cases {
             let found = workload(&format!("requests = 6\nseed = 1\n{keys}")).err();
@@ -326,6 +347,8 @@ mod tests {
         );
         assert_eq!(longest(&format!("pack = 'random@vllm'\n{random}")), Some(167));
         assert_eq!(longest("pack = 'sharegpt@lmdeploy'\ndataset = 'd'"), None);
+        let sonnet = "pack = 'sonnet@vllm'\ndataset = 'd'\nprefix_tokens = 5\n";
+        assert_eq!(longest(&format!("{sonnet}input_tokens = 10\noutput_tokens = 3")), Some(13));
     }
 
     #[test]

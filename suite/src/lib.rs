@@ -17,9 +17,27 @@ pub mod telemetry;
 pub mod workload;
 
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use schema::exit::Exit;
 use schema::untrusted;
+
+/// Returns the release of Redline that this program belongs to, which is that of the engine.
+pub fn release() -> &'static str {
+    let manifest = include_str!("../../engine/Cargo.toml");
+    let versions = manifest.lines().filter_map(|line| line.strip_prefix("version = "));
+    versions.map(|version| version.trim_matches('"')).next().unwrap_or("unknown release")
+}
+
+/// Returns release and commit of this program, as `--version` prints them. The environment variable
+/// `REDLINE_COMMIT` names the commit during a build.
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let commit = option_env!("REDLINE_COMMIT").unwrap_or("unknown commit");
+        format!("{} ({commit})", release())
+    });
+    &VERSION
+}
 
 /// Returns the exit code of `redline-emitter` or `redline-floor` for its result; prints an error,
 /// which always counts as a failure of the environment.

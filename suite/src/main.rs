@@ -13,7 +13,7 @@ use suite::command::{alternate, audit, export, manual, plan, probe, run, serving
 /// and features; a dataset and a tokenizer give the prompts. All four are local files: nothing is
 /// downloaded.
 #[derive(Debug, Parser)]
-#[command(name = "redline-bench", version, after_long_help = EXAMPLE)]
+#[command(name = "redline-bench", version = suite::version(), after_long_help = EXAMPLE)]
 struct Flags {
     #[command(subcommand)]
     command: Command,

@@ -3,7 +3,7 @@
 use judge::rule::Family;
 use schema::metric::{Gates, METRICS};
 use schema::run::{Failure, FailureClass, Phase, PromptForm, RunRecord};
-use schema::scenario::Arrival;
+use schema::scenario::{Arrival, Growth};
 use schema::verdict::VerdictKind;
 
 use crate::format;
@@ -81,8 +81,13 @@ fn arrival(arrival: &Arrival) -> String {
         Arrival::Gamma { requests_per_s, shape, .. } => {
             format!("{requests_per_s} requests/s, gamma of shape {shape}")
         }
-        Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, .. } => {
-            format!("from {from} to {to} requests/s")
+        Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, growth, .. } => {
+            let growth = match growth {
+                Growth::Time => "",
+                Growth::RequestLinear => ", linear in the requests",
+                Growth::RequestExponential => ", exponential in the requests",
+            };
+            format!("from {from} to {to} requests/s{growth}")
         }
         Arrival::Trace { speed, .. } => format!("at the trace's times, {speed} times as fast"),
     };

@@ -13,10 +13,10 @@ use whole_file::DATA_MAX;
 
 /// Check published results of other tools for contradictions.
 ///
-/// Reads console blocks (`Serving Benchmark Result`) in logs and pages, LMDeploy's CSV, and the
-/// JSON of vLLM (also in PyTorch's benchmark format), SGLang, guidellm, AIPerf, llm-d,
-/// inference-perf, inference-benchmarker, trtllm-bench, MLCommons' endpoints, `evalscope perf` and
-/// InferenceX. Each result is checked against what its own figures imply. An error means that a
+/// Reads console blocks (`Serving Benchmark Result`) in logs and pages, the tables that guidellm and
+/// AIPerf print, LMDeploy's CSV, and the JSON of vLLM (also in PyTorch's benchmark format), SGLang,
+/// guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench, MLCommons'
+/// endpoints, `evalscope perf` and InferenceX. Each result is checked against what its own figures imply. An error means that a
 /// figure cannot be what its name says; a warning means something to know before comparing it.
 ///
 /// Exit codes: 0 no result has an error; 1 a result has one; 2 wrong use, or a part of a file could
@@ -119,10 +119,12 @@ fn lines(audited: &Audited) -> Vec<String> {
     let mut lines = Vec::new();
     for (number, result) in (1..).zip(&audited.results) {
         let Judged { line_first, tool, engine, model, scenario, .. } = result;
-        let requests = result.requests_ok.unwrap_or(0);
+        // guidellm's tables do not print how many requests there were.
+        let requests = result.requests_ok.map(|requests| format!(", {requests} requests"));
         lines.push(format!(
-            "{file}:{line_first}: result {number}, {scenario}, {requests} requests; tool {tool}, \
-             server {engine}, model {model}\n"
+            "{file}:{line_first}: result {number}, {scenario}{}; tool {tool}, server {engine}, \
+             model {model}\n",
+            requests.unwrap_or_default()
         ));
         for (level, shown) in [(Level::Error, "error"), (Level::Warning, "warning")] {
             lines.extend(result.broken(level).map(|check| {

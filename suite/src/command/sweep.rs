@@ -14,6 +14,7 @@ use schema::search::{SCHEMA, SearchResult, SearchRun, SearchTrial};
 use super::files;
 use super::run::{Bench, BenchFlags, exit_of, positive};
 use super::table::rate;
+use super::threshold::ThresholdFlags;
 use crate::client::drive::DriveError;
 use crate::measure::capacity::{
     Range, Repeat, Standing, Target, Trial, highest, lowest_lost, search,
@@ -28,7 +29,8 @@ use crate::workload::arrival::at_rate;
 /// follow the scenario's arrival process if it has a rate, else a Poisson process. A point is
 /// another workload than the scenario, so its id differs, as in `balanced+rate-2.5`.
 ///
-/// Exit codes: the worst of all points, with the codes of `run`.
+/// Exit codes: the worst of all points, with the codes of `run`. A condition of `--fail-if` holds for
+/// each point by itself.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct SweepFlags {
@@ -46,6 +48,8 @@ pub struct SweepFlags {
     /// several times.
     #[arg(long, value_name = "NAME_ms=LIMIT")]
     slo: Vec<Slo>,
+    #[command(flatten)]
+    thresholds: ThresholdFlags,
     /// Folder for the measurements of the sweep, one file per rate or concurrency level.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
@@ -77,11 +81,13 @@ pub fn execute(flags: &SweepFlags) -> anyhow::Result<Exit> {
             Ok(finished) => finished,
             Err(error) => return bench.unmeasured(error),
         };
-        whole_file::print(&(line(&name, &finished.measurement) + "\n"))?;
+        let broken = flags.thresholds.broken(&finished.measurement);
+        whole_file::print(&(line(&name, &finished.measurement) + "\n" + &broken))?;
         if finished.interrupted {
             return Ok(bench.interrupted(&file));
         }
-        worst = worst.max(exit_of(&finished.measurement));
+        let beyond = if broken.is_empty() { Exit::Well } else { Exit::Worse };
+        worst = worst.max(exit_of(&finished.measurement)).max(beyond);
     }
     Ok(worst)
 }

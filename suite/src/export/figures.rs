@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{Format, ReportFacts};
 use crate::measure::summary::{float, whole};
-use crate::workload::arrival::requested_rate;
+use crate::workload::arrival::{ramp_up_strategy, requested_rate};
 
 /// Counts, metrics and times of a run with at least one answered request, from which the tools'
 /// result files are filled.
@@ -97,6 +97,9 @@ impl<'a> Figures<'a> {
                 None => json!(self.request_rate_word()),
             },
             "burstiness" => self.burstiness(),
+            "ramp_up_strategy" => json!(self.ramp_up().map(|(strategy, ..)| strategy)),
+            "ramp_up_start_rps" => json!(self.ramp_up().map(|(_, from, _)| from)),
+            "ramp_up_end_rps" => json!(self.ramp_up().map(|(.., to)| to)),
             "max_concurrency" => json!(self.max_concurrency()),
             "sharegpt_output_len" => json!(asked.sharegpt_output_len()),
             "random_input_len" => json!(lengths.and_then(|workload| workload.input_tokens)),
@@ -188,8 +191,22 @@ impl<'a> Figures<'a> {
     pub fn request_rate_word(&self) -> String {
         match self.measurement.scenario.arrival {
             Some(Arrival::Trace { .. }) => "trace".to_owned(),
-            Some(Arrival::Ramp { .. }) => "ramp".to_owned(),
+            Some(Arrival::Ramp { .. }) if self.ramp_up().is_none() => "ramp".to_owned(),
             _ => self.request_rate().map_or_else(|| "inf".to_owned(), python_float),
+        }
+    }
+
+    /// Returns the growth of the request rate and its first and last value, in whole requests per
+    /// second as vLLM's tool takes them; `None` for the other tools, which have none, and for another
+    /// arrival process.
+    pub fn ramp_up(&self) -> Option<(&'static str, u64, u64)> {
+        match self.measurement.scenario.arrival.as_ref()? {
+            Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, growth, .. }
+                if self.from_requests =>
+            {
+                Some((ramp_up_strategy(*growth)?, whole(*from), whole(*to)))
+            }
+            _ => None,
         }
     }
 
@@ -198,6 +215,8 @@ impl<'a> Figures<'a> {
             Some(Arrival::Gamma { shape, .. }) => json!(shape),
             // A constant rate is an infinite burstiness parameter in vLLM's tool.
             Some(Arrival::Constant { .. }) => json!("inf"),
+            Some(Arrival::Ramp { shape: Some(shape), .. }) => json!(shape),
+            Some(Arrival::Ramp { .. }) if self.ramp_up().is_some() => json!("inf"),
             Some(Arrival::Ramp { .. } | Arrival::Trace { .. }) => Value::Null,
             _ => json!(1.0),
         }

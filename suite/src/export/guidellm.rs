@@ -21,7 +21,7 @@ pub fn report(figures: &Figures<'_>) -> Value {
             "guidellm_version": UNKNOWN,
             "python_version": UNKNOWN,
             "platform": UNKNOWN,
-            "generator": format!("redline-bench {}", env!("CARGO_PKG_VERSION")),
+            "generator": format!("redline-bench {}", crate::release()),
         },
         "config": {"spec": spec(figures)},
         "benchmarks": [benchmark(figures)],

@@ -43,7 +43,7 @@ fn load(figures: &Figures<'_>, requests: &Requests<'_>) -> Value {
     let mut standardized = Map::new();
     let mut put = |key: &str, value: Value| standardized.insert(key.to_owned(), value);
     put("tool", json!("redline-bench"));
-    put("tool_version", json!(env!("CARGO_PKG_VERSION")));
+    put("tool_version", json!(crate::release()));
     put("parallelism", json!(1));
     put("source", json!(source(figures.asked.workload.as_ref())));
     put("stage", json!(0));

@@ -115,6 +115,7 @@ impl ReportFacts {
             Pack::PrefixRepetitionVllm => "prefix_repetition",
             Pack::TraceMooncake => "mooncake",
             Pack::RandomIdsSglang => "random-ids",
+            Pack::SonnetVllm => "sonnet",
             Pack::Jsonl | Pack::CustomVllm | Pack::Words => "custom",
             Pack::MultiTurn => return None,
         })

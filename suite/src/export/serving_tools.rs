@@ -167,7 +167,7 @@ pub fn lmdeploy_csv(figures: &Figures<'_>) -> String {
 
 /// Keys of SGLang's result line before the latencies, separated by spaces; `SGLANG_TAIL` has those
 /// after the latencies.
-const SGLANG_HEAD: &str = "tag backend dataset_name request_rate max_concurrency \
+const SGLANG_HEAD: &str = "tag backend protocol dataset_name request_rate max_concurrency \
     sharegpt_output_len random_input_len random_output_len random_range_ratio server_info duration \
     completed total_input_tokens total_input_text_tokens total_input_vision_tokens \
     total_output_tokens total_output_tokens_retokenized request_throughput input_throughput \
@@ -175,11 +175,12 @@ const SGLANG_HEAD: &str = "tag backend dataset_name request_rate max_concurrency
 const SGLANG_TAIL: &str =
     "concurrency accept_length max_output_tokens_per_s max_concurrent_requests";
 /// Keys of vLLM's result file before the user's additional entries, separated by spaces;
-/// `VLLM_TAIL` has those after the entries.
+/// `VLLM_RATE`, `VLLM_RAMP` (only with a ramp-up) and `VLLM_TAIL` have those after the entries.
 const VLLM_HEAD: &str = "date endpoint_type backend label model_id tokenizer_id num_prompts";
-const VLLM_TAIL: &str = "request_rate burstiness max_concurrency duration completed failed \
-    total_input_tokens total_output_tokens request_throughput request_goodput output_throughput \
-    total_token_throughput";
+const VLLM_RATE: &str = "request_rate burstiness max_concurrency";
+const VLLM_RAMP: &str = "ramp_up_strategy ramp_up_start_rps ramp_up_end_rps";
+const VLLM_TAIL: &str = "duration completed failed total_input_tokens total_output_tokens \
+    request_throughput request_goodput output_throughput total_token_throughput";
 /// Lists of vLLM's result file, one value for each request; those of `VLLM_LISTS` are left out
 /// without `--save-detailed`, as in vLLM's tool.
 const VLLM_LISTS: &str = "input_lens output_lens ttfts itls start_times generated_texts errors";
@@ -212,6 +213,10 @@ pub fn vllm_json(figures: &Figures<'_>, detailed: bool) -> Value {
     put(&mut object, figures, VLLM_HEAD);
     let metadata = figures.asked.metadata.iter();
     object.extend(metadata.map(|(key, value)| (key.clone(), json!(value))));
+    put(&mut object, figures, VLLM_RATE);
+    if figures.ramp_up().is_some() {
+        put(&mut object, figures, VLLM_RAMP);
+    }
     put(&mut object, figures, VLLM_TAIL);
     if detailed {
         put_lists(&mut object, figures.requests, VLLM_LISTS);

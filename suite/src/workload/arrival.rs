@@ -6,7 +6,7 @@
 
 use anyhow::Context;
 use schema::manifest::{Manifest, ManifestRequest};
-use schema::scenario::Arrival;
+use schema::scenario::{Arrival, Growth};
 
 use super::generators::NumpyRandom;
 use crate::measure::summary::{float, whole};
@@ -101,8 +101,19 @@ fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
         Arrival::Gamma { requests_per_s: rate, shape, .. } => {
             after_gaps(*rate, &|random| random.gamma(*shape) / shape)
         }
-        Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, .. } => {
-            (0..count as u64).map(|index| ramp_us(index, count as u64, *from, *to)).collect()
+        Arrival::Ramp {
+            from_requests_per_s: from, to_requests_per_s: to, growth, shape, ..
+        } => {
+            let ends = (*from, *to);
+            match growth {
+                Growth::Time => {
+                    let count = count as u64;
+                    (0..count).map(|index| ramp_us(index, count, ends)).collect()
+                }
+                _ => ramp_by_request_us(count as u64, *growth, ends, || {
+                    shape.map_or(1.0, |shape| random.gamma(shape) / shape)
+                }),
+            }
         }
     }
 }
@@ -110,13 +121,46 @@ fn times_us(arrival: &Arrival, count: usize, seed: u32) -> Vec<u64> {
 /// Returns the send time in microseconds of request `index` out of `count` on a ramp: the root of
 /// `from t + slope t^2 / 2 = index`, for a rate that changes linearly from `from` to `to` and
 /// reaches `to` when all are sent.
-fn ramp_us(index: u64, count: u64, from: f64, to: f64) -> u64 {
+fn ramp_us(index: u64, count: u64, (from, to): (f64, f64)) -> u64 {
     let length_s = 2.0 * float(count) / (from + to);
     let slope = (to - from) / length_s;
     let due = float(index);
     // At the end of a ramp to almost zero, rounding may make the radicand negative.
     let root = (from * from + 2.0 * slope * due).max(0.0).sqrt();
     whole(2.0 * due / (from + root) * 1e6)
+}
+
+/// Returns the send times in microseconds of `count` requests on a ramp whose rate grows with the
+/// number of the request. `gap` draws a gap as a multiple of the mean one at its rate.
+fn ramp_by_request_us(
+    count: u64,
+    growth: Growth,
+    (from, to): (f64, f64),
+    mut gap: impl FnMut() -> f64,
+) -> Vec<u64> {
+    let last = float(count.saturating_sub(1).max(1));
+    let mut sent_s = 0.0;
+    let mut next = |index: u64| {
+        let share = float(index) / last;
+        let rate = match growth {
+            Growth::RequestExponential => from * libm::pow(to / from, share),
+            _ => from + (to - from) * share,
+        };
+        if index > 0 {
+            sent_s += gap() / rate;
+        }
+        whole(sent_s * 1e6)
+    };
+    (0..count).map(&mut next).collect()
+}
+
+/// Returns the name that vLLM's tool has for a growth of the rate; `None` for one that it has not.
+pub fn ramp_up_strategy(growth: Growth) -> Option<&'static str> {
+    match growth {
+        Growth::Time => None,
+        Growth::RequestLinear => Some("linear"),
+        Growth::RequestExponential => Some("exponential"),
+    }
 }
 
 #[cfg(test)]
@@ -187,6 +231,30 @@ mod tests {
         assert!(times[399] < 200_000_000 && times[399] > 199_600_000);
         let flat = "kind = 'ramp', from_requests_per_s = 2.0, to_requests_per_s = 2.0";
         assert_eq!(times_us(&arrival(flat), 3, 1), [0, 500_000, 1_000_000]);
+    }
+
+    #[test]
+    fn a_ramp_by_request_has_the_gaps_of_vllms_tool() {
+        let times = |rest: &str, count| {
+            let text = format!("kind = 'ramp', from_requests_per_s = 1.0, {rest}");
+            times_us(&arrival(&text), count, 1)
+        };
+        // The second of three requests comes at a rate of 2/s.
+        let linear = "to_requests_per_s = 3.0, growth = 'request-linear'";
+        assert_eq!(times(linear, 3), [0, 500_000, 833_333]);
+        let steep = "to_requests_per_s = 4.0, growth = 'request-exponential'";
+        assert_eq!(times(steep, 3), [0, 500_000, 750_000]);
+        assert_eq!(times(steep, 1), [0]);
+        // A flat ramp with a shape of 1 is a Poisson process.
+        let flat = "to_requests_per_s = 1.0, growth = 'request-linear', shape = 1.0";
+        let poisson = arrival("kind = 'poisson', requests_per_s = 1.0");
+        assert_eq!(times(flat, 50), times_us(&poisson, 50, 1));
+        for rest in [linear, steep, flat] {
+            let text = format!("kind = 'ramp', from_requests_per_s = 1.0, {rest}");
+            let (span, last) = (arrival(&text).span_us(COUNT as u64), times(rest, COUNT));
+            let ratio = float(span) / float(last[COUNT - 1]);
+            assert!((ratio - 1.0).abs() < 0.03, "{text}: {ratio}");
+        }
     }
 
     #[test]

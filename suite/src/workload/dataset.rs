@@ -96,6 +96,15 @@ hint: the head of ShareGPT is \
         })
     }
 
+    /// Returns the text of a dataset file.
+    ///
+    /// # Errors
+    /// The file is not in UTF-8.
+    pub fn text(&self) -> anyhow::Result<&str> {
+        std::str::from_utf8(&self.bytes)
+            .with_context(|| format!("data set `{}` is not text in UTF-8", self.path.display()))
+    }
+
     /// Returns the JSON objects of a dataset file with one per line, with their line numbers from
     /// 1; empty lines are skipped.
     ///

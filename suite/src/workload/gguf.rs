@@ -26,6 +26,10 @@ pub struct GgufTokenizer {
     /// Value of `tokenizer.ggml.add_bos_token`; false where the file has none.
     pub add_bos: bool,
     pub bos: Option<u32>,
+    /// Value of `tokenizer.chat_template`; empty where the file has none. It changes no token, so it
+    /// is no part of the hash.
+    #[serde(skip)]
+    pub chat_template: String,
     pub eos: Option<u32>,
     /// BPE merges of the tokenizer in order of rank, each as `left right`.
     pub merges: Vec<String>,
@@ -76,6 +80,9 @@ pub fn read_tokenizer(input: impl Read) -> anyhow::Result<GgufTokenizer> {
             "tokenizer.ggml.token_type" => tokenizer.token_types = head.expect_u32s(&key, kind)?,
             "tokenizer.ggml.bos_token_id" => tokenizer.bos = Some(head.expect_u32(&key, kind)?),
             "tokenizer.ggml.eos_token_id" => tokenizer.eos = Some(head.expect_u32(&key, kind)?),
+            "tokenizer.chat_template" => {
+                tokenizer.chat_template = head.expect_string(&key, kind)?
+            }
             "tokenizer.ggml.add_bos_token" => tokenizer.add_bos = head.expect_bool(&key, kind)?,
             _ => head.skip(kind, 0)?,
         }
@@ -223,6 +230,7 @@ mod tests {
             ("tokenizer.ggml.merges", ARRAY, strings(&["a b"])),
             ("tokenizer.ggml.bos_token_id", UINT32, 1_u32.to_le_bytes().to_vec()),
             ("tokenizer.ggml.add_bos_token", BOOL, vec![1]),
+            ("tokenizer.chat_template", STRING, text("{{ x }}")),
         ])
     }
 
@@ -232,6 +240,7 @@ mod tests {
         let expected = GgufTokenizer {
             add_bos: true,
             bos: Some(1),
+            chat_template: "{{ x }}".into(),
             merges: vec!["a b".into()],
             model: "gpt2".into(),
             tokens: vec!["a".into(), "b".into(), "ab".into()],

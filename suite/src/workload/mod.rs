@@ -2,6 +2,7 @@
 //! first request is sent. It contacts no server and reads no clock.
 
 pub(crate) mod arrival;
+mod chat_template;
 pub mod dataset;
 mod generators;
 mod gguf;

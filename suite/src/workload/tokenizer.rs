@@ -5,7 +5,7 @@
 use anyhow::{Context, anyhow};
 use std::fmt::Display;
 use std::io::BufReader;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use schema::canonical::{sha256_hex, sha256_of};
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
@@ -18,6 +18,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, PostProcessor, SplitDelimiterBehavior};
 use whole_file::DATA_MAX;
 
+use super::chat_template::{ChatTemplate, Source};
 use super::gguf::{GgufTokenizer, read_tokenizer};
 
 /// Pre-tokenizer pattern of Qwen2's `tokenizer.json`: words, single digits, punctuation, white
@@ -41,9 +42,19 @@ pub struct Tokenizer {
     /// Id of the beginning-of-sequence token to prepend, where a GGUF file requests it; otherwise
     /// `None`: a `tokenizer.json` has a post-processor for that.
     bos: Option<u32>,
+    template: Template,
     /// SHA-256, lower-case hex, of the `tokenizer.json` file, or of the canonical JSON of a GGUF
     /// file's tokenizer, so that all quantizations of a model share it.
     pub sha256: String,
+}
+
+/// Place of the chat template of a tokenizer's model. It is read only where a workload needs it.
+#[derive(Debug)]
+enum Template {
+    /// Folder of the `tokenizer.json`.
+    Folder(PathBuf),
+    /// Text from a GGUF file, empty where the file has none.
+    Text(Source),
 }
 
 fn contradiction(error: impl Display) -> anyhow::Error {
@@ -76,7 +87,8 @@ impl Tokenizer {
         let bytes = whole_file::read(path, what, DATA_MAX)?;
         let inner = tokenizers::Tokenizer::from_bytes(&bytes)
             .map_err(|error| anyhow!("`{shown}` is not a `tokenizer.json`: {error}"))?;
-        Ok(Self { inner, bos: None, sha256: sha256_hex(&bytes) })
+        let template = Template::Folder(path.parent().unwrap_or(Path::new("")).to_owned());
+        Ok(Self { inner, bos: None, template, sha256: sha256_hex(&bytes) })
     }
 
     /// Builds the byte-level BPE tokenizer that a GGUF file's metadata describe.
@@ -117,7 +129,33 @@ hint: give \
             .and_then(|_| inner.add_tokens(added(USER_DEFINED, false)))
             .map_err(contradiction)?;
         let sha256 = sha256_of(facts).map_err(contradiction)?;
-        Ok(Self { inner, bos: facts.bos.filter(|_| facts.add_bos), sha256 })
+        let token = |id: Option<u32>| {
+            let token = id.and_then(|id| facts.tokens.get(id as usize));
+            token.cloned().unwrap_or_default()
+        };
+        let template = Template::Text(Source {
+            template: facts.chat_template.clone(),
+            bos: token(facts.bos),
+            eos: token(facts.eos),
+        });
+        Ok(Self { inner, bos: facts.bos.filter(|_| facts.add_bos), template, sha256 })
+    }
+
+    /// Reads and compiles the chat template of the tokenizer's model.
+    ///
+    /// # Errors
+    /// There is none, or it cannot be read or compiled.
+    pub fn chat_template(&self) -> anyhow::Result<ChatTemplate> {
+        let source = match &self.template {
+            Template::Folder(folder) => Source::of_folder(folder)?,
+            Template::Text(source) => Some(source.clone()),
+        };
+        let source = source.filter(|source| !source.template.is_empty()).context(
+            "the tokenizer has no chat template\nhint: put the model's `tokenizer_config.json` or \
+             `chat_template.jinja` beside the `tokenizer.json`, or send chat messages, to which the \
+             server applies its template",
+        )?;
+        ChatTemplate::compile(source)
     }
 
     /// Returns the token ids of `text` with the tokenizer's default special tokens.

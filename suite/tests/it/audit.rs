@@ -134,3 +134,28 @@ fn exit_codes_tell_sound_from_broken_from_unreadable() {
     assert!(text(&[&broken]).contains("E06 `output_tokens_per_s` is 202.00"));
     assert!(text(&[&garbled]).contains("garbled.txt:3: not read: `Benchmark duration (s)`: `ten`"));
 }
+
+#[test]
+fn the_tables_of_guidellm_and_aiperf_are_read() {
+    let folder = TempDir::new().expect("a folder");
+    let log = folder.path().join("log.txt");
+    let said = |text: &str| {
+        fs::write(&log, text).expect("writable");
+        let output = audit(&[log.to_str().expect("UTF-8")]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let guidellm = said(include_str!("../../../reports/src/tests/guidellm.txt"));
+    let line = "log.txt:7: result 2, unknown; tool guidellm, server unknown, \
+                model example/Model-1B\n";
+    assert!(guidellm.contains(line), "{guidellm}");
+    let aiperf = said(include_str!("../../../reports/src/tests/aiperf.txt"));
+    let line = "log.txt:1: result 1, unknown, 1000 requests; tool aiperf, server unknown, \
+                model example/Model-1B\n";
+    assert!(aiperf.contains(line), "{aiperf}");
+    let wrong = include_str!("../../../reports/src/tests/aiperf.txt").replace(" 500.00", " 900.00");
+    fs::write(&log, wrong).expect("writable");
+    let output = audit(&[log.to_str().expect("UTF-8")]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("E06 `requests_per_s` is 900.00"), "{text}");
+}

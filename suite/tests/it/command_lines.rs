@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Output;
 
 use schema::measurement::Measurement;
-use serde_json::Value;
+use serde_json::{Value, json};
 use suite::mock_server::script::{Answer, Script, Shape, Steady, When};
 
 use crate::harness::Exchange;
@@ -16,6 +16,13 @@ use crate::workspace::{Workspace, server, stderr};
 fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output {
     let port = exchange.address.port().to_string();
     workspace.write("lines.jsonl", &lines());
+    workspace.write("sonnet.txt", &poem());
+    fs::create_dir_all(workspace.path("philschmid/mt-bench")).expect("a folder");
+    let question = |i: usize| json!({"turns": [format!("w{i} w1 w2"), "w3"], "category": "x"});
+    let questions: Vec<String> = (0..4).map(|i| question(i).to_string() + "\n").collect();
+    workspace.write("philschmid/mt-bench/question.jsonl", &questions.concat());
+    let template = json!({"chat_template": "<s>u {{ messages[0].content }} m", "bos_token": "<s>"});
+    workspace.write("tokenizer_config.json", &template.to_string());
     let mut command = workspace.bench();
     command.args(["serving", "--port", &port, "--tokenizer", "tiny.json", "--out", "own.json"]);
     command.args(line.split_whitespace()).env_remove("OPENAI_API_KEY").output().expect("runs")
@@ -25,6 +32,11 @@ fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output {
 fn lines() -> String {
     let line = |i: usize| format!("{{\"prompt\": \"w{i} w1 w2\", \"output_tokens\": {}}}\n", i + 2);
     (0..8).map(line).collect()
+}
+
+/// Poem of twenty lines, each with four tokens.
+fn poem() -> String {
+    (0..20).map(|i| format!("w{i} w1 w2 w3\n")).collect()
 }
 
 fn planned(workspace: &Workspace) -> Measurement {
@@ -97,10 +109,39 @@ const DOCUMENTED: &[(&str, &str, u64, u64)] = &[
         15,
     ),
     (
+        "vLLM, docs/benchmarking/cli.md, a data set of the hub",
+        "--model meta-llama/Meta-Llama-3-8B-Instruct --dataset-name hf \
+         --dataset-path philschmid/mt-bench --num-prompts 8 --hf-output-len 3",
+        8,
+        24,
+    ),
+    (
+        "vLLM, benchmarks/README.md, sonnet",
+        "--backend vllm --model m --dataset-name sonnet --dataset-path sonnet.txt --num-prompts 6 \
+         --sonnet-input-len 62 --sonnet-prefix-len 30 --sonnet-output-len 3",
+        6,
+        18,
+    ),
+    (
+        "vLLM, `bench serve --help`, ramp-up",
+        "--backend openai --model m --dataset-name random --random-input-len 9 \
+         --random-output-len 3 --num-prompts 6 --ramp-up-strategy linear --ramp-up-start-rps 100 \
+         --ramp-up-end-rps 500 --max-concurrency 4 --save-result",
+        6,
+        18,
+    ),
+    (
         "SGLang, docs/developer_guide/bench_serving.md, native backend",
         "--backend sglang --num-prompts 10 --dataset-path rows.json --model m",
         10,
         50,
+    ),
+    (
+        "SGLang, docs/developer_guide/bench_serving.md, chat template",
+        "--backend vllm --model m --dataset-name sharegpt --dataset-path rows.json \
+         --num-prompts 10 --sharegpt-output-len 4 --apply-chat-template",
+        10,
+        40,
     ),
     (
         "SGLang, docs/developer_guide/bench_serving.md, random lengths",
@@ -188,6 +229,108 @@ fn a_line_that_means_another_workload_in_another_tool_says_which_it_follows_or_i
     }
 }
 
+/// Text and number of output tokens of each request that the saved scenario draws.
+fn sent(workspace: &Workspace, dataset: &str) -> Vec<(String, String)> {
+    let scenario = workspace.left_over().into_iter().find(|name| name.ends_with(".toml"));
+    let mut plan = workspace.bench();
+    plan.args(["plan", "--scenario", &scenario.expect("the scenario"), "--dataset", dataset]);
+    plan.args(["--tokenizer", "tiny.json", "--prompt-form", "text", "--out", "plan.json"]);
+    let output = plan.output().expect("runs");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let plan = fs::read(workspace.path("plan.json")).expect("the plan");
+    let plan: Value = serde_json::from_slice(&plan).expect("JSON");
+    let requests = plan["manifest"]["requests"].as_array().expect("a list").iter();
+    let text = |request: &Value| request["text"].as_str().expect("a text").to_owned();
+    requests.map(|request| (text(request), request["output_tokens"].to_string())).collect()
+}
+
+#[test]
+fn the_chat_template_is_written_around_prompts_where_the_tool_does_it() {
+    let when = When { path: Some("/v1/chat/completions".to_owned()), ..When::default() };
+    let steady = Steady { shape: Shape::Chat, first_us: 10_000, ..Steady::default() };
+    let exchange = server(vec![Answer { when, times: 0, ..Answer::steady(steady) }]);
+    let texts = |line: &str, dataset: &str| -> Vec<String> {
+        let workspace = Workspace::new();
+        let output = served(&workspace, &exchange, line);
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", stderr(&output));
+        sent(&workspace, dataset).into_iter().map(|(text, _)| text).collect()
+    };
+    let custom = "--backend openai --dataset-name custom --dataset-path lines.jsonl";
+    let custom = format!("{custom} --num-prompts 1 --disable-shuffle");
+    assert_eq!(texts(&custom, "lines.jsonl"), ["<s>u w0 w1 w2 m"]);
+    assert_eq!(texts(&format!("{custom} --skip-chat-template"), "lines.jsonl"), ["w0 w1 w2"]);
+    // Behind a chat route the server writes it.
+    let chat = custom.replace("openai", "openai-chat");
+    assert_eq!(texts(&chat, "lines.jsonl"), ["w0 w1 w2"]);
+    // SGLang's tool takes out the token that the tokenizer adds, and one request warms up.
+    let sglang = "--backend sglang --dataset-path rows.json --num-prompts 4";
+    let written = texts(&format!("{sglang} --apply-chat-template"), "rows.json");
+    assert!(
+        written.iter().all(|text| text.starts_with("u w") && text.ends_with(" m")),
+        "{written:?}"
+    );
+    assert!(texts(sglang, "rows.json").iter().all(|text| text.starts_with('w')));
+}
+
+#[test]
+fn poems_and_questions_are_drawn_as_vllms_tool_draws_them() {
+    let exchange = server(Vec::new());
+    let texts = |line: &str, dataset: &str| -> Vec<String> {
+        let workspace = Workspace::new();
+        let output = served(&workspace, &exchange, &format!("--model m {line}"));
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", stderr(&output));
+        sent(&workspace, dataset).into_iter().map(|(text, _)| text).collect()
+    };
+    let sonnet = "--dataset-name sonnet --dataset-path sonnet.txt --num-prompts 2 \
+                  --sonnet-input-len 62 --sonnet-prefix-len 30 --sonnet-output-len 3";
+    let lines = |numbers: &[usize]| -> String {
+        let poem = poem();
+        let lines: Vec<&str> = poem.lines().collect();
+        numbers.iter().map(|number| format!("{}\n", lines[*number])).collect()
+    };
+    let poem = |others: [usize; 8]| {
+        let task = "Pick as many lines as you can from these poem lines:\n";
+        format!("<s>u {task}{}{} m", lines(&[0, 1, 2]), lines(&others))
+    };
+    // `random.seed(0)` and twice `random.choices` of 20 lines in Python.
+    let drawn = [[16, 15, 8, 5, 10, 8, 15, 6], [9, 11, 18, 10, 5, 15, 12, 5]];
+    assert_eq!(texts(sonnet, "sonnet.txt"), drawn.map(poem));
+    let hf = "--dataset-name hf --dataset-path philschmid/mt-bench --hf-output-len 2";
+    let rows = "philschmid/mt-bench/question.jsonl";
+    let first = texts(&format!("{hf} --num-prompts 2 --disable-shuffle"), rows);
+    assert_eq!(first, ["<s>u w0 w1 w2 m", "<s>u w1 w1 w2 m"]);
+    let by_name = "--dataset-name hf --hf-name likaixin/InstructCoder --skip-chat-template";
+    let workspace = Workspace::new();
+    let code = json!({"input": "w1", "instruction": "w2", "output": "w3"}).to_string();
+    workspace.write("code.jsonl", &code);
+    let line = format!("--model m {by_name} --dataset-path code.jsonl --num-prompts 1");
+    let output = served(&workspace, &exchange, &line);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("note: rows are shuffled"), "{}", stderr(&output));
+    let prompt = "w1\n\nw2 Just output the code, do not include any explanation.";
+    assert_eq!(sent(&workspace, "code.jsonl"), [(prompt.to_owned(), "200".to_owned())]);
+}
+
+#[test]
+fn a_missing_chat_template_is_an_error_with_a_way_out() {
+    let exchange = server(Vec::new());
+    let custom = ["--dataset-name", "custom", "--dataset-path", "lines.jsonl", "--model", "m"];
+    let twice = ["--apply-chat-template", "--backend", "sglang-oai-chat", "--dataset-path", "x"];
+    for (flags, said) in [
+        (&custom[..], "hint: put the model's `tokenizer_config.json`"),
+        (&twice[..], "write the chat template twice"),
+    ] {
+        let workspace = Workspace::new();
+        workspace.write("lines.jsonl", &lines());
+        let mut command = workspace.bench();
+        let url = format!("http://{}", exchange.address);
+        command.args(["serving", "--base-url", &url, "--tokenizer", "tiny.json"]).args(flags);
+        let output = command.output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{}", stderr(&output));
+    }
+}
+
 #[test]
 fn custom_prompts_are_shuffled_and_repeated_as_vllms_tool_does() {
     let exchange = server(Vec::new());
@@ -197,16 +340,8 @@ fn custom_prompts_are_shuffled_and_repeated_as_vllms_tool_does() {
                     --skip-chat-template --custom-output-len -1";
         let output = served(&workspace, &exchange, &format!("{line} {flags}"));
         assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-        let scenario = workspace.left_over().into_iter().find(|name| name.ends_with(".toml"));
-        let mut plan = workspace.bench();
-        plan.args(["plan", "--scenario", &scenario.expect("the scenario"), "--dataset"]);
-        plan.args(["lines.jsonl", "--tokenizer", "tiny.json", "--prompt-form", "text"]);
-        assert_eq!(plan.args(["--out", "plan.json"]).status().expect("runs").code(), Some(0));
-        let plan = fs::read(workspace.path("plan.json")).expect("the plan");
-        let plan: Value = serde_json::from_slice(&plan).expect("JSON");
-        let requests = plan["manifest"]["requests"].as_array().expect("a list").iter();
-        let shown = |request: &Value| format!("{}:{}", request["text"], request["output_tokens"]);
-        requests.map(|request| shown(request).replace(" w1 w2", "").replace('"', "")).collect()
+        let requests = sent(&workspace, "lines.jsonl").into_iter();
+        requests.map(|(text, tokens)| text.replace(" w1 w2", "") + ":" + &tokens).collect()
     };
     // `random.seed(0)` and `random.shuffle` of eight rows in Python.
     let shuffled = ["w4:6", "w1:3", "w5:7", "w2:4", "w0:2", "w3:5", "w7:9", "w6:8"];
@@ -240,6 +375,16 @@ fn a_server_is_named_by_a_url_with_or_without_its_scheme_and_path() {
         let output = command.args(["--header", "X-Team=a b", "X-Other=1"]).output().expect("runs");
         assert_eq!(output.status.code(), Some(0), "{url}: {}", stderr(&output));
     }
+}
+
+#[test]
+fn the_version_names_the_release_and_the_commit() {
+    let output = Workspace::new().bench().arg("--version").output().expect("runs");
+    let manifest = include_str!("../../../engine/Cargo.toml");
+    let release = manifest.lines().find_map(|line| line.strip_prefix("version = "));
+    let release = release.expect("a version").trim_matches('"');
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    assert!(said.starts_with(&format!("redline-bench {release} (")), "{said}");
 }
 
 #[test]

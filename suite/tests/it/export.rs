@@ -143,6 +143,7 @@ fn a_report_says_what_it_does_not_know_by_null() {
         (&20.0.into(), &4.into())
     );
     assert_eq!((&found["request_rate"], &found["backend"]), (&"inf".into(), &"redline".into()));
+    assert_eq!(found["protocol"], "http");
     assert_eq!(json(&workspace, "guidellm")["metadata"]["guidellm_version"], "unknown");
 }
 

@@ -5,7 +5,7 @@ use std::process::Output;
 
 use schema::measurement::Measurement;
 use schema::run::{CacheState, ValidityVerdict};
-use schema::scenario::Arrival;
+use schema::scenario::{Arrival, Growth};
 use serde_json::{Value, json};
 use suite::mock_server::script::{Answer, Framing, Scripted, Shape, Steady, When};
 
@@ -178,6 +178,44 @@ fn a_rate_a_shape_and_a_cap_are_an_arrival() {
 }
 
 #[test]
+fn a_ramp_up_is_sent_named_and_reported_as_in_vllms_tool() {
+    let exchange = server(Vec::new());
+    let workspace = Workspace::new();
+    let ramp = ["--model", "m", "--ramp-up-strategy", "exponential", "--ramp-up-start-rps", "100"];
+    let ramp = [&ramp[..], &["--ramp-up-end-rps", "400", "--burstiness", "inf"]].concat();
+    let flags = [&RANDOM[0].1[..], &ramp, &["--max-concurrency", "5"]].concat();
+    let output = serving(&workspace, &exchange, &of_random("vllm", &flags));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let arrival = Arrival::Ramp {
+        from_requests_per_s: 100.0,
+        to_requests_per_s: 400.0,
+        growth: Growth::RequestExponential,
+        shape: None,
+        concurrency_max: Some(5),
+    };
+    assert_eq!(own(&workspace).scenario.arrival, Some(arrival));
+    let name = left(&workspace, ".json");
+    assert!(name.starts_with("vllm-ramp-up-exponential-100qps-400qps-concurrency5-m-"), "{name}");
+    let text = fs::read_to_string(workspace.path(&name)).expect("written");
+    let found: Value = serde_json::from_str(&text).expect("JSON");
+    let ends = (&found["ramp_up_start_rps"], &found["ramp_up_end_rps"]);
+    assert_eq!(
+        (&found["ramp_up_strategy"], ends),
+        (&json!("exponential"), (&100.into(), &400.into()))
+    );
+    assert_eq!((&found["request_rate"], &found["burstiness"]), (&json!("inf"), &json!("inf")));
+    for (flags, said) in [
+        (["--request-rate", "3"], "hint: leave one of them out"),
+        (["--ramp-up-end-rps", "99"], "the rate of vLLM's tool only grows"),
+        (["--ramp-up-end-rps", "0"], "invalid value '0' for '--ramp-up-end-rps"),
+    ] {
+        let output = serving(&workspace, &exchange, &[&ramp[..], &flags].concat());
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{flags:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_request_carries_what_the_flags_ask_and_the_key() {
     let when = When {
         body_contains: Some(r#""temperature":0.7,"top_k":-1,"top_p":0.5"#.to_owned()),
@@ -306,7 +344,7 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
     let exchange = server(Vec::new());
     let cases: [(&[&str], &str); 21] = [
         (&["--lora-modules", "a", "b"], "`--lora-modules` is not supported"),
-        (&["--apply-chat-template"], "hint: the server applies its own template"),
+        (&["--chat-template-kwargs", "{}"], "hint: the server applies its own template"),
         (&["--profile"], "`--profile` is not supported"),
         (&["--multi"], "hint: give one `--request-rate` at a time"),
         (&["--backend", "trt"], "invalid value 'trt' for '--backend"),
@@ -314,9 +352,12 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--tool", "sglang"], "hint: give it with `--dataset-path`"),
         (&["--tool", "lmdeploy", "--dataset-name", "random"], "hint: give `--random-input-len`"),
         (&["--dataset-path", "rows.json"], "makes its own prompts"),
-        (&["--dataset-name", "custom", "--dataset-path", "x"], "hint: give `--skip-chat-template`"),
-        (&["--dataset-name", "sonnet", "--dataset-path", "x"], "give `--dataset-name custom`"),
-        (&["--dataset-name", "hf", "--dataset-path", "x"], "give `--dataset-name custom`"),
+        (
+            &["--dataset-name", "sonnet", "--dataset-path", "x", "--tool", "sglang"],
+            "only as in vLLM",
+        ),
+        (&["--dataset-name", "hf", "--dataset-path", "x"], "does not know the rows of `x`"),
+        (&["--dataset-name", "sonnet", "--disable-shuffle"], "hint: give it with `--dataset-path`"),
         (&["--random-range-ratio", "1.0"], "`workload.range_ratio` must be from 0 to below 1"),
         (
             &["--backend", "openai-chat", "--tokenize-prompt"],

@@ -74,3 +74,19 @@ fn the_flags_of_other_tools_take_thresholds_too() {
     assert_eq!(broken(&output).len(), 2, "{}", String::from_utf8_lossy(&output.stdout));
     assert!(workspace.path("own.json").exists());
 }
+
+#[test]
+fn a_sweep_fails_where_one_point_is_beyond_a_threshold() {
+    let (workspace, exchange) = (Workspace::new(), server(Vec::new()));
+    let mut command = workspace.bench();
+    command.args(["sweep", "--url", &url(&exchange), "--progress", "none", "--out", "sweep"]);
+    command.args(["--engine", "redline.toml", "--scenario", "short.toml", "--dataset"]);
+    command.args(["rows.json", "--tokenizer", "tiny.json", "--concurrency", "1,4"]);
+    let mut code = |condition: &str| {
+        let output = command.args(["--fail-if", condition]).output().expect("runs");
+        (output.status.code(), broken(&output).len())
+    };
+    assert_eq!(code("requests_failed>0"), (Some(0), 0));
+    // The second condition comes on top of the first.
+    assert_eq!(code("ttft_ms_p50>1"), (Some(1), 2));
+}

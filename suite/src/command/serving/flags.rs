@@ -54,10 +54,7 @@ pub enum DatasetName {
     #[value(name = "prefix_repetition")]
     PrefixRepetition,
     GeneratedSharedPrefix,
-    // These two are refused with a way out, so that the help does not offer them.
-    #[value(hide = true)]
     Hf,
-    #[value(hide = true)]
     Sonnet,
 }
 
@@ -66,6 +63,13 @@ impl DatasetName {
     pub fn is_random(self) -> bool {
         matches!(self, Self::Random | Self::RandomIds)
     }
+}
+
+/// Growth of the request rate with the number of the request, by the names of vLLM's tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RampUp {
+    Linear,
+    Exponential,
 }
 
 /// Defaults and formats of a benchmark tool that `redline-bench serving` replaces.
@@ -270,9 +274,19 @@ pub struct WorkloadFlags {
     /// Source of the prompts; by default `random` with vLLM's tool, else `sharegpt`.
     #[arg(long, value_enum)]
     pub dataset_name: Option<DatasetName>,
-    /// Dataset file: conversations in ShareGPT's format, or for `custom` one request per line.
+    /// Dataset file: conversations in ShareGPT's format, for `custom` one request per line, for
+    /// `sonnet` lines of a poem, for `hf` also a folder or a hub id in the local cache.
     #[arg(long, value_name = "FILE")]
     pub dataset_path: Option<PathBuf>,
+    /// Id of the dataset `hf`, such as `philschmid/mt-bench`, where `--dataset-path` is another path.
+    #[arg(long, value_name = "ID")]
+    pub hf_name: Option<String>,
+    /// Part of the name of the file to read, where the dataset `hf` has several.
+    #[arg(long, value_name = "SPLIT")]
+    pub hf_split: Option<String>,
+    /// Number of output tokens of each request of the dataset `hf`; by default that of vLLM's tool.
+    #[arg(long, value_name = "TOKENS")]
+    pub hf_output_len: Option<u64>,
     /// Number of measured requests.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -305,13 +319,27 @@ pub struct WorkloadFlags {
     /// `generated-shared-prefix`.
     #[arg(long, value_name = "TOKENS")]
     pub output_len: Option<u64>,
-    /// Use the prompts of the dataset `custom` in the order of their file.
+    /// Use the prompts of the datasets `custom` and `hf` in the order of their file.
     #[arg(long)]
     pub disable_shuffle: bool,
-    /// Send the prompts of the dataset `custom` unchanged, without a chat template; required for
-    /// that dataset, except behind `openai-chat`.
+    /// Send the prompts of the datasets `custom` and `hf` unchanged. Without this flag the client
+    /// writes the model's chat template around them, as vLLM's tool does, except behind `openai-chat`,
+    /// where the server does it.
     #[arg(long, alias = "custom-skip-chat-template")]
     pub skip_chat_template: bool,
+    /// Write the model's chat template around the prompts of `sharegpt`, as SGLang's tool does; not
+    /// for a backend with `-chat`, whose server does it.
+    #[arg(long)]
+    pub apply_chat_template: bool,
+    /// Largest number of tokens of each prompt of the dataset `sonnet`.
+    #[arg(long, value_name = "TOKENS", default_value_t = 550)]
+    pub sonnet_input_len: u64,
+    /// Number of output tokens of each request of the dataset `sonnet`.
+    #[arg(long, value_name = "TOKENS", default_value_t = 150)]
+    pub sonnet_output_len: u64,
+    /// Number of tokens with which all prompts of the dataset `sonnet` begin.
+    #[arg(long, value_name = "TOKENS", default_value_t = 200)]
+    pub sonnet_prefix_len: u64,
     /// Number of tokens of each shared prefix in the dataset `prefix_repetition`.
     #[arg(long, value_name = "TOKENS", default_value_t = 256)]
     pub prefix_repetition_prefix_len: u64,
@@ -361,6 +389,17 @@ pub struct SendingFlags {
     /// burstier, more is more even, `inf` is constant.
     #[arg(long, value_name = "SHAPE", default_value = "1", value_parser = rate)]
     pub burstiness: f64,
+    /// Growth of the request rate from the first request to the last, in place of one rate.
+    #[arg(long, value_enum, requires_all = ["ramp_up_start_rps", "ramp_up_end_rps"])]
+    pub ramp_up_strategy: Option<RampUp>,
+    /// Request rate at the first request of `--ramp-up-strategy`, in requests per second.
+    #[arg(long, value_name = "RATE", requires = "ramp_up_strategy")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ramp_up_start_rps: Option<u32>,
+    /// Request rate at the last request of `--ramp-up-strategy`, in requests per second.
+    #[arg(long, value_name = "RATE", requires = "ramp_up_strategy")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ramp_up_end_rps: Option<u32>,
     /// Maximum number of requests in flight at a time; by default no limit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_concurrency: Option<u64>,

@@ -2,16 +2,19 @@
 //! and accepts their flags.
 
 mod flags;
+mod hub;
 mod refused;
 mod results;
 mod scenario;
 mod tool;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
 use schema::exit::Exit;
+use schema::workload::Pack;
 
 use super::files;
 use super::files::{Engine, MadeUp, ScenarioFile};
@@ -29,7 +32,7 @@ use crate::export::{ReportFacts, Selection, name_of};
 use crate::session::{Conduct, Finished};
 use crate::telemetry::gpu;
 use crate::workload::tokenizer::Tokenizer;
-use flags::Tool;
+use flags::{DatasetName, Tool, WorkloadFlags};
 use results::Places;
 use scenario::{Wanted, wanted};
 use tool::followed;
@@ -118,13 +121,13 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     let probed = awaited(flags, &server, &engine)?;
     let model = model(flags, &server)?;
     let tokenizer = flags.server.tokenizer.as_deref().unwrap_or(&model);
-    let tokenizer = Tokenizer::open(&results::find_tokenizer(tokenizer, variable)?)?;
+    let tokenizer = Tokenizer::open(&hub::find_tokenizer(tokenizer, variable)?)?;
     let now = utc_now().context("the system clock has no usable date")?;
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
-    let dataset = flags.workload.dataset_path.as_deref();
+    let dataset = dataset(flags, &wanted, variable)?;
     let form = engine.prompt_form(&file.scenario)?;
-    let plan = drawn(&file, dataset, Some(&tokenizer), form)?;
+    let plan = drawn(&file, dataset.as_deref(), Some(&tokenizer), form)?;
     places.prepare()?;
     // The scenario is saved so that `redline-bench run` can repeat the measurement.
     files::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
@@ -252,6 +255,21 @@ fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Re
     }
 }
 
+/// Returns the path of the dataset file; `None` if the flags name none.
+fn dataset(
+    flags: &ServingFlags,
+    wanted: &Wanted,
+    variable: &Variables<'_>,
+) -> anyhow::Result<Option<PathBuf>> {
+    let WorkloadFlags { dataset_path, hf_split, .. } = &flags.workload;
+    match dataset_path {
+        Some(path) if wanted.dataset == DatasetName::Hf => {
+            hub::find_rows(path, hf_split.as_deref(), variable).map(Some)
+        }
+        path => Ok(path.clone()),
+    }
+}
+
 /// Returns the model name for reports: that of `--model`, else the first model that the server
 /// lists.
 fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
@@ -278,6 +296,12 @@ fn report_facts(flags: &ServingFlags, wanted: &Wanted, model: &str) -> ReportFac
 fn notes(wanted: &Wanted, id: &str, manifest: &schema::manifest::Manifest) {
     if wanted.scenario.output.temperature.is_none() {
         eprintln!("note: no temperature is sent, as in vLLM's tool: the server's default applies");
+    }
+    if wanted.dataset == DatasetName::Hf && wanted.scenario.workload.pack != Pack::Jsonl {
+        eprintln!(
+            "note: rows are shuffled as those of `custom`, not as Hugging Face's library does it: they \
+             are sent in another order than by vLLM's tool"
+        );
     }
     eprintln!(
         "{} `{id}`: {} requests, {} tokens in, {} out",

@@ -1,22 +1,20 @@
 //! Files of `redline-bench serving`. It writes the tool's console block to standard output, the tool's
-//! result file, and Redline's own measurement. It finds a model's tokenizer: a file, a folder, or a hub
-//! id in the local cache of Hugging Face's libraries; nothing is downloaded.
+//! result file, and Redline's own measurement.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
+use schema::scenario::Arrival;
 use schema::untrusted;
 use whole_file::DATA_MAX;
 
 use super::super::export::Saved;
 use super::super::files;
-use super::Variables;
 use super::flags::{ResultFlags, Tool};
 use super::scenario::Wanted;
 use crate::export::{Format, ReportFacts, compact_date, name_of, python_float};
-use crate::workload::arrival::requested_rate;
+use crate::workload::arrival::{ramp_up_strategy, requested_rate};
 
 /// Paths and formats of the files in which one run of `redline-bench serving` leaves its results.
 #[derive(Debug, PartialEq, Eq)]
@@ -151,12 +149,11 @@ fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> St
     let stem = format!("{backend}_{day}_{}", workload.requests);
     match (wanted.tool, random) {
         (Tool::Vllm, _) => {
-            let rate = requested_rate(arrival).map_or_else(|| "inf".to_owned(), python_float);
             let cap = arrival.concurrency_max();
             let cap = cap.map(|cap| format!("-concurrency{cap}")).unwrap_or_default();
             let model = model.rsplit('/').next().unwrap_or_default();
             let label = label.unwrap_or(&backend);
-            format!("{label}-{rate}qps{cap}-{model}-{}.json", compact_date(now))
+            format!("{label}-{}qps{cap}-{model}-{}.json", rate_name(arrival), compact_date(now))
         }
         (_, Some((input, output))) => format!("{stem}_{input}_{output}.jsonl"),
         (Tool::Lmdeploy, None) => format!("{stem}_sharegpt.csv"),
@@ -166,79 +163,12 @@ fn file_name(label: Option<&str>, wanted: &Wanted, model: &str, now: &str) -> St
     }
 }
 
-const TOKENIZER_FILE: &str = "tokenizer.json";
-
-/// Returns the path of the tokenizer that `name` denotes: a file, a folder, or a hub id in the
-/// local cache. `variable` reads environment variables.
-///
-/// # Errors
-/// No tokenizer is found under that name.
-pub fn find_tokenizer(name: &str, variable: &Variables<'_>) -> anyhow::Result<PathBuf> {
-    let path = Path::new(name);
-    if path.is_file() {
-        return Ok(path.to_owned());
+/// Returns the request rate as the file name of vLLM's tool has it.
+fn rate_name(arrival: &Arrival) -> String {
+    if let Arrival::Ramp { from_requests_per_s: from, to_requests_per_s: to, growth, .. } = arrival
+        && let Some(strategy) = ramp_up_strategy(*growth)
+    {
+        return format!("ramp-up-{strategy}-{from}qps-{to}");
     }
-    if path.join(TOKENIZER_FILE).is_file() {
-        return Ok(path.join(TOKENIZER_FILE));
-    }
-    let cache = hub_cache(variable);
-    match cache.as_deref().and_then(|cache| cached_tokenizer(name, cache)) {
-        Some(found) => Ok(found),
-        None => bail!(
-            "`{name}` is neither a file nor a folder with a `{TOKENIZER_FILE}`{}\nhint: give one with \
-             `--tokenizer`; a GGUF file works too, and nothing is downloaded",
-            cache.map_or_else(String::new, |cache| format!(", nor in `{}`", cache.display()))
-        ),
-    }
-}
-
-/// Returns the folder of the hub cache, found by the same environment variables as in Hugging
-/// Face's libraries; `None` if none is set.
-fn hub_cache(variable: &Variables<'_>) -> Option<PathBuf> {
-    let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    set("HF_HUB_CACHE")
-        .or_else(|| set("HF_HOME").map(|home| home.join("hub")))
-        .or_else(|| set("XDG_CACHE_HOME").map(|cache| cache.join("huggingface/hub")))
-        .or_else(|| set("HOME").map(|home| home.join(".cache/huggingface/hub")))
-}
-
-/// Returns the path `models--org--name/snapshots/REVISION/tokenizer.json` in the hub cache, with
-/// the revision that `main` refers to; `None` if the file does not exist or `id` is not of the form
-/// `org/name`.
-fn cached_tokenizer(id: &str, hub_cache: &Path) -> Option<PathBuf> {
-    let (organisation, model) = id.split_once('/')?;
-    // Names come from the user and must not lead out of the cache folder.
-    let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "..";
-    let folder = hub_cache.join(format!("models--{organisation}--{model}"));
-    let revision = fs::read_to_string(folder.join("refs/main")).ok()?;
-    let revision = revision.trim();
-    let file = folder.join("snapshots").join(revision).join(TOKENIZER_FILE);
-    (plain(organisation) && plain(model) && plain(revision) && file.is_file()).then_some(file)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use tempfile::TempDir;
-
-    #[test]
-    fn a_tokenizer_is_a_file_or_in_a_folder_or_in_the_cache() {
-        let folder = TempDir::new().unwrap();
-        let snapshot = folder.path().join("models--org--name/snapshots/abc");
-        let refs = folder.path().join("models--org--name/refs");
-        fs::create_dir_all(&snapshot).unwrap();
-        fs::create_dir_all(&refs).unwrap();
-        fs::write(refs.join("main"), "abc\n").unwrap();
-        fs::write(snapshot.join(TOKENIZER_FILE), "{}").unwrap();
-        let root = folder.path().to_str().unwrap().to_owned();
-        let variable = |name: &str| (name == "HF_HUB_CACHE").then(|| root.clone());
-        let wanted = snapshot.join(TOKENIZER_FILE);
-        for name in [wanted.to_str().unwrap(), snapshot.to_str().unwrap(), "org/name"] {
-            assert_eq!(find_tokenizer(name, &variable).unwrap(), wanted, "{name}");
-        }
-        for name in ["org/absent", "absent", "../x", "org/name/more", "/"] {
-            let said = find_tokenizer(name, &variable).unwrap_err().to_string();
-            assert!(said.contains("hint: ") && said.contains(name), "{said}");
-        }
-    }
+    requested_rate(arrival).map_or_else(|| "inf".to_owned(), python_float)
 }

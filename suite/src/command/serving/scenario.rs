@@ -4,14 +4,17 @@
 use anyhow::{Context, bail, ensure};
 use schema::engine::ApiFormat;
 use schema::scenario::{
-    Arrival, CacheProtocol, CacheState, Connections, Output, Scenario, Tier, Warmup, WarmupSource,
+    Arrival, CacheProtocol, CacheState, Connections, Growth, Output, Scenario, Tier, Warmup,
+    WarmupSource,
 };
 use schema::workload::{Pack, Workload};
 use serde_json::Value;
 
 use super::ServingFlags;
-use super::flags::{Backend, BodyFlags, DatasetName, Habits, SendingFlags, Tool, WorkloadFlags};
-use crate::export::name_of;
+use super::flags::{
+    Backend, BodyFlags, DatasetName, Habits, RampUp, SendingFlags, Tool, WorkloadFlags,
+};
+use super::hub;
 
 /// Benchmark tool to replace, and the scenario that its flags define.
 #[derive(Debug)]
@@ -38,14 +41,14 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
     let scenario = Scenario {
         question: "How fast is what the tool's flags ask for?".to_owned(),
         rev: 1,
-        workload: workload(&flags.workload, (tool, backend), dataset)?,
+        workload: workload(&flags.workload, (tool, chat), dataset)?,
         warmup: Warmup {
             requests: warmups.unwrap_or(habits.warmup_requests),
             // The tools warm up with a measured prompt, which the prefix cache would then hold.
             from: WarmupSource::Disjoint,
             output_tokens_max: habits.warmup_tokens_max,
         },
-        arrival: arrival(&flags.sending),
+        arrival: arrival(&flags.sending)?,
         output: Output { chat, ..output(&flags.body, habits, dataset)? },
         // Client and server then share cores, so a busy client is expected and allowed in the lite
         // tier.
@@ -59,7 +62,7 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
 
 fn workload(
     flags: &WorkloadFlags,
-    (tool, backend): (Tool, Backend),
+    (tool, chat): (Tool, bool),
     dataset: DatasetName,
 ) -> anyhow::Result<Workload> {
     let bare = Workload {
@@ -76,20 +79,17 @@ fn workload(
         groups: None,
         turns_max: None,
         think_us: None,
+        chat_template: false,
     };
     match dataset {
         DatasetName::Sharegpt => sharegpt(flags, tool, bare),
         DatasetName::Random => random(flags, tool, bare),
         DatasetName::RandomIds => random_ids(flags, tool, bare),
-        DatasetName::Custom => custom(flags, (tool, backend), bare),
+        DatasetName::Custom => custom(flags, (tool, chat), bare),
         DatasetName::PrefixRepetition => prefix_repetition(flags, bare),
         DatasetName::GeneratedSharedPrefix => shared_prefix(flags, bare),
-        DatasetName::Hf | DatasetName::Sonnet => bail!(
-            "`--dataset-name {}` is not supported: vLLM's tool downloads it, or writes the model's \
-             chat template around its prompts\nhint: write one `{{\"prompt\": \"...\"}}` per line \
-             into a file, and give `--dataset-name custom` with `--dataset-path`",
-            name_of(dataset)
-        ),
+        DatasetName::Hf => hf(flags, (tool, chat), bare),
+        DatasetName::Sonnet => sonnet(flags, (tool, chat), bare),
     }
 }
 
@@ -97,7 +97,8 @@ fn sharegpt(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result
     needs_file(&bare, "sharegpt", "draws conversations")?;
     in_the_packs_order(flags)?;
     let output_tokens = flags.output_len.or(flags.sharegpt_output_len);
-    Ok(Workload { pack: tool.habits().sharegpt, output_tokens, ..bare })
+    let (pack, chat_template) = (tool.habits().sharegpt, flags.apply_chat_template);
+    Ok(Workload { pack, output_tokens, chat_template, ..bare })
 }
 
 fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<Workload> {
@@ -150,25 +151,56 @@ fn random_ids(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Resu
 
 fn custom(
     flags: &WorkloadFlags,
-    (tool, backend): (Tool, Backend),
+    (tool, chat): (Tool, bool),
     bare: Workload,
 ) -> anyhow::Result<Workload> {
     needs_file(&bare, "custom", "takes its prompts from one")?;
-    ensure!(
-        tool == Tool::Vllm,
-        "`--dataset-name custom` is supported only as in vLLM's tool\nhint: give `--tool vllm`"
-    );
+    is_vllms(tool, "custom")?;
     // Behind a chat route the server applies its template, and vLLM's tool would apply it twice.
-    let has_template = backend.route() == Backend::OpenaiChat.route();
-    ensure!(
-        has_template || flags.skip_chat_template,
-        "`--dataset-name custom` writes the chat template around prompts, which is not supported\n\
-         hint: give `--skip-chat-template`, or let the server apply its template behind `--backend \
-         openai-chat`"
-    );
+    let chat_template = !chat && !flags.skip_chat_template;
     let own = u64::try_from(flags.custom_output_len).ok();
     let pack = if flags.disable_shuffle { Pack::Jsonl } else { Pack::CustomVllm };
-    Ok(Workload { pack, output_tokens: flags.output_len.or(own), ..bare })
+    Ok(Workload { pack, output_tokens: flags.output_len.or(own), chat_template, ..bare })
+}
+
+fn hf(
+    flags: &WorkloadFlags,
+    (tool, chat): (Tool, bool),
+    bare: Workload,
+) -> anyhow::Result<Workload> {
+    needs_file(&bare, "hf", "takes its prompts from one")?;
+    is_vllms(tool, "hf")?;
+    let usual = hub::output_tokens(flags.hf_name.as_deref(), flags.dataset_path.as_deref())?;
+    let output_tokens = Some(flags.output_len.or(flags.hf_output_len).unwrap_or(usual));
+    let pack = if flags.disable_shuffle { Pack::Jsonl } else { Pack::CustomVllm };
+    let chat_template = !chat && !flags.skip_chat_template;
+    Ok(Workload { pack, output_tokens, chat_template, ..bare })
+}
+
+fn sonnet(
+    flags: &WorkloadFlags,
+    (tool, chat): (Tool, bool),
+    bare: Workload,
+) -> anyhow::Result<Workload> {
+    needs_file(&bare, "sonnet", "takes lines from one, such as `benchmarks/sonnet.txt` of vLLM")?;
+    is_vllms(tool, "sonnet")?;
+    in_the_packs_order(flags)?;
+    Ok(Workload {
+        pack: Pack::SonnetVllm,
+        input_tokens: Some(flags.sonnet_input_len),
+        output_tokens: Some(flags.output_len.unwrap_or(flags.sonnet_output_len)),
+        prefix_tokens: Some(flags.sonnet_prefix_len),
+        chat_template: !chat,
+        ..bare
+    })
+}
+
+fn is_vllms(tool: Tool, name: &str) -> anyhow::Result<()> {
+    ensure!(
+        tool == Tool::Vllm,
+        "`--dataset-name {name}` is supported only as in vLLM's tool\nhint: give `--tool vllm`"
+    );
+    Ok(())
 }
 
 fn prefix_repetition(flags: &WorkloadFlags, bare: Workload) -> anyhow::Result<Workload> {
@@ -222,16 +254,19 @@ fn takes_no_file(workload: &Workload, name: &str) -> anyhow::Result<()> {
 fn in_the_packs_order(flags: &WorkloadFlags) -> anyhow::Result<()> {
     ensure!(
         !flags.disable_shuffle,
-        "`--disable-shuffle` works only with `--dataset-name custom`\nhint: other datasets are \
-         sampled by seed"
+        "`--disable-shuffle` works only with `--dataset-name custom` and `hf`\nhint: other datasets \
+         are sampled by seed"
     );
     Ok(())
 }
 
-fn arrival(flags: &SendingFlags) -> Arrival {
+fn arrival(flags: &SendingFlags) -> anyhow::Result<Arrival> {
     let concurrency_max = flags.max_concurrency;
     let requests_per_s = flags.request_rate;
-    match (requests_per_s.is_finite(), concurrency_max) {
+    if let Some(strategy) = flags.ramp_up_strategy {
+        return ramp(flags, strategy);
+    }
+    Ok(match (requests_per_s.is_finite(), concurrency_max) {
         (false, Some(concurrency)) => Arrival::Closed { concurrency },
         (false, None) => Arrival::AllAtOnce,
         (true, _) if flags.burstiness.is_infinite() => {
@@ -242,7 +277,33 @@ fn arrival(flags: &SendingFlags) -> Arrival {
             Arrival::Poisson { requests_per_s, concurrency_max }
         }
         (true, _) => Arrival::Gamma { requests_per_s, shape: flags.burstiness, concurrency_max },
-    }
+    })
+}
+
+fn ramp(flags: &SendingFlags, strategy: RampUp) -> anyhow::Result<Arrival> {
+    ensure!(
+        flags.request_rate.is_infinite(),
+        "`--request-rate` gives one rate, and `--ramp-up-strategy` another to each request\n\
+         hint: leave one of them out"
+    );
+    let ends = flags.ramp_up_start_rps.zip(flags.ramp_up_end_rps);
+    let (from, to) = ends.context("`--ramp-up-strategy` needs the rates at both ends")?;
+    ensure!(
+        from <= to,
+        "`--ramp-up-start-rps {from}` is above `--ramp-up-end-rps {to}`, and the rate of vLLM's tool \
+         only grows\nhint: a rate that falls is `arrival = {{ kind = \"ramp\" }}` for \
+         `redline-bench run`"
+    );
+    Ok(Arrival::Ramp {
+        from_requests_per_s: f64::from(from),
+        to_requests_per_s: f64::from(to),
+        growth: match strategy {
+            RampUp::Linear => Growth::RequestLinear,
+            RampUp::Exponential => Growth::RequestExponential,
+        },
+        shape: Some(flags.burstiness).filter(|shape| shape.is_finite()),
+        concurrency_max: flags.max_concurrency,
+    })
 }
 
 fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::Result<Output> {

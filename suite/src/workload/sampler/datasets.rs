@@ -150,9 +150,10 @@ impl<'a> Rows<'a> {
             Lengths::Drawn(_) => 0,
         };
         let as_it_is = matches!(self.lengths, Lengths::Data { .. });
-        let text =
-            (as_it_is && self.draw.form == PromptForm::Text).then(|| pair.prompt.to_string());
-        Ok(Row { prompt: self.draw.tokenizer()?.encode(&pair.prompt)?, text, answer_tokens })
+        let prompt = self.draw.written(pair.prompt.to_string())?;
+        let ids = self.draw.tokenizer()?.encode(&prompt)?;
+        let text = Some(prompt).filter(|_| as_it_is && self.draw.form == PromptForm::Text);
+        Ok(Row { prompt: ids, text, answer_tokens })
     }
 
     /// Returns the request of a tokenized conversation, or `None` if its lengths are outside of the
@@ -349,10 +350,16 @@ fn block_ids(seed: u64, block: u64, ids: &[u32]) -> Vec<u32> {
     (0..BLOCK_TOKENS).map(|_| ids[position()]).collect()
 }
 
-/// Line of the user's own dataset file, which is one request.
+/// Line of the user's own dataset file, which is one request; or of a dataset that vLLM's tool reads
+/// from the Hugging Face hub.
 #[derive(Debug, Deserialize)]
 struct Own {
-    prompt: OwnPrompt,
+    prompt: Option<OwnPrompt>,
+    /// Turns of a question of `philschmid/mt-bench`, of which the first is the prompt.
+    turns: Option<Vec<String>>,
+    /// Task of `likaixin/InstructCoder`; `input` has the code to which it applies.
+    instruction: Option<String>,
+    input: Option<String>,
     output_tokens: Option<u64>,
     send_us: Option<u64>,
 }
@@ -362,6 +369,20 @@ struct Own {
 enum OwnPrompt {
     Text(String),
     Ids(Vec<u32>),
+}
+
+impl Own {
+    /// Returns the prompt of the line; `None` if it has none.
+    fn prompt(self) -> Option<OwnPrompt> {
+        let first = || self.turns?.into_iter().next();
+        let task = || {
+            // The words after the task are those of vLLM's tool.
+            let (input, task) = (self.input?, self.instruction?);
+            let only = "Just output the code, do not include any explanation.";
+            Some(format!("{input}\n\n{task} {only}"))
+        };
+        self.prompt.or_else(|| first().or_else(task).map(OwnPrompt::Text))
+    }
 }
 
 /// Returns the requests in the user's own dataset file, in its order.
@@ -380,14 +401,18 @@ pub fn own(draw: &Draw<'_>) -> anyhow::Result<Requests> {
         if timed && line.send_us.is_none() {
             return Err(wrong("it has no `send_us`, and `arrival.kind` is `trace`"));
         }
-        let mut request = match line.prompt {
-            OwnPrompt::Text(text) => draw.of_text(text, output_tokens, requests.len())?,
+        let send_us = line.send_us.unwrap_or(0);
+        let prompt = line.prompt().ok_or_else(|| wrong("it has no `prompt`"))?;
+        let mut request = match prompt {
+            OwnPrompt::Text(text) => {
+                draw.of_text(draw.written(text)?, output_tokens, requests.len())?
+            }
             OwnPrompt::Ids(ids) => draw.of_ids(ids, output_tokens, requests.len())?,
         };
         if request.prompt.is_empty() || output_tokens == 0 {
             return Err(wrong("its prompt or its answer has no tokens"));
         }
-        request.send_us = line.send_us.unwrap_or(0);
+        request.send_us = send_us;
         requests.push(request);
     }
     Ok(requests)

@@ -9,6 +9,7 @@
 //! are sent as ids, this suite sends the drawn ids, so that lengths are exact.
 
 mod datasets;
+mod sonnet;
 mod synthetic;
 mod words;
 
@@ -21,6 +22,7 @@ use schema::run::PromptForm;
 use schema::scenario::{Pack, Scenario, Warmup, Workload};
 
 use super::arrival::{schedule, seed_of_numpy};
+use super::chat_template::ChatTemplate;
 use super::dataset::Dataset;
 use super::generators::{NumpyRandom, PythonRandom};
 use super::tokenizer::Tokenizer;
@@ -44,7 +46,8 @@ pub struct Plan {
 /// # Errors
 /// The dataset is missing, has another format or has too few requests for the measurement and the
 /// warm-up; the workload's lengths are missing or give a request without tokens; the tokenizer
-/// rejects a text or token ids; or the seed exceeds 32 bits.
+/// rejects a text or token ids, or has no chat template that is usable where the workload needs one;
+/// or the seed exceeds 32 bits.
 pub fn plan(
     id: &str,
     scenario: &Scenario,
@@ -53,7 +56,13 @@ pub fn plan(
     form: PromptForm,
 ) -> anyhow::Result<Plan> {
     let workload = &scenario.workload;
-    let draw = Draw { scenario, workload, dataset, tokenizer, form };
+    let mut draw = Draw { scenario, workload, dataset, tokenizer, template: None, form };
+    // A poem is counted with the template even where the server writes it.
+    let template = match workload.chat_template || workload.pack == Pack::SonnetVllm {
+        true => Some(draw.tokenizer()?.chat_template()?),
+        false => None,
+    };
+    draw.template = template.as_ref();
     let (mut requests, warmup) = draw.requests()?;
     schedule(&mut requests, &scenario.arrival, seed_of_numpy(workload.seed)?);
     let manifest = Manifest {
@@ -94,6 +103,9 @@ struct Draw<'a> {
     workload: &'a Workload,
     dataset: Option<&'a Dataset>,
     tokenizer: Option<&'a Tokenizer>,
+    /// Chat template that the sampler writes around its prompts or counts with; `None` for a sampler
+    /// that does neither.
+    template: Option<&'a ChatTemplate>,
     form: PromptForm,
 }
 
@@ -122,6 +134,7 @@ impl<'a> Draw<'a> {
             Pack::PrefixGroupsSglang => self.made_up(synthetic::prefix_groups_sglang),
             Pack::PrefixRepetitionVllm => self.made_up(synthetic::prefix_repetition_vllm),
             Pack::TraceMooncake => self.made_up(datasets::traced),
+            Pack::SonnetVllm => self.made_up(sonnet::sonnet_vllm),
             Pack::Words => self.made_up(words::words),
             Pack::SharegptLmdeploy
             | Pack::SharegptVllm
@@ -224,7 +237,7 @@ impl<'a> Draw<'a> {
 
     /// Takes warm-up requests from `next`, skipping those whose first 16 tokens are those of a
     /// measured one, and limits their output lengths as the scenario says. Too few of them are an
-    /// error.
+    /// error. Where a chat template begins all prompts, what follows it is compared.
     fn warmup(
         &self,
         measured: &[ManifestRequest],
@@ -233,8 +246,10 @@ impl<'a> Draw<'a> {
         let Warmup { requests: wanted, output_tokens_max, .. } = self.scenario.warmup;
         // Prompts that were made without a tokenizer are compared by their first characters, of
         // which a token has at least one.
+        let begun = self.template.map_or(0, |_| shared_by_all(measured));
         let head = |request: &ManifestRequest| {
-            let ids = request.prompt[..request.prompt.len().min(SHARED_MAX)].to_vec();
+            let ids = request.prompt.get(begun..).unwrap_or_default();
+            let ids = ids[..ids.len().min(SHARED_MAX)].to_vec();
             let text = request.text.as_deref().filter(|_| ids.is_empty()).unwrap_or_default();
             (ids, text.chars().take(SHARED_MAX).collect())
         };
@@ -281,6 +296,15 @@ impl<'a> Draw<'a> {
     /// Returns NumPy's legacy generator with the workload's seed.
     fn numpy(&self) -> anyhow::Result<NumpyRandom> {
         Ok(NumpyRandom::seed(seed_of_numpy(self.workload.seed)?))
+    }
+
+    /// Returns `text` as it is sent: with the chat template around it where the workload says so.
+    fn written(&self, text: String) -> anyhow::Result<String> {
+        let Some(template) = self.template else { return Ok(text) };
+        let written = template.render(&text)?;
+        // SGLang's tool leaves this token to the server's tokenizer, which adds it to every text.
+        let is_added = self.workload.pack == Pack::SharegptSglang && !template.bos().is_empty();
+        Ok(if is_added { written.replace(template.bos(), "") } else { written })
     }
 
     /// Returns a request with the prompt `text` and the token ids that a server's tokenizer gives
@@ -336,6 +360,16 @@ impl<'a> Draw<'a> {
             ids.resize_with(wanted, &mut extra);
         }
     }
+}
+
+/// Returns the number of tokens with which all of several prompts begin; 0 for a single prompt.
+fn shared_by_all(requests: &[ManifestRequest]) -> usize {
+    let [first, others @ ..] = requests else { return 0 };
+    let shared = |other: &ManifestRequest| {
+        let pairs = first.prompt.iter().zip(&other.prompt);
+        pairs.take_while(|(left, right)| left == right).count()
+    };
+    others.iter().map(shared).min().unwrap_or(0)
 }
 
 /// Draws `count` lengths in tokens, uniformly from the integers in `[ratio * bound, bound]`, none
