@@ -33,7 +33,8 @@ pub fn serve(world: &World, flags: &Serve) -> Result<Exit, Stop> {
     let lock = Lock::take(&world.places.lock(), world.pid)?;
     let model_file = world.catalog.model(&flags.model)?;
     let engine = world.catalog.engine(REDLINE)?;
-    let spec = build_one(world, &named(world, &engine, Some(&flags.release), Packages::default())?)?;
+    let spec =
+        build_one(world, &named(world, &engine, Some(&flags.release), Packages::default())?)?;
     world.step(&format!("Fetch {}", flags.model));
     let model = world.obtain(&Input::model(&flags.model, &model_file))?;
     // The lock protects builds only: a campaign may start while this server runs.

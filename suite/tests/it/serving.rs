@@ -183,7 +183,7 @@ fn a_ramp_up_is_sent_named_and_reported_as_in_vllms_tool() {
     let workspace = Workspace::new();
     let ramp = ["--model", "m", "--ramp-up-strategy", "exponential", "--ramp-up-start-rps", "100"];
     let ramp = [&ramp[..], &["--ramp-up-end-rps", "400", "--burstiness", "inf"]].concat();
-    let flags = [&RANDOM[0].1[..], &ramp, &["--max-concurrency", "5"]].concat();
+    let flags = [RANDOM[0].1, &ramp, &["--max-concurrency", "5"]].concat();
     let output = serving(&workspace, &exchange, &of_random("vllm", &flags));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let arrival = Arrival::Ramp {

@@ -70,7 +70,7 @@ pub struct ServingFlags {
     #[command(flatten)]
     server: flags::ServerFlags,
     #[command(flatten)]
-    workload: flags::WorkloadFlags,
+    workload: WorkloadFlags,
     #[command(flatten)]
     sending: flags::SendingFlags,
     #[command(flatten)]
