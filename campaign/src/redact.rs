@@ -51,6 +51,9 @@ impl Identity {
             format!("{{host}}{rest}")
         } else if is(&self.user) {
             format!("{{user}}{rest}")
+        } else if bare.starts_with("docker://") {
+            // The name of a container image, by which somebody else starts the same server.
+            word.to_owned()
         } else if bare.contains("://") || is_address(bare) {
             format!("{{address}}{rest}")
         } else if is_path(bare) {
@@ -102,6 +105,7 @@ mod tests {
             ("user ada on gpu-node-7: gone", "user {user} on {host}: gone"),
             ("bind [::1]: taken, localhost:80", "bind [{address}]: taken, {address}"),
             ("and/or 3/4 at 12:30, layer.0.weight", "and/or 3/4 at 12:30, layer.0.weight"),
+            ("run docker://peers/peer:v1 serve", "run docker://peers/peer:v1 serve"),
             ("--file=/srv/a/b.toml,c", "--file={path}/b.toml,c"),
         ] {
             assert_eq!(identity().redact(text), expected);

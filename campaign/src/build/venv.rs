@@ -438,7 +438,7 @@ mod tests {
             [[packages]]
             name = "torch"
             version = "2.7.1"
-            index = "https://pypi.org/simple"
+            index = "https://x/simple"
             wheels = [
               { url = "https://x/a.whl", size = 800, hashes = { sha256 = "aa" } },
               { url = "https://x/b.whl", size = 900, hashes = { sha256 = "bb" } },

@@ -180,7 +180,8 @@ fn what_cannot_be_read_is_named() {
 
 #[test]
 fn other_lists_and_hostile_texts_are_no_results() {
-    let none = "no result found: neither a `Serving Benchmark Result` block nor JSON";
+    let none = "no result found: neither a `Serving Benchmark Result` block, nor tables of guidellm \
+                or AIPerf, nor JSON";
     for text in
         ["[]", "[{}]", "[1, 2]", "[{\"a\": [{}]}]", "[[{\"tput_per_gpu\": 1}]]", "[INFO] log"]
     {
