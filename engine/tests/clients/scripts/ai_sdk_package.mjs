@@ -75,9 +75,10 @@ for (const [route, model] of [["responses", provider(MODEL)], ["chats", provider
   await capability(`structured output with tools by ${route}`, async () => {
     const output = Output.object({ schema: z.object({ sure: z.boolean() }) });
     const tools = { stop: tool({ inputSchema: z.object({}), execute: async () => "stopped" }) };
-    const stopWhen = stepCountIs(3);
+    // Each step is calls or the output, as the model samples it; after some steps it is the output.
+    const stopWhen = stepCountIs(12);
     const answer = await generateText({ model, prompt, maxRetries, tools, output, stopWhen });
-    assert.equal(answer.steps.length, 2);
+    assert.equal(answer.steps.at(-1).toolCalls.length, 0);
     assert.equal(typeof answer.output.sure, "boolean");
   });
 
