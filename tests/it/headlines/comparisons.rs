@@ -96,7 +96,7 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
         };
         // Slices decided, which are in the campaign's record and in no run's: the change is that of
         // the page, the means of both releases are those of their runs.
-        let in_turns = verdict.ends_with("(in turns)").then(|| in_turns(table, row)).flatten();
+        let in_turns = verdict.contains("in turns").then(|| in_turns(table, row)).flatten();
         if let Some((effect_pct, interval_pct)) = in_turns {
             let means = best.into_iter().flat_map(|(_, statements)| statements);
             for (column, stated, found) in
