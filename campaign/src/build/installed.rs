@@ -13,6 +13,7 @@ use schema::run::{BuildFacts, EngineFacts};
 use serde::Deserialize;
 use tempfile::TempDir;
 
+use super::venv::OUTSIDE;
 use crate::catalog::Engine;
 use crate::files::{FileError, write_whole};
 use crate::plan::Variant;
@@ -51,7 +52,9 @@ impl Place {
             Self::Venv(dir) => {
                 let mut command = Command::new(dir.join("bin/python3"));
                 // As for the server, which must not see packages from outside.
-                command.env_remove("PYTHONHOME").env_remove("PYTHONPATH");
+                for name in OUTSIDE {
+                    command.env_remove(name);
+                }
                 command
             }
             Self::Machine => Command::new("python3"),

@@ -28,8 +28,8 @@ const REQUIREMENTS: &str = "requirements.txt";
 const SIZE: &str = "# bytes to download: ";
 /// Python program whose version and platform an environment has.
 const PYTHON: &str = "python3";
-/// Variables that make Python use packages from outside of an environment.
-const OUTSIDE: [&str; 2] = ["PYTHONHOME", "PYTHONPATH"];
+/// Variables that make Python use packages from outside of an environment, in place of its own.
+pub const OUTSIDE: [&str; 2] = ["PYTHONHOME", "PYTHONPATH"];
 /// Number of hex digits of a requirements file's hash that name an environment's folder.
 const DIGITS: usize = 16;
 /// Number of a tool's last lines that an error repeats.

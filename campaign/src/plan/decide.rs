@@ -113,7 +113,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let commits = !flags.uncommitted && wanted.iter().all(|wanted| wanted.origin.commits());
     let registry = flags.execution.registry.clone().unwrap_or_else(|| world.places.root.clone());
     let results = registry.join("results");
-    // Of another machine it is not known which Python its environments have.
+    // The Python of another machine is not known.
     let is_known = !flags.dry_run || target::is_here(target, &machine.gpus);
     let brief = Brief {
         campaign: plan.campaign.clone(),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use schema::run::EngineFacts;
 use serde::{Deserialize, Serialize};
 
-use crate::build::venv::FINISHED;
+use crate::build::venv::{FINISHED, OUTSIDE};
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::files::size;
 use crate::inputs::Obtained;
@@ -95,9 +95,8 @@ impl BuiltVariant {
             let folders = iter::once(&programs).chain(search_path);
             let folders: Vec<_> = folders.map(|folder| folder.to_string_lossy()).collect();
             all.insert("PATH".to_owned(), folders.join(":"));
-            // Packages that they name would take the place of the environment's own. Python ignores
-            // both where they are empty.
-            for name in ["PYTHONHOME", "PYTHONPATH"] {
+            // Python ignores both where they are empty.
+            for name in OUTSIDE {
                 all.insert(name.to_owned(), String::new());
             }
         }
