@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::EnvironmentError;
-use crate::config::{DeviceChoice, LoadFormat, no_gpu};
+use crate::config::{DeviceChoice, KvDtypeChoice, LoadFormat, no_gpu};
 use crate::load::{self, DeviceInfo, LoadError, LoadOptions};
 use crate::memory;
 use engine_core::DeviceError;
@@ -55,6 +55,9 @@ pub struct BenchFlags {
     /// Read the weights (auto) or use random ones (random), as for `serve`
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub load_format: LoadFormat,
+    /// Type of keys and values in the KV cache
+    #[arg(long, visible_alias = "kv-cache-dtype", value_name = "TYPE", default_value = "auto")]
+    pub kv_dtype: KvDtypeChoice,
     /// Device to measure; `auto` is the first supported GPU, else the CPU
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: DeviceChoice,
@@ -221,6 +224,7 @@ fn on_cpu(source: ModelSource, flags: &BenchFlags, clock: Clock) -> Result<Repor
         threads: flags.threads,
         isa: Some(isa),
         random_seed: flags.load_format.random_seed(),
+        kv: flags.kv_dtype,
         ..LoadOptions::default()
     };
     let mut loaded = load::load(&source, &options)?;

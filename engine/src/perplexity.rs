@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
-use crate::config::{DtypeChoice, PAGE_TOKENS};
+use crate::config::{DtypeChoice, KvDtypeChoice, PAGE_TOKENS};
 use crate::given::read_text;
 use crate::load::{self, LoadError, LoadOptions};
 use crate::tokenize::{Text, Tokenizer};
@@ -37,6 +37,9 @@ pub struct PerplexityFlags {
     /// Type of the matrix multiplications; f32 is the reference path
     #[arg(long, value_name = "TYPE", default_value = "auto")]
     pub dtype: DtypeChoice,
+    /// Type of keys and values in the KV cache
+    #[arg(long, visible_alias = "kv-cache-dtype", value_name = "TYPE", default_value = "auto")]
+    pub kv_dtype: KvDtypeChoice,
     /// Number of CPU compute threads [default: the machine's cores]
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
@@ -50,6 +53,7 @@ pub struct PerplexityFlags {
 struct Report {
     model: String,
     dtype: &'static str,
+    kv_dtype: &'static str,
     context: usize,
     windows: usize,
     /// Number of tokens, over all windows, whose probability was scored.
@@ -65,8 +69,12 @@ struct Report {
 pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Result<String> {
     let text = read_text(&flags.text, "text", TEXT_BYTES_MAX)?;
     let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
-    let options =
-        LoadOptions { threads: flags.threads, dtype: flags.dtype, ..LoadOptions::default() };
+    let options = LoadOptions {
+        threads: flags.threads,
+        dtype: flags.dtype,
+        kv: flags.kv_dtype,
+        ..LoadOptions::default()
+    };
     let checkpoint =
         Checkpoint::open(&source.files, options.random_seed).map_err(LoadError::from)?;
     let mut loaded = load::load_checkpoint(&checkpoint, &options)?;
@@ -99,6 +107,7 @@ pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Res
     let report = Report {
         model: source.id,
         dtype: info.compute_dtype,
+        kv_dtype: info.kv_type.name(),
         context,
         windows,
         scored,

@@ -13,7 +13,7 @@ use super::lanes::{LANES, Lanes};
 use super::layout::{Consumer, Layout, decode};
 use super::pool::Pool;
 use super::shared::Shared;
-use super::tile::{self, Left, Out, Right, TILE_GROUPS, TILE_ROWS};
+use super::tile::{self, InF32, Left, Out, Right, TILE_GROUPS, TILE_ROWS};
 use engine_core::WeightType;
 
 /// Largest number of activation rows for which the f32 GEMM dequantizes weights in registers; for
@@ -222,7 +222,7 @@ fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>)
         let out = Out { start: sums.as_mut_ptr(), row_stride: columns, fresh: k.start == 0 };
         // SAFETY: a panel is six rows for each k, the blocks hold `steps` vectors, and the sums
         // have room for these rows of all groups.
-        unsafe { tile::multiply(lanes, tile_rows, left, &[right], out) };
+        unsafe { tile::multiply(InF32(lanes), tile_rows, left, &[right], out) };
         if let Some(target) = target {
             for (i, sum) in sums.as_chunks::<LANES>().0.iter().enumerate() {
                 // SAFETY: items differ in rows or columns.

@@ -3,11 +3,13 @@
 //!
 //! The cache's memory comes zeroed from the operating system and is touched only as pages fill. For
 //! each page, layer and KV head it holds the keys as `[tokens / 16][D][16]`, so that 16 positions
-//! form one vector, and then the values as `[tokens][D]`, D rounded up to whole vectors.
+//! form one vector, and then the values as `[tokens][D]`, D rounded up to whole vectors. In bf16
+//! they lie in pairs, as dot products need them: keys as `[tokens / 16][D / 2][16][2]` and values as
+//! `[tokens / 2][D][2]`.
 
 use memmap2::MmapMut;
 
-use super::lanes::LANES;
+use super::lanes::{LANES, PAIR};
 use super::memory::reserve;
 use engine_core::{
     DeviceError, HeadRows, KvShape, KvType, Rotation, ScheduledSequence, StepBatch, StepToken,
@@ -26,6 +28,16 @@ impl Kv {
             let message = format!("{} tokens per page is not a multiple of 16", shape.page_tokens);
             return Err(DeviceError { operation: "kv", message });
         }
+        let is_supported = match shape.kv_type {
+            KvType::F32 | KvType::F16 => true,
+            KvType::Bf16 => shape.head_dim.is_multiple_of(PAIR),
+            KvType::Fp8 => false,
+        };
+        if !is_supported {
+            let (dtype, d) = (shape.kv_type.name(), shape.head_dim);
+            let message = format!("heads of {d} elements in {dtype} are not supported on a CPU");
+            return Err(DeviceError { operation: "kv", message });
+        }
         let sizes = [
             shape.pages,
             shape.layers,
@@ -37,11 +49,6 @@ impl Kv {
         ];
         let storage = reserve("kv", &format!("{} pages", shape.pages), &sizes)?;
         Ok(Self { shape, storage })
-    }
-
-    /// Returns true if the cache stores keys and values as f16, false if as f32.
-    pub(super) fn is_f16(&self) -> bool {
-        self.shape.kv_type == KvType::F16
     }
 }
 
@@ -81,16 +88,16 @@ impl Layout {
         (page * self.shape.kv_heads + head) * 2 * self.half()
     }
 
-    /// Returns the element index of the keys, `[D][16]`, of the 16 positions that contain
-    /// `position`, in the KV pages of a sequence.
+    /// Returns the element index of the keys of the 16 positions that contain `position`, in the KV
+    /// pages of a sequence.
     pub(super) fn keys(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];
         self.head(page, head) + slot / LANES * LANES * self.width()
     }
 
-    /// Returns the element index of the value, `[D]`, of `position` in the KV pages of a sequence;
-    /// the values of the later positions in the same page follow it.
+    /// Returns the element index of the value of `position` in the KV pages of a sequence; the values
+    /// of the later positions in the same page follow it. In bf16 `position` is even.
     pub(super) fn value(&self, pages: &[u32], head: usize, position: usize) -> usize {
         let slot = position % self.shape.page_tokens;
         let page = pages[position / self.shape.page_tokens];

@@ -152,6 +152,24 @@ pub(super) trait Lanes: Copy {
         let p = self.fma(p, self.mul(r, r), self.add(r, self.splat(1.0)));
         self.mul(p, self.exp2_whole(n))
     }
+
+    /// Returns `2^x` of each lane to about one unit in the last place. Arguments are clamped to
+    /// [-126, 127].
+    ///
+    /// The polynomial is that of Cephes' `exp2f` (Moshier).
+    #[inline(always)]
+    fn exp2(self, x: Self::V) -> Self::V {
+        let x = self.min(self.max(x, self.splat(-126.0)), self.splat(127.0));
+        // The same rounding as in `exp`.
+        let magic = self.splat(12_582_912.0);
+        let n = self.sub(self.add(x, magic), magic);
+        let r = self.sub(x, n);
+        let mut p = self.splat(1.535_336_2e-4);
+        for c in [1.339_887_5e-3, 9.618_437e-3, 5.550_332_5e-2, 0.240_226_48, 0.693_147_2] {
+            p = self.fma(p, r, self.splat(c));
+        }
+        self.mul(self.fma(p, r, self.splat(1.0)), self.exp2_whole(n))
+    }
 }
 
 /// Number of steps of k that one bf16 dot product multiplies and adds: two.

@@ -8,13 +8,13 @@
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one page")]
 
 use super::elementwise::{Norm, norm_rows};
-use super::isa::{Isa, Kernel};
+use super::isa::{Isa, Kernel, PairKernel};
 use super::kv::{CosSin, Kv, Layout, StepMetadata};
-use super::lanes::{LANES, Lanes};
+use super::lanes::{LANES, Lanes, PAIR, Pairs};
 use super::pool::{PARALLEL_ELEMENTS, Pool};
 use super::shared::Shared;
-use super::tile::Element;
-use engine_core::{AttentionLayer, AttentionShape, HeadNorms, ScheduledSequence};
+use super::tile::{self, Bf16Pair, Element, InBf16, InF32, Products};
+use engine_core::{AttentionLayer, AttentionShape, HeadNorms, KvType, ScheduledSequence};
 
 /// Largest head size, in elements, that RoPE and the write to the KV cache support.
 const HEAD_DIM_MAX: usize = 512;
@@ -36,24 +36,44 @@ impl Rope<'_> {
         assert!(2 * pairs <= d && d <= HEAD_DIM_MAX, "the rotated part fits in a head");
         assert_eq!((kv_heads, d), (kv.shape.kv_heads, kv.shape.head_dim));
         let layout = Layout::new(kv.shape, self.layer.kv_layer);
-        if kv.is_f16() {
-            self.over::<u16>(pool, qkv, layout, bytemuck::cast_slice_mut(&mut kv.storage));
-        } else {
-            self.over::<f32>(pool, qkv, layout, bytemuck::cast_slice_mut(&mut kv.storage));
+        let storage: &mut [u8] = &mut kv.storage;
+        match kv.shape.kv_type {
+            KvType::F32 => {
+                let pages = &Shared::new(bytemuck::cast_slice_mut::<_, f32>(storage));
+                self.over(pool, qkv, &|qkv, head| {
+                    self.isa.run(Head { call: *self, head, qkv, pages, layout });
+                });
+            }
+            KvType::F16 => {
+                let pages = &Shared::new(bytemuck::cast_slice_mut::<_, u16>(storage));
+                self.over(pool, qkv, &|qkv, head| {
+                    self.isa.run(Head { call: *self, head, qkv, pages, layout });
+                });
+            }
+            KvType::Bf16 => {
+                let pages = &Shared::new(bytemuck::cast_slice_mut::<_, Bf16Pair>(storage));
+                self.over(pool, qkv, &|qkv, head| {
+                    self.isa.run_pairs(Head { call: *self, head, qkv, pages, layout });
+                });
+            }
+            KvType::Fp8 => unreachable!("a cache of the CPU is not in FP8"),
         }
     }
 
-    /// Applies RMS norms, if the layer has them, and the rotation to the queries and keys of all
-    /// heads, and writes keys and values to KV pages of element type `E`.
-    fn over<E: Element>(&self, pool: &mut Pool, qkv: &mut [f32], layout: Layout, pages: &mut [E]) {
+    /// Computes `item` for each KV head, on the threads of the pool if the step is not small.
+    fn over(
+        &self,
+        pool: &mut Pool,
+        qkv: &mut [f32],
+        item: &(dyn Fn(&Shared<'_, f32>, usize) + Sync),
+    ) {
         let heads = self.layer.shape.kv_heads;
         let is_small = qkv.len() < PARALLEL_ELEMENTS;
-        let (qkv, pages) = (&Shared::new(qkv), &Shared::new(pages));
-        let head = |head| self.isa.run(Head { call: *self, head, qkv, pages, layout });
+        let qkv = Shared::new(qkv);
         if is_small {
-            (0..heads).for_each(head);
+            (0..heads).for_each(|head| item(&qkv, head));
         } else {
-            pool.items(heads, &|_, item| head(item));
+            pool.items(heads, &|_, head| item(&qkv, head));
         }
     }
 }
@@ -70,6 +90,23 @@ struct Head<'a, 'b, E> {
 impl<E: Element> Kernel for Head<'_, '_, E> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
+        self.compute(InF32(lanes));
+    }
+}
+
+impl PairKernel for Head<'_, '_, Bf16Pair> {
+    #[inline(always)]
+    fn run<P: Pairs>(self, pairs: P) {
+        self.compute(InBf16(pairs));
+    }
+}
+
+impl<E> Head<'_, '_, E> {
+    /// Applies RMS norms, if the layer has them, and the rotation to the queries and the key of the
+    /// head in each row, and writes keys and values to its KV pages.
+    #[inline(always)]
+    fn compute<W: Write<E>>(self, writer: W) {
+        let lanes = writer.lanes();
         let shape = &self.call.layer.shape;
         let AttentionShape { heads, kv_heads, head_dim: d, .. } = *shape;
         let (group, norms) = (shape.group(), self.call.layer.head_norms.as_ref());
@@ -89,37 +126,87 @@ impl<E: Element> Kernel for Head<'_, '_, E> {
                     queries.chunks_exact_mut(d).for_each(|query| rotate(query, cos_sin));
                     rotate(key, cos_sin);
                     let value = self.qkv.part(row + (heads + kv_heads + self.head) * d, d);
-                    self.write(lanes, sequence, sequence.position + i, key, value);
+                    writer.write(&self, sequence, sequence.position + i, key, value);
                 }
             }
         }
     }
 }
 
-impl<E: Element> Head<'_, '_, E> {
+/// Way to write keys and values to KV pages with elements of type `E`.
+trait Write<E>: Products<E> {
     /// Writes the key and the value of one position to the KV pages of the head.
+    fn write(
+        self,
+        head: &Head<'_, '_, E>,
+        sequence: &ScheduledSequence,
+        position: usize,
+        key: &[f32],
+        value: &[f32],
+    );
+}
+
+impl<L: Lanes, E: Element> Write<E> for InF32<L> {
     #[inline(always)]
-    fn write<L: Lanes>(
-        &self,
-        lanes: L,
+    fn write(
+        self,
+        head: &Head<'_, '_, E>,
         sequence: &ScheduledSequence,
         position: usize,
         key: &[f32],
         value: &[f32],
     ) {
-        let (d, width) = (key.len(), self.layout.width());
+        let (d, width) = (key.len(), head.layout.width());
         let mut narrow = [E::zeroed(); HEAD_DIM_MAX];
-        convert(lanes, key, &mut narrow[..width]);
-        let at = self.layout.keys(&sequence.pages, self.head, position);
+        convert(self.0, key, &mut narrow[..width]);
+        let at = head.layout.keys(&sequence.pages, head.head, position);
         // SAFETY: this item alone uses the pages of its head.
-        let keys = unsafe { self.pages.part(at, d * LANES) };
+        let keys = unsafe { head.pages.part(at, d * LANES) };
         let lane = position % LANES;
         for (column, key) in keys.chunks_exact_mut(LANES).zip(&narrow[..d]) {
             column[lane] = *key;
         }
-        let at = self.layout.value(&sequence.pages, self.head, position);
+        let at = head.layout.value(&sequence.pages, head.head, position);
         // SAFETY: as above.
-        convert(lanes, value, unsafe { self.pages.part(at, width) });
+        convert(self.0, value, unsafe { head.pages.part(at, width) });
+    }
+}
+
+impl<P: Pairs> Write<Bf16Pair> for InBf16<P> {
+    #[inline(always)]
+    fn write(
+        self,
+        head: &Head<'_, '_, Bf16Pair>,
+        sequence: &ScheduledSequence,
+        position: usize,
+        key: &[f32],
+        value: &[f32],
+    ) {
+        let (d, width) = (key.len(), head.layout.width());
+        let mut narrow = [[0; PAIR]; HEAD_DIM_MAX / PAIR];
+        tile::round(self.0, key, &mut narrow);
+        let at = head.layout.keys(&sequence.pages, head.head, position) / PAIR;
+        // SAFETY: this item alone uses the pages of its head.
+        let keys = unsafe { head.pages.part(at, d / PAIR * LANES) };
+        let lane = position % LANES;
+        for (column, key) in keys.chunks_exact_mut(LANES).zip(&narrow) {
+            column[lane] = *key;
+        }
+        tile::round(self.0, value, &mut narrow);
+        let narrow = narrow.as_flattened();
+        let slot = position % PAIR;
+        let at = head.layout.value(&sequence.pages, head.head, position - slot) / PAIR;
+        // SAFETY: as above.
+        let values = unsafe { head.pages.part(at, width) };
+        for (pair, value) in values.iter_mut().zip(&narrow[..d]) {
+            // The later position of a pair is multiplied before it is written, by a probability of
+            // zero, so it must not be a NaN that the page held before.
+            if slot == 0 {
+                *pair = [*value, 0];
+            } else {
+                pair[1] = *value;
+            }
+        }
     }
 }
 

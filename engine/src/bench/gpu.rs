@@ -207,7 +207,8 @@ impl Bench<'_> {
     ) -> Result<Report> {
         let seed = flags.load_format.random_seed();
         let cubins = self.cubins.clone();
-        let options = LoadOptions { random_seed: seed, cubins, ..LoadOptions::default() };
+        let kv = flags.kv_dtype;
+        let options = LoadOptions { random_seed: seed, kv, cubins, ..LoadOptions::default() };
         let checkpoint = Checkpoint::open(&source.files, seed).map_err(LoadError::from)?;
         let free_before = self.driver.memory()?.free;
         let mut model = load_on(Arc::clone(&self.driver), &checkpoint, &options)?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::cases::{Case, Matmul, Step};
 use super::setup::Setup;
 use super::{Limits, median_seconds};
-use engine_core::DeviceError;
+use engine_core::{DeviceError, KvType};
 use engine_core::clock::Clock;
 use engine_cpu::{Cpu, Isa};
 use engine_model::{MatrixShape, ModelInfo};
@@ -49,10 +49,10 @@ pub(super) struct AttentionFigures {
     kv_bytes_per_s: f64,
     flops_per_s: f64,
     /// Share that attention reaches of a limit of the machine, 0 to 1: the larger one of its shares
-    /// of memory bandwidth and of f32 arithmetic.
+    /// of memory bandwidth and of arithmetic.
     limit_share: f64,
-    /// Name of the machine's limit of which attention reaches the larger share: `read_bytes_per_s`
-    /// or `f32_flops_per_s`.
+    /// Name of the machine's limit of which attention reaches the larger share: `read_bytes_per_s`,
+    /// or the type of the arithmetic, `bf16` or `f32`.
     limit: &'static str,
 }
 
@@ -111,12 +111,11 @@ impl Kernels<'_> {
             let seconds = self.seconds(case)?;
             let (kv_bytes_per_s, flops_per_s) = (kv_bytes as f64 / seconds, flops / seconds);
             let read = kv_bytes_per_s / self.limits.read_bytes_per_s;
-            let computed = flops_per_s / self.limits.f32_flops_per_s;
-            let (limit_share, limit) = if read > computed {
-                (read, "read_bytes_per_s")
-            } else {
-                (computed, "f32_flops_per_s")
-            };
+            // A cache in f16 is widened to f32.
+            let dtype = if info.kv_type == KvType::Bf16 { "bf16" } else { "f32" };
+            let computed = flops_per_s / self.limits.ops_per_s(dtype);
+            let (limit_share, limit) =
+                if read > computed { (read, "read_bytes_per_s") } else { (computed, dtype) };
             let context = positions;
             Ok(AttentionFigures { rows, context, kv_bytes_per_s, flops_per_s, limit_share, limit })
         };
@@ -139,7 +138,7 @@ impl fmt::Display for MatmulFigures {
 impl fmt::Display for AttentionFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rows, context, kv_bytes_per_s, flops_per_s, limit_share, limit } = self;
-        let limit = if *limit == "read_bytes_per_s" { "read" } else { "f32" };
+        let limit = if *limit == "read_bytes_per_s" { "read" } else { limit };
         let (read, computed) = (kv_bytes_per_s / 1e9, flops_per_s / 1e9);
         write!(
             f,

@@ -16,6 +16,7 @@
 mod run;
 mod state;
 
+use std::f32::consts::LOG2_E;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -24,7 +25,8 @@ use super::kv::{Kv, StepMetadata};
 use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
 use super::shared::Shared;
-use engine_core::{AttentionLayer, AttentionShape, ScheduledSequence};
+use super::tile::Bf16Pair;
+use engine_core::{AttentionLayer, AttentionShape, KvType, ScheduledSequence};
 use run::{OutputTarget, Run};
 use state::State;
 
@@ -64,12 +66,16 @@ impl Scratch {
 /// Working memory of one thread of the attention kernel, for the R query rows of a work item.
 #[derive(Debug, Default)]
 struct Work {
-    /// Queries of the R query rows of a work item, multiplied by the scale of attention scores,
-    /// `[R][D]`.
+    /// Queries of the R query rows of a work item, multiplied by the scale of attention scores and
+    /// by log2(e), `[R][D]`, so that the softmax can use powers of two.
     queries: Vec<f32>,
+    /// The queries rounded to bf16, for bf16 pages.
+    rounded_queries: Vec<Bf16Pair>,
     /// Attention scores of R query rows for a block of positions, `[R][BLOCK]`, which the softmax
     /// replaces by probabilities.
     scores: Vec<f32>,
+    /// The probabilities rounded to bf16, for bf16 pages.
+    rounded_scores: Vec<Bf16Pair>,
     /// Partial result of attention over those positions of the current part that are done.
     part: State,
     /// Merged result of attention over those parts of the context that are done.
@@ -208,12 +214,21 @@ impl Attention<'_> {
             // A thread mostly takes consecutive tasks, so the next one's memory is worth
             // prefetching.
             let (task, then) = (tasks[index], tasks.get(index + 1).copied());
-            if self.kv.is_f16() {
-                let pages: &[u16] = bytemuck::cast_slice(&self.kv.storage);
-                self.isa.run(Run { call, pages, task, then, work, target });
-            } else {
-                let pages: &[f32] = bytemuck::cast_slice(&self.kv.storage);
-                self.isa.run(Run { call, pages, task, then, work, target });
+            let storage: &[u8] = &self.kv.storage;
+            match self.kv.shape.kv_type {
+                KvType::F32 => {
+                    let pages = bytemuck::cast_slice::<_, f32>(storage);
+                    self.isa.run(Run { call, pages, task, then, work, target });
+                }
+                KvType::F16 => {
+                    let pages = bytemuck::cast_slice::<_, u16>(storage);
+                    self.isa.run(Run { call, pages, task, then, work, target });
+                }
+                KvType::Bf16 => {
+                    let pages = bytemuck::cast_slice::<_, Bf16Pair>(storage);
+                    self.isa.run_pairs(Run { call, pages, task, then, work, target });
+                }
+                KvType::Fp8 => unreachable!("a cache of the CPU is not in FP8"),
             }
         });
     }
@@ -249,11 +264,11 @@ impl Attention<'_> {
             let mut total = lanes.sum(lanes.lift(&totals[query]));
             let mut shrink = 1.0;
             if let Some(sinks) = &self.layer.sinks {
-                let (sink, largest) = (sinks[column / d], state.largest[query]);
+                let (sink, largest) = (sinks[column / d] * LOG2_E, state.largest[query]);
                 // Both scores are taken relative to the larger one, so that neither exponential
                 // overflows.
-                shrink = (largest - sink).min(0.0).exp();
-                total = total * shrink + (sink - largest).min(0.0).exp();
+                shrink = (largest - sink).min(0.0).exp2();
+                total = total * shrink + (sink - largest).min(0.0).exp2();
             }
             let scale = shrink / total;
             // SAFETY: items differ in row or head, so each writes its own columns.

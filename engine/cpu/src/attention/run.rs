@@ -3,16 +3,17 @@
 
 #![expect(unsafe_code, reason = "strided reads of pages")]
 
+use std::f32::consts::LOG2_E;
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 
 use super::state::State;
-use super::{Attention, BLOCK, Item, MAX_VALUE_GROUPS, Task, Work};
-use crate::isa::Kernel;
+use super::{Attention, BLOCK, Item, Task, Work};
+use crate::isa::{Kernel, PairKernel};
 use crate::kv::Layout;
-use crate::lanes::{LANES, Lanes};
+use crate::lanes::{LANES, Lanes, Pairs};
 use crate::shared::Shared;
-use crate::tile::{self, Element, Left, Out, Right, TILE_ROWS};
+use crate::tile::{self, Bf16Pair, Element, InBf16, InF32, Left, Out, Products, Right, SideBySide, TILE_ROWS};
 
 /// Arguments of the attention kernel for one task over KV pages of element type `E`.
 pub(super) struct Run<'a, 'b, E> {
@@ -38,10 +39,27 @@ pub(super) enum OutputTarget<'a, 'b> {
 
 impl<E: Element> Kernel for Run<'_, '_, E> {
     #[inline(always)]
-    fn run<L: Lanes>(mut self, lanes: L) {
+    fn run<L: Lanes>(self, lanes: L) {
+        self.compute(InF32(lanes));
+    }
+}
+
+impl PairKernel for Run<'_, '_, Bf16Pair> {
+    #[inline(always)]
+    fn run<P: Pairs>(self, pairs: P) {
+        self.compute(InBf16(pairs));
+    }
+}
+
+impl<'a, E> Run<'a, '_, E> {
+    /// Computes the attention task and writes its result.
+    #[inline(always)]
+    fn compute<P: Products<E>>(mut self, products: P) {
+        let lanes = products.lanes();
         self.scale_queries();
+        let queries = products.left(&self.work.queries, &mut self.work.rounded_queries);
         for part in self.task.parts() {
-            self.attend(lanes, part);
+            self.attend(products, queries, part);
             match self.target {
                 OutputTarget::Out(_) if part.start == self.task.start => {
                     mem::swap(&mut self.work.whole, &mut self.work.part);
@@ -57,25 +75,23 @@ impl<E: Element> Kernel for Run<'_, '_, E> {
             self.call.finish(lanes, self.task.item, &self.work.whole, out);
         }
     }
-}
 
-impl<'a, E: Element> Run<'a, '_, E> {
     /// Returns the number of query rows of the task's attention work item.
     fn rows(&self) -> usize {
         self.call.query_rows(self.task.item)
     }
 
-    /// Copies the work item's queries, multiplied by the scale of attention scores, to the thread's
-    /// working memory.
+    /// Copies the work item's queries, multiplied by the scale of attention scores and by log2(e),
+    /// to the thread's working memory.
     #[inline(always)]
     fn scale_queries(&mut self) {
         let shape = self.call.layer.shape;
-        let rows = self.rows();
+        let (rows, scale) = (self.rows(), shape.scale * LOG2_E);
         self.work.queries.clear();
         for query in 0..rows {
             let (row, column) = self.call.row_and_column(self.task.item, query);
             let from = &self.call.qkv[row * shape.qkv_cols() + column..][..shape.head_dim];
-            self.work.queries.extend(from.iter().map(|x| x * shape.scale));
+            self.work.queries.extend(from.iter().map(|x| x * scale));
         }
         self.work.scores.resize(rows * BLOCK, 0.0);
     }
@@ -83,13 +99,13 @@ impl<'a, E: Element> Run<'a, '_, E> {
     /// Computes attention over only the positions of the task `part`, and leaves it in the thread's
     /// partial result.
     #[inline(always)]
-    fn attend<L: Lanes>(&mut self, lanes: L, part: Task<'_>) {
+    fn attend<P: Products<E>>(&mut self, products: P, queries: *const P::Left, part: Task<'_>) {
         self.work.part.clear(self.rows(), self.call.width());
         for block in (part.start..part.end).step_by(BLOCK) {
             let positions = BLOCK.min(part.end - block);
-            self.score(lanes, block, positions);
-            self.softmax(lanes, block, positions);
-            self.multiply_values(lanes, block);
+            self.score(products, queries, block, positions);
+            self.softmax(products.lanes(), block, positions);
+            self.multiply_values(products, block);
         }
     }
 
@@ -111,41 +127,42 @@ impl<'a, E: Element> Run<'a, '_, E> {
     /// Pointers for positions past the end of the work item's context repeat the last one within
     /// it, so that all can be prefetched safely.
     #[inline(always)]
-    fn keys(&self, item: Item<'_>, block: usize) -> [*const E; BLOCK / LANES] {
+    fn keys<P: Products<E>>(&self, item: Item<'_>, block: usize) -> [*const E; BLOCK / LANES] {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
         let d = self.call.layer.shape.head_dim;
         let last = (block + BLOCK).min(item.last()) - 1;
-        std::array::from_fn(|g| {
+        let mut groups = [std::ptr::null(); BLOCK / LANES];
+        for (g, group) in groups.iter_mut().enumerate() {
             let position = (block + g * LANES).min(last);
-            let at = layout.keys(&item.sequence.pages, item.head, position);
-            self.pages[at..at + d * LANES].as_ptr()
-        })
+            let at = layout.keys(&item.sequence.pages, item.head, position) / P::STEPS;
+            *group = self.pages[at..at + d / P::STEPS * LANES].as_ptr();
+        }
+        groups
     }
 
-    /// Returns pointers to the values of a block of positions: for each KV page that the block
-    /// reaches, one pointer for each 16 columns. Entries for further pages repeat the pointers of
-    /// the block's first page.
+    /// Returns pointers to the values of a block of positions, one for each KV page that the block
+    /// reaches. Entries for further pages repeat the pointer of the block's first page.
     #[inline(always)]
-    fn values(&self, item: Item<'_>, block: usize) -> Values<E> {
+    fn values<P: Products<E>>(&self, item: Item<'_>, block: usize) -> Values<E> {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
         let width = self.call.width();
         let page_tokens = self.call.kv.shape.page_tokens;
         let positions = BLOCK.min(item.last() - block);
-        let mut values = Values { pages: 0, runs: [0; _], groups: [[std::ptr::null(); _]; _] };
+        let mut values = Values { pages: 0, elements: [0; _], starts: [std::ptr::null(); _] };
         let mut done = 0;
         while done < positions {
             let position = block + done;
             let run = (page_tokens - position % page_tokens).min(positions - done);
-            let at = layout.value(&item.sequence.pages, item.head, position);
-            let page = &self.pages[at..at + run * width];
-            let groups = values.groups[values.pages].iter_mut();
-            groups.zip(page[..width].chunks(LANES)).for_each(|(to, group)| *to = group.as_ptr());
-            values.runs[values.pages] = run;
+            let at = layout.value(&item.sequence.pages, item.head, position) / P::STEPS;
+            // The later position of the last pair is empty if the number of positions is odd.
+            let elements = run.div_ceil(P::STEPS);
+            values.starts[values.pages] = self.pages[at..at + elements * width].as_ptr();
+            values.elements[values.pages] = elements;
             values.pages += 1;
             done += run;
         }
-        for page in values.pages..values.groups.len() {
-            values.groups[page] = values.groups[0];
+        for page in values.pages..values.starts.len() {
+            values.starts[page] = values.starts[0];
         }
         values
     }
@@ -153,23 +170,29 @@ impl<'a, E: Element> Run<'a, '_, E> {
     /// Computes the attention scores, `queries * keys`, for the block of positions that begins at
     /// `block`.
     #[inline(always)]
-    fn score<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
+    fn score<P: Products<E>>(
+        &mut self,
+        products: P,
+        queries: *const P::Left,
+        block: usize,
+        positions: usize,
+    ) {
         let (rows, d) = (self.rows(), self.call.layer.shape.head_dim);
         let count = positions.div_ceil(LANES);
-        let groups = self.keys(self.task.item, block);
-        let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.keys(item, block));
-        let start = self.work.queries.as_ptr();
-        let left = Left { start, row_stride: d, k_stride: 1 };
+        let groups = self.keys::<P>(self.task.item, block);
+        let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.keys::<P>(item, block));
+        let left = Left { start: queries, row_stride: d / P::STEPS, k_stride: 1 };
         let ahead = ahead.as_ref().map(|groups| &groups[..count]);
-        let right = Right { groups: &groups[..count], ahead, k_stride: LANES, k: d };
+        let right = Right { groups: &groups[..count], ahead, k_stride: LANES, k: d / P::STEPS };
         let out = Out { start: self.work.scores.as_mut_ptr(), row_stride: BLOCK, fresh: true };
-        // SAFETY: queries are `rows` by `d`, every group was just found to hold `d` vectors, and
+        // SAFETY: queries are `rows` by `d`, every group was just found to hold vectors for `d`, and
         // the scores have room for all groups of a block.
-        unsafe { tile::multiply(lanes, rows, left, &[right], out) };
+        unsafe { tile::multiply(products, rows, left, &[right], out) };
     }
 
     /// Computes the online softmax of a block: masks it, turns its scores into probabilities
-    /// relative to the largest score so far, and rescales the accumulators of earlier blocks.
+    /// relative to the largest score so far, and rescales the accumulators of earlier blocks. Scores
+    /// are multiplied by log2(e), so probabilities are powers of two.
     #[inline(always)]
     fn softmax<L: Lanes>(&mut self, lanes: L, block: usize, positions: usize) {
         let width = self.call.width();
@@ -209,11 +232,11 @@ impl<'a, E: Element> Run<'a, '_, E> {
                 continue;
             }
             self.work.part.largest[query] = largest;
-            let shrink = lanes.exp(lanes.splat(before - largest));
+            let shrink = lanes.exp2(lanes.splat(before - largest));
             let (totals, _) = self.work.part.totals.as_chunks_mut::<LANES>();
             let mut total = lanes.mul(lanes.lift(&totals[query]), shrink);
             for (i, v) in scores.iter_mut().enumerate() {
-                let p = lanes.exp(lanes.sub(lanes.lift(v), lanes.splat(largest)));
+                let p = lanes.exp2(lanes.sub(lanes.lift(v), lanes.splat(largest)));
                 let p = mask(p, i, 0.0);
                 total = lanes.add(total, p);
                 *v = lanes.lower(p);
@@ -232,32 +255,32 @@ impl<'a, E: Element> Run<'a, '_, E> {
     /// Adds `probabilities * values` of the block to the accumulators of the partial result, KV
     /// page by KV page.
     #[inline(always)]
-    fn multiply_values<L: Lanes>(&mut self, lanes: L, block: usize) {
+    fn multiply_values<P: Products<E>>(&mut self, products: P, block: usize) {
         let (rows, width) = (self.rows(), self.call.width());
-        let values = self.values(self.task.item, block);
-        let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.values(item, block));
-        let columns = ..width / LANES;
-        let pieces: [_; BLOCK / LANES] = std::array::from_fn(|page| Right {
-            groups: &values.groups[page][columns],
-            ahead: ahead.as_ref().map(|values| &values.groups[page][columns]),
-            k_stride: width,
-            k: values.runs[page],
-        });
-        let left = Left { start: self.work.scores.as_ptr(), row_stride: BLOCK, k_stride: 1 };
+        let values = self.values::<P>(self.task.item, block);
+        let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.values::<P>(item, block));
+        let count = width / LANES;
+        let mut pieces = [Right { groups: SideBySide { start: std::ptr::null(), count }, ahead: None, k_stride: width, k: 0 }; BLOCK / LANES];
+        for (page, piece) in pieces.iter_mut().enumerate() {
+            piece.groups.start = values.starts[page];
+            piece.ahead = ahead.as_ref().map(|ahead| SideBySide { start: ahead.starts[page], count });
+            piece.k = values.elements[page];
+        }
+        let start = products.left(&self.work.scores, &mut self.work.rounded_scores);
+        let left = Left { start, row_stride: BLOCK / P::STEPS, k_stride: 1 };
         let out = Out { start: self.work.part.sums.as_mut_ptr(), row_stride: width, fresh: false };
         // SAFETY: probabilities are `rows` by at least as many as the block has positions, each
         // page's values its `k` by `width` as just sliced, and the sums have room for `rows` by
         // `width`.
-        unsafe { tile::multiply(lanes, rows, left, &pieces[..values.pages], out) };
+        unsafe { tile::multiply(products, rows, left, &pieces[..values.pages], out) };
     }
 }
 
 /// Pointers to the values of a block of positions, for each KV page that the block reaches.
 struct Values<E> {
     pages: usize,
-    /// Number of the block's positions in each KV page.
-    runs: [usize; BLOCK / LANES],
-    /// Pointers to the value of the block's first position in each KV page, one for each 16
-    /// columns.
-    groups: [[*const E; MAX_VALUE_GROUPS]; BLOCK / LANES],
+    /// Number of elements, positions or pairs of them, that the block has in each KV page.
+    elements: [usize; BLOCK / LANES],
+    /// Pointers to the value of the block's first position in each KV page.
+    starts: [*const E; BLOCK / LANES],
 }

@@ -11,7 +11,7 @@ pub(super) struct State {
     /// Accumulators of the values weighted by their probabilities, `[R][D]` for R query rows, D
     /// rounded up to whole vectors.
     pub sums: Vec<f32>,
-    /// Largest attention score of each of R query rows, `[R]`; minus infinity before any position.
+    /// Largest attention score of each of R query rows times log2(e), `[R]`; minus infinity before any position.
     pub largest: Vec<f32>,
     /// Accumulators of the probabilities of each of R query rows, `[R][16]`, one per vector lane;
     /// the sum of a row's 16 is the softmax denominator.
@@ -48,8 +48,8 @@ impl State {
             }
             let largest = before.max(new);
             self.largest[row] = largest;
-            let shrink = lanes.exp(lanes.splat(before - largest));
-            let weight = lanes.exp(lanes.splat(new - largest));
+            let shrink = lanes.exp2(lanes.splat(before - largest));
+            let weight = lanes.exp2(lanes.splat(new - largest));
             for (sums, later, width) in
                 [(&mut self.sums, &later.sums, width), (&mut self.totals, &later.totals, LANES)]
             {
