@@ -9,7 +9,6 @@ use engine::metrics::Metrics;
 use engine::tokenize::Tokenizer;
 use engine::worker::{Command, Output, Request, Worker};
 use engine_core::clock::Clock;
-use engine_core::sample::Sampling;
 use engine_core::{
     AttentionShape, DeviceError, KvType, LogitRows, ScheduledSequence, StepBatch, StepOutput,
     WeightType,
@@ -133,21 +132,11 @@ impl Server {
     }
 
     fn begin(&mut self, sequences: usize) {
-        let request = |n: u64| Request {
-            prompt: (0..PROMPT as u64).map(|i| ((i * 7 + n * 13) % 250) as u32).collect(),
-            sampling: Sampling::greedy(),
+        let request = |n: u64| {
+            let prompt = (0..PROMPT as u64).map(|i| ((i * 7 + n * 13) % 250) as u32).collect();
             // Different lengths spread the ends of sequences over the steps.
-            max_tokens: OUTPUT - (n * 37 % (OUTPUT as u64 / 2)) as usize,
-            min_tokens: 0,
-            ignore_eos: true,
-            stop: Vec::new(),
-            include_stop: false,
-            stop_tokens: Vec::new(),
-            logprobs: None,
-            prompt_logprobs: false,
-            shows_special: false,
-            embeds: false,
-            guide: None,
+            let max_tokens = OUTPUT - (n * 37 % (OUTPUT as u64 / 2)) as usize;
+            Request { ignore_eos: true, ..Request::greedy(prompt, max_tokens) }
         };
         let first = self.next;
         self.next += sequences as u64;

@@ -57,9 +57,10 @@ pub(crate) fn no_gpu() -> String {
 /// equal computation have equal hashes.
 const UNHASHED: [&str; 7] =
     ["allow-origin", "api-key-file", "host", "log-format", "model-name", "port", "profile"];
-/// Names of flags that are newer than the configuration's hash. Without a value they are left out
-/// of it, so that the same configuration has the same hash as in earlier releases.
-const NEWER: [&str; 1] = ["speculative-algorithm"];
+/// Names of flags that are newer than the configuration's hash, each with the value at which a
+/// server computes as before the flag. At this value a flag is left out of the hash, so that the
+/// same configuration has the same hash as in earlier releases.
+const NEWER: [(&str, &str); 1] = [("speculative-algorithm", "none")];
 
 /// Data types that one kind of device (CPU or GPU) supports for matrix multiplication and for the
 /// KV cache. Flags, defaults, the choice of a device and loading consult [`CPU`] and [`CUDA`].
@@ -160,7 +161,7 @@ pub struct Config {
     pub dtype: DtypeChoice,
     pub kv_dtype: KvDtypeChoice,
     pub load_format: LoadFormat,
-    pub speculative_algorithm: Option<SpeculativeAlgorithm>,
+    pub speculative_algorithm: SpeculativeAlgorithm,
     pub no_prefix_cache: bool,
     pub threads: usize,
     pub model_name: Option<String>,
@@ -203,7 +204,7 @@ impl Config {
             "max-batch-size": default_max_batch_size(machine.processor),
             "cache-max-entry-count": 0.8, "max-prefill-token-num": 512, "max-seq-len": null,
             "dtype": "auto", "kv-dtype": "auto", "load-format": "auto", "no-prefix-cache": false,
-            "speculative-algorithm": null,
+            "speculative-algorithm": "none",
             "threads": machine.cores, "model-name": null, "api-key-file": null,
             "insecure-bind": false, "allow-origin": null, "log-format": "text",
             "profile": null,
@@ -232,10 +233,6 @@ impl Config {
             }
         }
         let mut config = Self { sources, ..serde_json::from_value(values)? };
-        // The same configuration, and so the same hash, whether the flag says so or is not given.
-        if config.speculative_algorithm == Some(SpeculativeAlgorithm::None) {
-            config.speculative_algorithm = None;
-        }
         // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
         let suits_gpu = config.device != DeviceChoice::Cpu
             && CUDA.has_dtype(config.dtype)
@@ -392,12 +389,15 @@ fn name_of(value: &impl Serialize) -> String {
 
 /// Returns the SHA-256, in hex, of the canonical JSON (RFC 8785) of the server's flags with their
 /// values. Flags that do not change what is computed, such as `--port`, are left out (`UNHASHED`),
-/// and flags that are newer than the hash where they are not given (`NEWER`).
+/// and so are flags that are newer than the hash, where they change nothing (`NEWER`).
 pub fn config_sha256(effective: &BTreeMap<String, Setting>) -> String {
+    let is_as_before = |flag: &str, value: &Value| {
+        NEWER.iter().any(|(newer, before)| *newer == flag && value == before)
+    };
     let values: BTreeMap<_, _> = effective
         .iter()
         .filter(|(flag, _)| !UNHASHED.contains(&flag.as_str()))
-        .filter(|(flag, setting)| !NEWER.contains(&flag.as_str()) || !setting.value.is_null())
+        .filter(|(flag, setting)| !is_as_before(flag.as_str(), &setting.value))
         .map(|(flag, setting)| (flag, canonical(&setting.value)))
         .collect();
     // serde_json writes sorted keys, no spaces and shortest numbers: the canonical form of these

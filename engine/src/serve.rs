@@ -247,7 +247,9 @@ fn allocate_kv(config: &Config, info: &ModelInfo, loaded: &mut load::Loaded) -> 
 /// Returns the largest number of drafts of a sequence in a step: 0 without speculative decoding; an
 /// error if the device or the model cannot take rows of wrong drafts back.
 fn drafts(config: &Config, run_ahead: usize, limits: &Limits) -> Result<usize> {
-    let Some(SpeculativeAlgorithm::Ngram) = config.speculative_algorithm else { return Ok(0) };
+    if config.speculative_algorithm == SpeculativeAlgorithm::None {
+        return Ok(0);
+    }
     let obstacle = match (run_ahead, &limits.states) {
         (0, None) => return Ok(DRAFTS_MAX),
         (0, Some(_)) => "models with recurrent state",

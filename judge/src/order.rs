@@ -3,6 +3,8 @@
 
 use std::cmp::Ordering;
 
+use schema::scenario::id_of;
+
 use crate::facts::concurrency_level;
 
 /// Sort key of a release: `v0.9.2` before `v0.10.0`, and `-dev` before the release itself.
@@ -57,7 +59,7 @@ pub fn scenarios(a: &str, b: &str) -> Ordering {
 }
 
 fn family(scenario: &str) -> usize {
-    let id = scenario.split('@').next().unwrap_or(scenario);
+    let id = id_of(scenario);
     let other = FAMILIES.len() + usize::from(concurrency_level(id).is_none());
     FAMILIES.iter().position(|family| id.starts_with(family)).unwrap_or(other)
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 use schema::event::Event;
 use schema::run::RunRecord;
+use schema::scenario::id_of;
 use serde::Serialize;
 
 use crate::survey::Survey;
@@ -101,12 +102,11 @@ impl Filter {
     pub fn covers(&self, run: &RunFacts) -> bool {
         let is = |wanted: &Option<String>, own: &str| wanted.as_ref().is_none_or(|w| w == own);
         let RunParts { engine, hardware, model, scenario } = &self.parts;
-        let id = run.scenario.split('@').next().unwrap_or_default();
         is(engine, &run.engine)
             && self.release.as_ref().is_none_or(|wanted| is_release(wanted, &run.release))
             && is(hardware, &run.hardware)
             && is(model, &run.model)
-            && (is(scenario, &run.scenario) || is(scenario, id))
+            && (is(scenario, &run.scenario) || is(scenario, id_of(&run.scenario)))
             && is(&self.status, &run.status)
             && is(&self.validity, &run.validity)
             && is(&self.campaign, run.campaign.as_deref().unwrap_or_default())

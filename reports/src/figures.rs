@@ -93,27 +93,33 @@ pub fn figure_of(record: &RunRecord, label: &str) -> Option<f64> {
         "concurrency" => metrics.concurrency_mean,
         latency => {
             let (statistic, quantity) = latency.strip_suffix("_ms")?.split_once('_')?;
-            let summary = match quantity {
-                "ttft" => metrics.ttft_us.as_ref(),
-                "tpot" => metrics.tpot_us.as_ref(),
-                "itl" => metrics.itl_chunk_us.as_ref(),
-                "e2e_latency" => metrics.e2e_us.as_ref(),
-                _ => None,
-            }?;
-            let us = match statistic {
-                "mean" => summary.mean,
-                "std" => summary.std,
-                "median" | "p50" => summary.p50,
-                "p90" => summary.p90,
-                "p95" => summary.p95,
-                "p99" => summary.p99,
-                "max" => summary.max,
-                _ => None,
-            };
-            float(us).map(|us| us / 1e3)
+            float(latency_us(metrics, quantity, statistic)).map(|us| us / 1e3)
         }
     }?;
     Some(value / scale)
+}
+
+/// Returns a statistic of a latency in microseconds, by the names of both in result files, such as
+/// `ttft` and `median`; `None` for another name or an unknown value. ITL is that between chunks, as
+/// the tools mean it.
+pub fn latency_us(metrics: &Metrics, quantity: &str, statistic: &str) -> Option<u64> {
+    let summary = match quantity {
+        "ttft" => metrics.ttft_us.as_ref(),
+        "tpot" => metrics.tpot_us.as_ref(),
+        "itl" => metrics.itl_chunk_us.as_ref(),
+        "e2e_latency" => metrics.e2e_us.as_ref(),
+        _ => None,
+    }?;
+    match statistic {
+        "mean" => summary.mean,
+        "std" => summary.std,
+        "median" | "p50" => summary.p50,
+        "p90" => summary.p90,
+        "p95" => summary.p95,
+        "p99" => summary.p99,
+        "max" => summary.max,
+        _ => None,
+    }
 }
 
 /// Figures of one published result, by their names in result files: milliseconds, seconds

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use documents::Document;
 use figures::Figures;
-pub use figures::{figure_of, name_of_label};
+pub use figures::{figure_of, latency_us, name_of_label};
 use served::Served;
 use tool::Tool;
 use workload::StatedWorkload;

@@ -279,7 +279,7 @@ const POLL: Duration = Duration::from_millis(20);
 const VERB: &str = "first-answer";
 
 /// Measures the seconds from just before the server's start to the first byte of its first answer.
-/// Of its optional flags the server gets only those for threads. The client is started before the
+/// The server gets no optional flags except those for threads. The client is started before the
 /// server, so that its own start does not count.
 ///
 /// # Errors

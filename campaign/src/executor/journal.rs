@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use schema::campaign::CampaignLab;
 use schema::lab::{Candidate, LabOutline, flag_name, without};
 use schema::run::{HardwareFacts, RunRecord};
+use schema::scenario::id_of;
 use schema::verdict::Stage;
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +96,7 @@ impl PreparedCampaign {
         let each_us = |cell: &Cell, variant: &Variant| {
             let is_of = |brief: &&CellBrief| {
                 let same = brief.engine == variant.engine && brief.model == cell.model;
-                same && brief.scenario.split('@').next() == Some(&cell.scenario)
+                same && id_of(&brief.scenario) == cell.scenario
             };
             decided.brief.cells.iter().find(is_of).and_then(|brief| brief.each.us()).unwrap_or(0)
         };

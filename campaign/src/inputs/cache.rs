@@ -1,10 +1,12 @@
 //! Cache of downloaded inputs, addressed by SHA-256. Several processes may use it at once: a file
 //! appears by a rename, complete and verified, or not at all.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use schema::canonical::to_hex;
 use sha2::{Digest, Sha256};
@@ -17,12 +19,21 @@ use crate::stop::{Stop, wrong_use};
 #[derive(Debug, Clone)]
 pub struct Cache {
     pub dir: PathBuf,
+    /// Files that this command has hashed, in the cache or elsewhere.
+    hashed: Arc<Mutex<BTreeMap<PathBuf, Hashed>>>,
+}
+
+/// SHA-256 of a file, and the file's stamp before it was hashed.
+#[derive(Debug)]
+struct Hashed {
+    stamp: String,
+    sha256: String,
 }
 
 impl Cache {
     /// Returns the cache in the folder `dir`, which need not exist yet.
     pub fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        Self { dir: dir.to_owned(), hashed: Arc::default() }
     }
 
     /// Returns the path of the cached file with this SHA-256 and name, whether or not it exists.
@@ -54,13 +65,31 @@ impl Cache {
         if fs::read_to_string(mark_of(&path)).is_ok_and(|mark| mark == stamp) {
             return Ok(Some(path));
         }
-        if sha256_file(&path)? != sha256 {
+        if self.sha256_of(&path)? != sha256 {
             fs::remove_file(&path).map_err(FileError::at("remove the damaged file", &path))?;
             return Ok(None);
         }
-        // A read-only cache still serves: its files are then hashed every time.
+        // A read-only cache still serves: each command then hashes its files again.
         let _ = fs::write(mark_of(&path), stamp);
         Ok(Some(path))
+    }
+
+    /// Returns the SHA-256 of a file in the cache or elsewhere, in lower-case hex. A command hashes
+    /// the file once, and again only if it has changed.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn sha256_of(&self, path: &Path) -> Result<String, FileError> {
+        let stamp = stamp(path).map_err(FileError::at("read", path))?;
+        let mut hashed = self.hashed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = hashed.get(path)
+            && known.stamp == stamp
+        {
+            return Ok(known.sha256.clone());
+        }
+        let sha256 = sha256_file(path)?;
+        hashed.insert(path.to_owned(), Hashed { stamp, sha256: sha256.clone() });
+        Ok(sha256)
     }
 
     /// Moves a finished temporary file into the cache if it has the expected hash.

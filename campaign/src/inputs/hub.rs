@@ -10,7 +10,6 @@ use schema::model::InputSource;
 use tempfile::TempDir;
 
 use crate::files::{self, FileError};
-use crate::inputs::cache::sha256_file;
 use crate::inputs::package;
 use crate::stop::Stop;
 use crate::world::World;
@@ -59,7 +58,7 @@ impl<'a> HubFile<'a> {
             .collect();
         let mut found = Found::Missing;
         for path in copies {
-            let other = sha256_file(&path)?;
+            let other = world.cache.sha256_of(&path)?;
             if other == sha256 {
                 return Ok(Found::Wanted(path));
             }

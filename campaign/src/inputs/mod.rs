@@ -188,7 +188,7 @@ impl World {
     /// Returns the path of a file of the Hugging Face cache, whose hash the cache of inputs then
     /// knows.
     fn link(&self, input: &Input, path: PathBuf) -> PathBuf {
-        // A read-only cache still serves: the file is then hashed every time.
+        // A read-only cache still serves: each command then hashes the file again.
         self.cache.link(&path, &input.sha256, input.file_name()).unwrap_or(path)
     }
 

@@ -56,6 +56,19 @@ fn a_file_put_there_by_hand_is_verified_first() {
 }
 
 #[test]
+fn the_hash_of_a_file_follows_its_content() {
+    let (dir, cache) = cache();
+    let path = dir.path().join("conversations.json");
+    for text in ["first", "a longer second"] {
+        fs::write(&path, text).unwrap();
+        let hashes = [cache.sha256_of(&path).unwrap(), cache.clone().sha256_of(&path).unwrap()];
+        assert_eq!(hashes, [sha256(text), sha256(text)]);
+    }
+    fs::remove_file(&path).unwrap();
+    assert!(cache.sha256_of(&path).is_err(), "a file that is gone has no hash");
+}
+
+#[test]
 fn a_linked_file_stays_where_it_is() {
     let (dir, cache) = cache();
     let mine = dir.path().join("mine");

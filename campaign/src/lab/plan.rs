@@ -12,6 +12,7 @@ use judge::lab::text::designs;
 use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
+use schema::scenario::id_of;
 use schema::shell;
 use whole_file::TEXT_MAX;
 
@@ -232,8 +233,8 @@ fn each_us(decided: &Decided) -> u64 {
 /// earlier runs or imported results, else assumed from the scenario.
 fn cell_us(decided: &Decided, cell: &CellBrief) -> u64 {
     cell.each.us_with_workload().unwrap_or_else(|| {
-        let id = cell.scenario.split('@').next();
-        let entry = decided.scenarios.iter().find(|entry| Some(entry.id.as_str()) == id);
+        let id = id_of(&cell.scenario);
+        let entry = decided.scenarios.iter().find(|entry| entry.id == id);
         entry.map_or(0, |entry| assumed_us(&entry.scenario, decided.brief.on_gpu))
     })
 }

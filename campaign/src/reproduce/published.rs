@@ -37,12 +37,12 @@ pub fn run(world: &World, flags: &Reproduce, path: &Path) -> Result<Exit, Stop> 
         return Err(crate::catalog::unknown("target", &first.hardware.id, &known));
     };
     let scenarios = world.catalog.ids("scenario")?;
-    let lacks = |record: &RunRecord| lacking(record, &engine.file, target, &scenarios);
-    let (can, cannot): (Vec<&RunRecord>, Vec<&RunRecord>) =
-        records.iter().partition(|record| lacks(record).is_none());
-    for record in &cannot {
-        let why = lacks(record).unwrap_or_default();
-        world.console.note(&format!("{} is not measured: {why}", title(record)));
+    let mut can = Vec::new();
+    for record in &records {
+        match lacking(record, &engine.file, target, &scenarios) {
+            None => can.push(record),
+            Some(why) => world.console.note(&format!("{} is not measured: {why}", title(record))),
+        }
     }
     let bench = campaign_of(flags, first, &can)?;
     let decided = decide(world, &bench)?;

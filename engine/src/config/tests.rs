@@ -54,7 +54,7 @@ fn defaults_are_those_of_the_contract() {
         no-prefix-cache false Default
         port 23333 Default
         profile null Default
-        speculative-algorithm null Default
+        speculative-algorithm "none" Default
         threads 2 Default
         tp 1 Default
     "#]]
@@ -188,6 +188,7 @@ fn the_hash_minds_what_is_computed_and_not_where() {
     assert_ne!(hash(""), hash("--max-batch-size 64"));
     assert_ne!(hash(""), hash("--no-prefix-cache"));
     assert_ne!(hash(""), hash("--speculative-algorithm ngram"));
+    assert_eq!(hash(""), hash("--speculative-algorithm none"));
     expect!["e7888bd436c3d5252b67b287fecc7e7ab92e29d0054f51d202f41c48b156e16c"]
         .assert_eq(&hash(""));
 }

@@ -14,7 +14,6 @@ use super::fields::Fields;
 use super::params::{Prompt, take_prompts};
 use super::state::App;
 use crate::worker::{Finish, Request, Ticket};
-use engine_core::sample::Sampling;
 use engine_schedule::Limits;
 
 /// Name of the field with the texts to embed.
@@ -144,21 +143,7 @@ fn request(prompt: Vec<u32>, limits: &Limits) -> Result<Request> {
     }
     let admitted = limits.admits(prompt.len(), 0);
     admitted.map_err(|refusal| ApiError::from(refusal).at(INPUT))?;
-    Ok(Request {
-        prompt,
-        sampling: Sampling::greedy(),
-        max_tokens: 0,
-        min_tokens: 0,
-        ignore_eos: false,
-        stop: Vec::new(),
-        include_stop: false,
-        stop_tokens: Vec::new(),
-        logprobs: None,
-        prompt_logprobs: false,
-        shows_special: false,
-        embeds: true,
-        guide: None,
-    })
+    Ok(Request { embeds: true, ..Request::greedy(prompt, 0) })
 }
 
 /// Waits for the embeddings of all inputs, and returns them in the order of the inputs; `None` if the

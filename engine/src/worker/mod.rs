@@ -67,6 +67,28 @@ pub struct Request {
     pub guide: Option<Box<Guide>>,
 }
 
+impl Request {
+    /// Creates a request for a greedy output of `prompt` with at most `max_tokens` tokens and no
+    /// further conditions: an end token of the model ends it.
+    pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Self {
+        Self {
+            prompt,
+            sampling: Sampling::greedy(),
+            max_tokens,
+            min_tokens: 0,
+            ignore_eos: false,
+            stop: Vec::new(),
+            include_stop: false,
+            stop_tokens: Vec::new(),
+            logprobs: None,
+            prompt_logprobs: false,
+            shows_special: false,
+            embeds: false,
+            guide: None,
+        }
+    }
+}
+
 /// Command from the HTTP front end to the engine loop.
 #[derive(Debug)]
 pub enum Command {

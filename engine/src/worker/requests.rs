@@ -252,11 +252,10 @@ impl Requests {
     /// Chooses the next tokens of the sequences that get logits, on all threads: the mask of a
     /// grammar over the vocabulary takes long, and meanwhile the device has nothing to do.
     fn choose(&mut self, planned: &[PlannedSequence], choices: &[Choice<'_>], row_size: usize) {
-        let rows = planned.iter().zip(choices).filter_map(|(planned, choice)| match choice {
-            Choice::From(rows) if planned.samples => {
-                Some((planned.id, &rows[rows.len() - row_size..]))
-            }
-            _ => None,
+        let sampled = planned.iter().zip(choices).filter(|(planned, _)| planned.samples);
+        let rows = sampled.filter_map(|(planned, choice)| match choice.of_last_row(row_size) {
+            Choice::From(row) => Some((planned.id, row)),
+            Choice::Sampled(_) => None,
         });
         let rows: BTreeMap<SeqId, &[f32]> = rows.collect();
         if rows.is_empty() {

@@ -49,21 +49,7 @@ fn cases(folder: &Path) -> Vec<Case> {
 }
 
 fn request(prompt: Vec<u32>, max_tokens: usize) -> Request {
-    Request {
-        prompt,
-        sampling: Sampling::greedy(),
-        max_tokens,
-        min_tokens: 0,
-        ignore_eos: true,
-        stop: Vec::new(),
-        include_stop: false,
-        stop_tokens: Vec::new(),
-        logprobs: Some(0),
-        prompt_logprobs: false,
-        shows_special: false,
-        embeds: false,
-        guide: None,
-    }
+    Request { ignore_eos: true, logprobs: Some(0), ..Request::greedy(prompt, max_tokens) }
 }
 
 /// Creates the engine loop for the checkpoint in `folder`, in the precision of the reference

@@ -17,7 +17,6 @@ use engine::tokenize::Reasoning;
 use engine::worker::{Command, Finish, Handle, Output, Request, Ticket, Worker};
 use engine_core::clock::Clock;
 use engine_core::random::{GOLDEN_GAMMA, mix};
-use engine_core::sample::Sampling;
 use engine_model::Model;
 use engine_schedule::{Limits, StateLimits};
 use tokio::sync::mpsc as async_mpsc;
@@ -92,20 +91,11 @@ impl Expected {
 
     fn request(&self, dice: &mut Dice) -> Request {
         Request {
-            prompt: self.prompt.clone(),
-            sampling: Sampling::greedy(),
-            max_tokens: self.wanted,
-            min_tokens: 0,
             ignore_eos: true,
-            stop: Vec::new(),
-            include_stop: false,
-            stop_tokens: Vec::new(),
             // The host samples these sequences, and must know each token before the next step.
             logprobs: dice.one_in(4).then_some(0),
             prompt_logprobs: dice.one_in(16),
-            shows_special: false,
-            embeds: false,
-            guide: None,
+            ..Request::greedy(self.prompt.clone(), self.wanted)
         }
     }
 }

@@ -35,6 +35,7 @@ pub use schema::comparison::{CellDiff, Diff, FlagChange, Row, SideCounts};
 use schema::comparison::{Decision, DecisionKind, RunShare, SCHEMA};
 use schema::metric::{METRICS, Metric};
 use schema::run::{RunRecord, ValidityVerdict};
+use schema::scenario::id_of;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
 use crate::order::ReleaseKey;
@@ -295,12 +296,11 @@ impl<'a> Compared<'a> {
     /// Returns the command line that measures both releases in the cell again.
     fn command(&self, (baseline, candidate): (&str, &str)) -> Vec<String> {
         let Cell { engine, model, scenario, .. } = &self.cell;
-        let scenario = scenario.split('@').next().unwrap_or_default();
         let mut words = vec!["cargo", "xtask", "release-bench", candidate, "--baseline", baseline];
         if engine != "redline" {
             words.extend(["--engine", engine]);
         }
-        words.extend(["--model", model, "--scenario", scenario]);
+        words.extend(["--model", model, "--scenario", id_of(scenario)]);
         words.into_iter().map(str::to_owned).collect()
     }
 }

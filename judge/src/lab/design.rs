@@ -47,9 +47,8 @@ pub struct Estimates {
 }
 
 impl Design {
-    /// Returns the design for `factors` factors, of which there is at least one: every combination
-    /// for up to 4 factors, 16 configurations for up to 8, and twice as many factors for each
-    /// doubling.
+    /// Returns the design for `factors` factors, at least one: every combination for up to 4
+    /// factors, 16 configurations for up to 8, and twice as many factors for each doubling.
     pub fn of(factors: usize) -> Self {
         let mut bits = factors.clamp(1, FULL_MAX);
         while 1_usize << bits < 2 * factors {

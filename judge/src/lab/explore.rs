@@ -400,8 +400,9 @@ fn confirmed(arms: &[Arm], rules: &Rules<'_>, least: f64) -> Vec<Confirmed> {
         .collect()
 }
 
-/// Returns the best confirmed candidate, `None` if none is confirmed: of those within half the
-/// minimum effect of the highest gain, the one with the fewest options.
+/// Returns the candidate to recommend: the one with the fewest options among the confirmed
+/// candidates whose gain is at most half the minimum effect below the highest. `None` without a
+/// confirmed candidate.
 fn recommended(arms: &[Arm], confirmed: &[Confirmed], floor: f64) -> Option<Candidate> {
     let mut stands: Vec<&Arm> =
         arms.iter().zip(confirmed).filter(|(_, found)| found.is_gain).map(|(arm, _)| arm).collect();

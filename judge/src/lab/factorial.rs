@@ -164,7 +164,7 @@ impl<'a> Factorial<'a> {
         together.sort_unstable();
         let mut pairs = estimates.pairs.clone();
         for (aliased, _) in &mut pairs {
-            // Of pairs with one estimate, those first whose options help most.
+            // Aliased pairs have one estimate, so the main effects of their options order them.
             let both = |(first, second): &Pair| effect(first) + effect(second);
             aliased.sort_by(|a, b| both(b).total_cmp(&both(a)));
         }

@@ -14,12 +14,13 @@ use schema::run::{Counts, Kind, RunRecord};
 use schema::scenario::Arrival;
 use serde_json::{Map, Value, json};
 
-/// Rates, each with its name in records and in result files.
-const RATES: &[(&str, &str)] = &[
-    ("requests_per_s", "request_throughput"),
-    ("input_tokens_per_s", "input_throughput"),
-    ("output_tokens_per_s", "output_throughput"),
-    ("total_tokens_per_s", "total_token_throughput"),
+/// Rates, each with its name in records, in result files of vLLM and, per GPU, in those of
+/// InferenceX, which have no rate of requests.
+const RATES: &[(&str, &str, Option<&str>)] = &[
+    ("requests_per_s", "request_throughput", None),
+    ("input_tokens_per_s", "input_throughput", Some("input_tput_per_gpu")),
+    ("output_tokens_per_s", "output_throughput", Some("output_tput_per_gpu")),
+    ("total_tokens_per_s", "total_token_throughput", Some("tput_per_gpu")),
 ];
 /// Latencies, each with the stem of its names in records and in result files.
 const LATENCIES: &[(&str, &str)] = &[("ttft_us", "ttft"), ("tpot_us", "tpot"), ("e2e_us", "e2el")];
@@ -35,9 +36,10 @@ fn is_exported(run: &RunRecord) -> bool {
     run.kind == Kind::Measured && is_presentable(run)
 }
 
-/// Returns the rates of a run that may be shown, by their names in result files, per second.
-fn rates(run: &RunRecord) -> impl Iterator<Item = (&'static str, f64)> {
-    RATES.iter().filter_map(move |(own, theirs)| Some((*theirs, shown(own, run)?)))
+/// Returns the rates of a run that may be shown, per second, each with its names in result files of
+/// vLLM and InferenceX.
+fn rates(run: &RunRecord) -> impl Iterator<Item = (&'static str, Option<&'static str>, f64)> {
+    RATES.iter().filter_map(move |(own, vllm, per_gpu)| Some((*vllm, *per_gpu, shown(own, run)?)))
 }
 
 /// Returns the latencies of a run that may be shown, by statistic and quantity, in microseconds.
@@ -84,7 +86,7 @@ fn metrics_of(run: &RunRecord) -> Vec<Value> {
         },
     });
     let counts = run.counts.as_ref().map(counts).unwrap_or_default();
-    let figures = rates(run).map(|(name, value)| (name.to_owned(), value));
+    let figures = rates(run).map(|(name, _, value)| (name.to_owned(), value));
     let times = latencies(run).map(|(statistic, quantity, us)| {
         (format!("{statistic}_{quantity}_ms"), us / MICROSECONDS_PER_MS)
     });
@@ -172,14 +174,10 @@ fn result_of(run: &RunRecord) -> Option<Value> {
         "ep": 1,
         "dp_attention": "false",
     });
-    for (name, value) in rates(run) {
-        let key = match name {
-            "input_throughput" => "input_tput_per_gpu",
-            "output_throughput" => "output_tput_per_gpu",
-            "total_token_throughput" => "tput_per_gpu",
-            _ => continue,
-        };
-        result[key] = (value / f64::from(ranks)).into();
+    for (_, per_gpu, value) in rates(run) {
+        if let Some(key) = per_gpu {
+            result[key] = (value / f64::from(ranks)).into();
+        }
     }
     for (statistic, quantity, us) in latencies(run) {
         result[format!("{statistic}_{quantity}")] = (us / MICROSECONDS_PER_S).into();

@@ -207,7 +207,7 @@ impl fmt::Display for FailureKind {
 
 impl Sample {
     /// Records the request's failure, unless there is one already: the first failure is the cause.
-    /// Of a long message, which may be the server's, the beginning is kept.
+    /// A long message, which may be the server's, is cut after its beginning.
     pub fn fail(&mut self, kind: FailureKind, message: impl Into<String>) {
         self.failure.get_or_insert_with(|| {
             let mut message: String = message.into();

@@ -1,6 +1,7 @@
 //! `redline-bench sweep`: runs one scenario at several request rates or concurrency levels; and
 //! `redline-bench search`: finds the highest request rate at which a server meets latency limits.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{bail, ensure};
@@ -152,7 +153,9 @@ fn row(cells: [&str; 9]) -> String {
 /// failed request meets no limit. Between the highest rate that passed and the lowest that did not,
 /// the runs leave the answer open.
 ///
-/// Exit codes: 0 a rate was found; 1 the lowest rate does not pass; 2 wrong use; 4 the environment.
+/// Exit codes: 0 a rate was found; 1 the lowest rate does not pass, or a run at the highest rate
+/// that passed meets a condition of `--fail-if`; 2 wrong use; 4 the environment. Conditions do not
+/// apply to runs at other rates, because higher rates overload the server.
 #[derive(Debug, Args)]
 #[command(after_long_help = SEARCH_EXAMPLE)]
 pub struct SearchFlags {
@@ -182,6 +185,8 @@ pub struct SearchFlags {
     /// share.
     #[arg(long, value_name = "SHARE", default_value_t = 0.05, value_parser = share)]
     precision: f64,
+    #[command(flatten)]
+    thresholds: ThresholdFlags,
     /// Folder for the search's result, `search.json`, and for every run's measurement.
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
@@ -229,23 +234,47 @@ pub fn execute_search(flags: &SearchFlags) -> anyhow::Result<Exit> {
     }
     files::make_folder(&flags.out)?;
     let range = Range { from, to, precision: flags.precision };
-    let mut run = |rate, number| one(flags, &bench, rate, number);
+    let mut broken = Broken::new();
+    let mut run = |rate, number| one(flags, &bench, (rate, number), &mut broken);
     let trials = match search(range, &target, &mut run) {
         Ok(trials) => trials,
         Err(error) => return bench.unmeasured(error),
     };
     files::json(&flags.out.join("search.json"), &result(flags, &bench, &trials)?)?;
-    whole_file::print(&(statements(&trials, &target, &flags.slo).join("\n") + "\n"))?;
-    Ok(if highest(&trials).is_some() { Exit::Well } else { Exit::Worse })
+    let found = highest(&trials);
+    let broken = found.map_or_else(String::new, |trial| broken_at(trial, &broken));
+    let said = statements(&trials, &target, &flags.slo).join("\n");
+    whole_file::print(&format!("{said}\n{broken}"))?;
+    Ok(if found.is_some() && broken.is_empty() { Exit::Well } else { Exit::Worse })
 }
 
-/// Performs run number `number` at `rate` requests per second and returns the number of its
-/// requests that met all latency limits and the number planned. A run that is INVALID although no
-/// request failed is an error, and so is one that was interrupted.
-fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Result<Repeat> {
+/// Lines about the thresholds that a run breaks, by the name of the run's file.
+type Broken = BTreeMap<String, String>;
+
+/// Returns the lines about thresholds that the runs at the rate of `trial` break, each run's below
+/// its rate and number; empty if they break none.
+fn broken_at(trial: &Trial, broken: &Broken) -> String {
+    let lines = (1..).zip(&trial.repeats).filter_map(|(number, _)| {
+        let lines = broken.get(&file(trial.rate, number))?;
+        Some(format!("{:>10} requests/s, run {number}\n{lines}", trial.rate))
+    });
+    lines.collect()
+}
+
+/// Performs run number `number` at `rate` requests per second, adds the thresholds that it breaks
+/// to `broken`, and returns the number of its requests that met all latency limits and the number
+/// planned. A run that is INVALID although no request failed is an error, and so is one that was
+/// interrupted.
+fn one(
+    flags: &SearchFlags,
+    bench: &Bench,
+    (rate, number): (f64, u32),
+    broken: &mut Broken,
+) -> anyhow::Result<Repeat> {
     let arrival = at_rate(&bench.file.scenario.arrival, rate);
     let point = bench.point_at(arrival, &format!("rate-{rate}"))?;
-    let file = flags.out.join(file(rate, number));
+    let name = file(rate, number);
+    let file = flags.out.join(&name);
     let finished = bench.measure(&point, &flags.slo, &file)?;
     if finished.interrupted {
         return Err(DriveError::Interrupted.into());
@@ -257,6 +286,10 @@ fn one(flags: &SearchFlags, bench: &Bench, rate: f64, number: u32) -> anyhow::Re
     if measurement.validity.verdict == ValidityVerdict::Invalid && failed == Some(0) {
         let reasons = measurement.validity.reasons.join("; ");
         bail!("the run `{}` is INVALID and cannot be judged: {reasons}", file.display());
+    }
+    let lines = flags.thresholds.broken(measurement);
+    if !lines.is_empty() {
+        broken.insert(name, lines);
     }
     let repeat = Repeat { met: finished.slos_met, planned: bench.requests() };
     let Repeat { met, planned } = repeat;

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 
 use judge::quantile::quantile_of_floats;
+use reports::latency_us;
 use schema::event::unix_s_of;
 use schema::measurement::Measurement;
-use schema::run::{Counts, Metrics, Summary, Time, TokenSource};
+use schema::run::{Counts, Metrics, Time, TokenSource};
 use schema::samples::Sample;
 use schema::scenario::Arrival;
 use serde_json::{Value, json};
@@ -147,31 +148,7 @@ impl<'a> Figures<'a> {
             };
             return Some(seconds * 1e3);
         }
-        let summary = self.summary(quantity)?;
-        let us = match statistic {
-            "mean" => summary.mean,
-            "std" => summary.std,
-            "median" | "p50" => summary.p50,
-            "p90" => summary.p90,
-            "p95" => summary.p95,
-            "p99" => summary.p99,
-            "max" => summary.max,
-            _ => None,
-        };
-        Some(float(us?) / 1e3)
-    }
-
-    /// Returns the summary of a latency metric, by the tools' name for it such as `ttft` or `e2el`;
-    /// `None` if unknown.
-    pub fn summary(&self, quantity: &str) -> Option<&'a Summary> {
-        let metrics = self.metrics;
-        match quantity {
-            "ttft" => metrics.ttft_us.as_ref(),
-            "tpot" => metrics.tpot_us.as_ref(),
-            "itl" => metrics.itl_chunk_us.as_ref(),
-            "e2e_latency" => metrics.e2e_us.as_ref(),
-            _ => None,
-        }
+        latency_us(self.metrics, quantity, statistic).map(|us| float(us) / 1e3)
     }
 
     /// Returns the rate of requests that met all latency limits, per second; `None` if no limits

@@ -90,3 +90,21 @@ fn a_sweep_fails_where_one_point_is_beyond_a_threshold() {
     // The second condition comes on top of the first.
     assert_eq!(code("ttft_ms_p50>1"), (Some(1), 2));
 }
+
+#[test]
+fn a_search_fails_where_a_run_at_the_highest_rate_that_passed_is_beyond_a_threshold() {
+    let (workspace, exchange) = (Workspace::new(), server(Vec::new()));
+    let mut command = workspace.bench();
+    command.args(["search", "--url", &url(&exchange), "--progress", "none", "--out", "search"]);
+    command.args(["--engine", "redline.toml", "--scenario", "short.toml", "--dataset"]);
+    command.args(["rows.json", "--tokenizer", "tiny.json", "--slo", "e2e_ms=60000"]);
+    command.args(["--attainment", "0.7", "--from-requests-per-s", "200"]);
+    command.args(["--to-requests-per-s", "400"]);
+    let mut code = |condition: &str| {
+        let output = command.args(["--fail-if", condition]).output().expect("runs");
+        (output.status.code(), broken(&output).len())
+    };
+    assert_eq!(code("requests_failed>0"), (Some(0), 0));
+    // Each of the three runs at 400 requests/s breaks the condition; those at 200 do not count.
+    assert_eq!(code("ttft_ms_p50>1"), (Some(1), 3));
+}

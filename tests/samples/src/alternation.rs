@@ -7,7 +7,7 @@ use schema::alternation::{
 use schema::campaign::{CampaignRecord, CampaignStatus};
 use schema::canonical::record_sha256;
 use schema::run::{CacheState, ScenarioFacts};
-use schema::scenario::Arrival;
+use schema::scenario::{Arrival, id_of};
 use schema::setup::EngineFacts;
 
 use crate::Sample;
@@ -128,7 +128,7 @@ impl InTurns {
         Alternation {
             schema: SCHEMA.to_owned(),
             scenario: ScenarioFacts {
-                id: self.scenario.split('@').next().unwrap_or_default().to_owned(),
+                id: id_of(&self.scenario).to_owned(),
                 rev: 1,
                 arrival: Some(self.arrival.clone()),
                 ..ScenarioFacts::default()

@@ -77,7 +77,7 @@ pub struct Sample {
     pub flags: BTreeMap<String, Value>,
     /// Further words of the server's command.
     pub argv: Vec<String>,
-    /// Of the weights as they are computed with.
+    /// Data type in which the server computes with the weights.
     pub dtype: String,
 }
 

@@ -229,7 +229,7 @@ pub fn view(lab: &Lab, related: Vec<Link>) -> (Value, Vec<Value>) {
         notices => words::notices(lab),
         related,
         common => lab.common_flags(),
-        // What a factorial design has shown; empty for a lab without one.
+        // Effects that a factorial design has shown; empty for a lab without one.
         effects => effects(lab),
         method => words::method(lab),
         unexplored => words::unexplored(lab),

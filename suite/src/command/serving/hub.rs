@@ -113,8 +113,8 @@ pub fn find_tokenizer(name: &str, variable: &Variables<'_>) -> anyhow::Result<Pa
     }
 }
 
-/// Returns the folder of the hub cache, found by the same environment variables as in Hugging
-/// Face's libraries; `None` if none is set.
+/// Returns the folder of the hub cache. Hugging Face's libraries find it by the same environment
+/// variables; `None` if they are all unset or empty.
 fn hub_cache(variable: &Variables<'_>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("HF_HUB_CACHE")

@@ -355,7 +355,7 @@ fn block_ids(seed: u64, block: u64, ids: &[u32]) -> Vec<u32> {
 #[derive(Debug, Deserialize)]
 struct Own {
     prompt: Option<OwnPrompt>,
-    /// Turns of a question of `philschmid/mt-bench`, of which the first is the prompt.
+    /// Turns of a question of `philschmid/mt-bench`; the first turn is the prompt.
     turns: Option<Vec<String>>,
     /// Task of `likaixin/InstructCoder`; `input` has the code to which it applies.
     instruction: Option<String>,

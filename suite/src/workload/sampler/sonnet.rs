@@ -13,7 +13,8 @@ const TASK: &str = "Pick as many lines as you can from these poem lines:\n";
 /// Number of prompts in a row that may be too long; after that no prompt can be expected to fit.
 const TOO_LONG_MAX: u32 = 1_000;
 
-/// Draws requests of at most `input_tokens` tokens, of which about `prefix_tokens` are shared.
+/// Draws requests of at most `input_tokens` tokens. All requests begin with the same lines: as many
+/// as have about `prefix_tokens` tokens.
 ///
 /// # Errors
 /// The dataset has no lines, or the lengths leave no room for one; the chat template refuses a prompt,
