@@ -93,7 +93,7 @@ pub fn structure(bytes: &[u8]) {
             Err(_) => return,
         },
     };
-    let mut guide = match GRAMMARS.guide(&structure, Opening::AtOnce) {
+    let mut guide = match GRAMMARS.guide(&structure, Opening::AtOnce, &|| true) {
         Ok(guide) => guide,
         Err(error) => return check_message(&error.0),
     };

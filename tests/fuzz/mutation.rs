@@ -71,8 +71,14 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
 
 /// Runs the fuzz target `run` over the files `paths`, and over `count` mutations of each.
 pub fn run_mutated(paths: &[PathBuf], run: fn(&[u8]), count: usize) {
+    run_mutated_by(0, paths, run, count);
+}
+
+/// Does what [`run_mutated`] does, whose mutations are those of seed 0.
+pub fn run_mutated_by(seed: u64, paths: &[PathBuf], run: fn(&[u8]), count: usize) {
     assert!(paths.len() >= 3, "{} inputs", paths.len());
-    for (seed, path) in (1..).zip(paths) {
+    let first = 1 + seed * paths.len() as u64;
+    for (seed, path) in (first..).zip(paths) {
         let input = fs::read(path).expect("readable");
         run(&input);
         let mut mutations = Mutations::new(seed, input);

@@ -41,19 +41,6 @@ const FOUND: &[u64] = &[
 /// Time for which new seeds are tried.
 const NEW: Duration = Duration::from_secs(60);
 
-/// Returns the seeds that the user names: one, or a range.
-fn named() -> Option<Range<u64>> {
-    let text = std::env::var("REDLINE_SEED").ok()?;
-    let number = |text: &str| text.parse::<u64>().expect("REDLINE_SEED is a number or a range");
-    Some(match text.split_once("..") {
-        Some((first, end)) => {
-            assert!(number(first) < number(end), "REDLINE_SEED is an empty range");
-            number(first)..number(end)
-        }
-        None => number(&text)..number(&text) + 1,
-    })
-}
-
 /// Simulates the campaign of a seed.
 fn run(seed: u64, is_alone: bool) {
     let simulation = Simulation::new(seed);
@@ -72,9 +59,11 @@ fn run(seed: u64, is_alone: bool) {
 
 #[test]
 fn a_campaign_has_all_its_records_whatever_fails_at_any_step() {
-    let seeds = named().unwrap_or(SEEDS);
+    let named = fixtures::named_seeds();
+    let is_named = named.is_some();
+    let seeds = named.unwrap_or(SEEDS);
     let is_alone = seeds.end - seeds.start == 1;
-    FOUND.iter().filter(|_| named().is_none()).for_each(|seed| run(*seed, false));
+    FOUND.iter().filter(|_| !is_named).for_each(|seed| run(*seed, false));
     seeds.for_each(|seed| run(seed, is_alone));
 }
 

@@ -36,8 +36,8 @@ pub struct Calls {
 
 impl Calls {
     /// Refuses tools whose grammar could take too much time or memory to build; the limits are those
-    /// of one schema.
-    pub(super) fn check(&self) -> Result<(), TextError> {
+    /// of one schema. Returns what [`SchemaCost::check`] does.
+    pub(super) fn check(&self) -> Result<bool, TextError> {
         let parameters = self.tools.iter().map(|tool| &tool.parameters);
         SchemaCost::check_all(parameters.chain(&self.answer))
     }

@@ -70,6 +70,24 @@ fn count_classes(expression: &str) -> usize {
     bytes.iter().filter(|byte| **byte == b'[').count() + bytes.windows(2).filter(named).count()
 }
 
+/// Returns an upper bound on the branches of a regular expression: the different sets of characters
+/// from which the next character of a text may be, wherever the text is in the expression.
+pub(super) fn branches(expression: &str) -> u64 {
+    // Any text may stand before and after an expression without anchors.
+    let is_anchored = expression.starts_with('^') && expression.ends_with('$');
+    let mut branches = if is_anchored { 1 } else { 3 };
+    let mut is_escaped = false;
+    for byte in expression.bytes() {
+        let is_branch = match is_escaped {
+            true => b"dDpPsSwW".contains(&byte),
+            false => b"[.|?*+{".contains(&byte),
+        };
+        branches += u64::from(is_branch);
+        is_escaped = byte == b'\\' && !is_escaped;
+    }
+    branches
+}
+
 /// Returns true if a group of a regular expression sets the flag `i`.
 fn ignores_case(expression: &str) -> bool {
     expression.split("(?").skip(1).any(|flags| {
@@ -99,6 +117,19 @@ mod tests {
             let found = checked.map_or_else(|error| error.0, |()| String::new());
             assert_eq!(found.is_empty(), want.is_empty(), "{found} should say: {want}");
             assert!(found.contains(want), "{found} should say: {want}");
+        }
+    }
+
+    #[test]
+    fn branches_are_counted_where_a_text_may_go_on_in_several_ways() {
+        for (expression, count) in [
+            ("^abc$", 1),
+            ("abc", 3),
+            ("^(ab|cd)e*$", 3),
+            (r"^\.\[a\\[b]\d$", 3),
+            (r"^\w+([\.-]?\w+)*@\w{2,}$", 10),
+        ] {
+            assert_eq!(branches(expression), count, "{expression}");
         }
     }
 }

@@ -3,13 +3,17 @@
 //!
 //! The grammars are those of the library `llguidance`. It gets the bytes of every token once per
 //! model, and computes the set of allowed tokens before each sample. Structures come from strangers:
-//! `expression` and `schema` limit what is built, and it is built on a stack that suffices for everything
-//! within the limits. This module must not know requests or logits.
+//! `expression` and `schema` limit what is built, it is built on a stack that suffices for everything
+//! within the limits, and `build` ends what nobody waits for. This module must not know requests or logits.
 
+mod build;
 mod calls;
 mod expression;
 mod schema;
+#[cfg(test)]
+mod tests;
 
+pub use build::IsWanted;
 pub use calls::Calls;
 pub(crate) use calls::TOOLS_MAX;
 
@@ -25,6 +29,7 @@ use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::Value;
 
+use build::{Builder, check_wanted};
 use calls::Watch;
 use expression::{Expressions, check_choice};
 use schema::SchemaCost;
@@ -64,12 +69,13 @@ impl Structure {
         Self::Json(serde_json::json!({ "type": "object" }))
     }
 
-    /// Refuses a structure whose grammar could take too much time or memory to build.
-    fn check(&self) -> Result<(), TextError> {
+    /// Refuses a structure whose grammar could take too much time or memory to build. Returns true if
+    /// a text or number of the structure may have to match several regular expressions at once.
+    fn check(&self) -> Result<bool, TextError> {
         match self {
             Self::Json(schema) => SchemaCost::check(schema),
-            Self::Regex(expression) => Expressions::default().add(expression),
-            Self::Choice(texts) => check_choice(texts),
+            Self::Regex(expression) => Expressions::default().add(expression).map(|()| false),
+            Self::Choice(texts) => check_choice(texts).map(|()| false),
             Self::Calls(calls) => calls.check(),
         }
     }
@@ -206,19 +212,22 @@ impl Grammars {
     }
 
     /// Builds the guide of one output that follows `structure` from the position that `opening`
-    /// describes.
+    /// describes. Once `is_wanted` returns false, the guide is given up as soon as the grammar engine
+    /// returns.
     ///
     /// # Errors
     /// The structure is invalid, too large, or uses features that the grammar engine does not
-    /// support; no token can begin it; or the system denies a thread.
-    pub fn guide(&self, structure: &Structure, opening: Opening) -> Result<Guide, TextError> {
+    /// support; no token can begin it; nobody waits for it; or the system denies a thread.
+    pub fn guide(
+        &self,
+        structure: &Structure,
+        opening: Opening,
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Guide, TextError> {
+        check_wanted(is_wanted)?;
         let built = thread::scope(|scope| {
             let thread = thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES);
-            let build = || {
-                structure.check()?;
-                self.begun(structure)
-            };
-            let started = thread.spawn_scoped(scope, build);
+            let started = thread.spawn_scoped(scope, || self.begun(structure, is_wanted));
             let started = started.map_err(|error| {
                 TextError(format!("no thread can be started to build its grammar: {error}"))
             })?;
@@ -231,42 +240,30 @@ impl Grammars {
 
     /// Builds the grammar of `structure` and a matcher at its beginning; for tool calls also what
     /// follows the text around them.
-    fn begun(&self, structure: &Structure) -> Result<(Matcher, Option<Watch>), TextError> {
+    fn begun(
+        &self,
+        structure: &Structure,
+        is_wanted: IsWanted<'_>,
+    ) -> Result<(Matcher, Option<Watch>), TextError> {
+        let has_intersections = structure.check()?;
+        let builder = Builder { factory: &self.factory, is_wanted, has_intersections };
         let trie = self.tokens.tok_trie();
         // Text may stand around calls that are neither required nor the alternative to a schema.
         let Structure::Calls(calls @ Calls { answer: None, is_required: false, .. }) = structure
         else {
-            return Ok((self.matcher(structure.grammar(trie))?, None));
+            return Ok((builder.matcher(structure.grammar(trie))?, None));
         };
         let mut triggers: Vec<(&Trigger, Matcher)> = Vec::new();
         for trigger in calls.format.triggers {
             let same = triggers.iter().find(|(other, _)| other.after_name == trigger.after_name);
             let matcher = match same {
                 Some((_, matcher)) => matcher.clone(),
-                None => self.matcher(calls.grammar(trigger, false, trie))?,
+                None => builder.matcher(calls.grammar(trigger, false, trie))?,
             };
             triggers.push((trigger, matcher));
         }
         let matcher = triggers[0].1.clone();
         Ok((matcher, Some(Watch::new(calls, &self.tokens, triggers))))
-    }
-
-    /// Builds a matcher at the beginning of a grammar.
-    fn matcher(&self, grammar: TopLevelGrammar) -> Result<Matcher, TextError> {
-        let build = || self.factory.create_parser(grammar);
-        let parser =
-            catch_unwind(AssertUnwindSafe(build)).map_err(|error| TextError::of(&error))?;
-        let mut matcher = Matcher::new(Ok(parser));
-        if let Some(error) = matcher.get_error() {
-            return Err(TextError::of(&error));
-        }
-        // A structure that no token can begin is refused here; later it would fail a running
-        // sequence.
-        if let Err(error) = matcher.compute_mask_or_eos() {
-            let reason = TextError::of(&error);
-            return Err(TextError(format!("no answer can begin with it ({reason})")));
-        }
-        Ok(matcher)
     }
 }
 
@@ -380,132 +377,4 @@ impl Guide {
 fn too_large() -> TextError {
     let hint = "hint: fewer optional properties, alternatives or repetitions";
     TextError(format!("its grammar has become too large to follow; {hint}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    const THINK: u32 = 256;
-    const DONE: u32 = 257;
-    const END: u32 = 258;
-
-    /// Builds the grammar engine of the tests, for a vocabulary with a token for each of the 256
-    /// bytes, and three special tokens.
-    fn grammars() -> Grammars {
-        let bytes = (0..=u8::MAX).map(|byte| TokenBytes { bytes: vec![byte], is_special: false });
-        let special = ["<think>", "</think>", "<end>"];
-        let special =
-            special.map(|name| TokenBytes { bytes: name.as_bytes().to_vec(), is_special: true });
-        Grammars::new(bytes.chain(special), &[END]).unwrap()
-    }
-
-    /// Test helper: returns the longest prefix of `text` with which an output of this structure may
-    /// begin, and whether the output may end after it.
-    fn follow(structure: &Structure, text: &str) -> (String, bool) {
-        let mut guide = grammars().guide(structure, Opening::AtOnce).unwrap();
-        let mut said = String::new();
-        for byte in text.bytes() {
-            let allowed = guide.allowed().unwrap().expect("the structure begins at once");
-            if !allowed.contains(u32::from(byte)) {
-                return (said, allowed.contains(END));
-            }
-            said.push(char::from(byte));
-            if guide.accept(u32::from(byte)).unwrap() {
-                return (said, true);
-            }
-        }
-        let ends = guide.allowed().unwrap().is_some_and(|allowed| allowed.contains(END));
-        (said, ends)
-    }
-
-    #[test]
-    fn a_text_can_go_as_far_as_its_structure_allows() {
-        let schema = json!({
-            "type": "object", "required": ["name", "age"], "additionalProperties": false,
-            "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},
-            "$defs": {"age": {"type": "integer"}},
-        });
-        let dense = Structure::Json(json!({
-            "type": "object", "x-guidance": {"whitespace_flexible": false},
-        }));
-        let number = Structure::Regex("-?[0-9]{1,3}".into());
-        let choice = Structure::Choice(vec!["yes".into(), "n.o".into(), "<a>".into()]);
-        for (structure, text, said, ends) in [
-            (&Structure::any_object(), r#"{"a": [1, true]} "#, r#"{"a": [1, true]}"#, true),
-            (&Structure::any_object(), "{\n", "{", false),
-            (&Structure::any_object(), "[1]", "", false),
-            (&dense, r#"{"a": 1}"#, r#"{"a":"#, false),
-            (
-                &Structure::Json(schema.clone()),
-                r#"{"name":"x","age":7}"#,
-                r#"{"name":"x","age":7}"#,
-                true,
-            ),
-            (&Structure::Json(schema.clone()), r#"{"name":"x"}"#, r#"{"name":"x""#, false),
-            (&Structure::Json(schema), r#"{"age":7,"name":"x"}"#, r#"{""#, false),
-            (&number, "-42", "-42", true),
-            (&number, "1234", "123", true),
-            (&choice, "yesterday", "yes", true),
-            (&choice, "nno", "n", false),
-            (&choice, "n.o", "n.o", true),
-            (&choice, "<a>", "<a>", true),
-        ] {
-            assert_eq!(follow(structure, text), (said.to_owned(), ends), "{structure:?}: {text}");
-        }
-    }
-
-    #[test]
-    fn structures_that_make_no_sense_are_refused_in_one_line() {
-        for structure in [
-            Structure::Json(json!({"type": "wizard"})),
-            Structure::Json(json!({"$ref": "#/$defs/none"})),
-            Structure::Json(json!({"$ref": "#"})),
-            Structure::Json(json!({"$ref": "https://example.org/x"})),
-            Structure::Json(json!(7)),
-            Structure::Json(json!({"type": "integer", "minimum": 3, "maximum": 2})),
-            Structure::Regex("(".into()),
-            Structure::Regex("(?=a)b".into()),
-        ] {
-            let error = grammars().guide(&structure, Opening::AtOnce).expect_err("a bad structure");
-            let message = error.to_string();
-            assert!(!message.is_empty() && !message.contains('\n'), "{structure:?}: {message}");
-        }
-        let open = grammars().guide(&Structure::Regex("(".into()), Opening::AtOnce);
-        let message = open.unwrap_err().to_string();
-        assert!(message.ends_with("regex parse error: unclosed group"), "{message}");
-    }
-
-    #[test]
-    fn a_structure_begins_after_the_thinking_whatever_that_says() {
-        let structure = Structure::Regex("ok".into());
-        let opening = Opening::Unless { open: THINK, close: DONE };
-        let guide = grammars().guide(&structure, opening).unwrap();
-        let letter = |letter: char| u32::from(letter);
-
-        let mut thinking = guide.clone();
-        assert!(thinking.allowed().unwrap().unwrap().contains(THINK));
-        for token in [THINK, letter('x'), END] {
-            assert_eq!(thinking.accept(token), Ok(false));
-            assert_eq!(thinking.allowed(), Ok(None));
-        }
-        assert_eq!(thinking.accept(DONE), Ok(false));
-        let allowed = thinking.allowed().unwrap().unwrap();
-        assert!(allowed.contains(letter('o')) && !allowed.contains(THINK));
-
-        let mut plain = guide.clone();
-        assert_eq!(plain.accept(letter('o')), Ok(false));
-        let allowed = plain.allowed().unwrap().unwrap();
-        assert!(allowed.contains(letter('k')) && !allowed.contains(THINK));
-        assert_eq!(plain.accept(letter('k')), Ok(true));
-
-        let mut after = grammars().guide(&structure, Opening::After(vec![3, 4])).unwrap();
-        for token in [3, 3, 4] {
-            assert_eq!(after.allowed(), Ok(None));
-            assert_eq!(after.accept(token), Ok(false));
-        }
-        assert!(after.allowed().unwrap().unwrap().contains(letter('o')));
-    }
 }

@@ -6,6 +6,7 @@
 //! memory. The sizes here follow its way of resolving a schema (`json/schema.rs` of llguidance).
 
 mod decimal;
+mod size;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +16,11 @@ use std::rc::Rc;
 use serde_json::{Map, Number, Value};
 
 use super::TextError;
-use super::expression::{Expressions, within};
+use super::expression::{self, Expressions, within};
 use decimal::Decimal;
+use size::{
+    Shape, Size, check_branches, check_multiple, common_multiple, differ, intersected, sum,
+};
 
 /// Limit on the number of parts of a schema, which are its subschemas, constants and required
 /// names. OpenAI's limit on properties is 5,000.
@@ -30,12 +34,8 @@ const TEXT_BYTES_MAX: usize = 256 * 1024;
 /// Cost of a regular expression, with which the grammar engine finds out whether any text matches
 /// it, in schemas.
 const EXPRESSION_COST: u64 = 16;
-/// Limit on the number of regular expressions that one text must match at once. The time to find out
-/// whether any text does grows exponentially with their number.
-const INTERSECTED_MAX: u64 = 8;
-/// Limit on the digits of `multipleOf`, read as a whole number, and on those of the least common
-/// multiple of several: the grammar has as many states as their value.
-const MULTIPLE_MAX: u64 = 10_000;
+/// Upper bound on the branches of the regular expression of a `format`.
+const FORMAT_BRANCHES: u64 = 5;
 /// Number at or below which the grammar engine cannot negate an integer.
 const NUMBER_MIN: f64 = i64::MIN as f64;
 
@@ -58,67 +58,6 @@ const ANNOTATIONS: [&str; 15] = [
     "writeOnly",
 ];
 
-/// Numbers of schemas that a subschema resolves to; saturated, and `u64::MAX` where a reference
-/// leads back to itself.
-#[derive(Debug, Clone)]
-struct Size<'a> {
-    /// Number of schemas where each reference counts as one.
-    own: u64,
-    /// The same, but with the subschema itself resolved if it is a reference.
-    top: u64,
-    /// Number of schemas with all references resolved.
-    full: u64,
-    /// True if the subschema has subschemas of its own.
-    deep: bool,
-    /// Largest number of regular expressions that a text must match at once, without those of
-    /// subschemas.
-    expressions: u64,
-    /// Decimal that a number must be a multiple of, if any.
-    multiple: Option<Decimal>,
-    shape: Shape<'a>,
-}
-
-/// Shape of a subschema, as far as it decides how the subschema intersects with another.
-#[derive(Debug, Clone)]
-enum Shape<'a> {
-    /// Object whose other properties are free or forbidden: the sizes of its properties.
-    Object(Rc<BTreeMap<&'a str, Size<'a>>>),
-    /// Alternatives, of which one must hold; with `true` exactly one.
-    Alternatives(Rc<Vec<Size<'a>>>, bool),
-    /// Schema of this type, which intersects with no schema of another type.
-    Typed(&'a str),
-    Other,
-}
-
-impl Size<'_> {
-    fn leaf() -> Self {
-        Self {
-            own: 1,
-            top: 1,
-            full: 1,
-            deep: false,
-            expressions: 0,
-            multiple: None,
-            shape: Shape::Other,
-        }
-    }
-}
-
-/// Sum of the sizes of `own` schemas with `children`, without a shape.
-fn sum<'a, 's>(own: u64, children: impl Iterator<Item = &'s Size<'a>>) -> Size<'a>
-where
-    'a: 's,
-{
-    let size = Size { top: own, full: own, own, ..Size::leaf() };
-    children.fold(size, |sum, child| Size {
-        own: sum.own.saturating_add(child.own),
-        top: sum.top.saturating_add(child.own),
-        full: sum.full.saturating_add(child.full),
-        deep: true,
-        ..sum
-    })
-}
-
 /// Keywords of a schema that are not applied in place, between two that are: what the grammar
 /// engine compiles together.
 #[derive(Debug, Default)]
@@ -131,8 +70,9 @@ struct Group<'a> {
     others: Vec<Size<'a>>,
     /// Number of required names.
     required: u64,
-    /// Number of the regular expressions that a text must match.
+    /// Number of the regular expressions that a text must match, and the product of their branches.
     expressions: u64,
+    branches: u64,
     /// Value of `multipleOf`, if any.
     multiple: Option<Decimal>,
     /// Cost of the regular expressions that the keywords are, or become.
@@ -141,24 +81,37 @@ struct Group<'a> {
     counts_properties: bool,
 }
 
+impl Group<'_> {
+    /// Adds a regular expression that a text must match.
+    fn add_expression(&mut self, branches: u64) {
+        self.expressions += 1;
+        self.branches = self.branches.max(1).saturating_mul(branches);
+    }
+}
+
 /// Cost of a schema, added up while the schema is read.
 pub(super) struct SchemaCost<'a> {
     root: &'a Value,
     /// Sizes of the subschemas that references lead to, by reference; `None` while one is read.
     definitions: BTreeMap<&'a str, Option<Size<'a>>>,
     expressions: Expressions,
+    /// Largest number of branches of a regular expression of `patternProperties`.
+    name_branches: u64,
+    /// True if a text or number may have to match several regular expressions at once.
+    has_intersections: bool,
     parts: usize,
     text_bytes: usize,
     cost: u64,
 }
 
 impl<'a> SchemaCost<'a> {
-    /// Refuses a schema whose grammar could take too much time or memory to build.
+    /// Refuses a schema whose grammar could take too much time or memory to build. Returns true if a
+    /// text or number of the schema may have to match several regular expressions at once.
     ///
     /// # Errors
     /// The schema has more parts, longer texts or more expensive regular expressions than a limit
     /// allows, or resolves to too many schemas; the message gives the limit.
-    pub(super) fn check(root: &'a Value) -> Result<(), TextError> {
+    pub(super) fn check(root: &'a Value) -> Result<bool, TextError> {
         Self::check_all([root])
     }
 
@@ -166,10 +119,17 @@ impl<'a> SchemaCost<'a> {
     ///
     /// # Errors
     /// As those of [`SchemaCost::check`], for all schemas together.
-    pub(super) fn check_all(roots: impl IntoIterator<Item = &'a Value>) -> Result<(), TextError> {
-        let (definitions, expressions) = (BTreeMap::new(), Expressions::default());
-        let root = &Value::Null;
-        let mut cost = Self { root, definitions, expressions, parts: 0, text_bytes: 0, cost: 0 };
+    pub(super) fn check_all(roots: impl IntoIterator<Item = &'a Value>) -> Result<bool, TextError> {
+        let mut cost = Self {
+            root: &Value::Null,
+            definitions: BTreeMap::new(),
+            expressions: Expressions::default(),
+            name_branches: 0,
+            has_intersections: false,
+            parts: 0,
+            text_bytes: 0,
+            cost: 0,
+        };
         for root in roots {
             cost.root = root;
             cost.definitions.clear();
@@ -180,7 +140,7 @@ impl<'a> SchemaCost<'a> {
             }
             cost.schema(root)?;
         }
-        Ok(())
+        Ok(cost.has_intersections)
     }
 
     /// Counts one part of the schema, with a text of this length.
@@ -271,7 +231,8 @@ impl<'a> SchemaCost<'a> {
 
     fn alternatives(&mut self, all: Vec<Size<'a>>, one: bool) -> Result<Size<'a>, TextError> {
         let expressions = all.iter().map(|size| size.expressions).max().unwrap_or(0);
-        let size = Size { expressions, ..sum(1, all.iter()) };
+        let branches = all.iter().map(|size| size.branches).max().unwrap_or(1);
+        let size = Size { expressions, branches, ..sum(1, all.iter()) };
         if one {
             // The grammar engine compares the alternatives in pairs.
             let count = all.len() as u64;
@@ -350,6 +311,11 @@ impl<'a> SchemaCost<'a> {
             ("patternProperties", Value::Object(properties)) => {
                 for (pattern, schema) in properties {
                     self.expressions.add(pattern)?;
+                    self.has_intersections = true;
+                    // The grammar engine intersects the expressions of an object in pairs.
+                    let branches = expression::branches(pattern);
+                    check_branches(self.name_branches.saturating_mul(branches))?;
+                    self.name_branches = self.name_branches.max(branches);
                     group.patterns.push(self.schema(schema)?);
                 }
             }
@@ -371,12 +337,14 @@ impl<'a> SchemaCost<'a> {
             }
             ("pattern", Value::String(pattern)) => {
                 self.expressions.add(pattern)?;
-                group.expressions += 1;
+                group.add_expression(expression::branches(pattern));
                 group.expression_cost += EXPRESSION_COST + pattern.len() as u64 / 16;
+                self.has_intersections = true;
             }
             ("format", _) => {
-                group.expressions += 1;
+                group.add_expression(FORMAT_BRANCHES);
                 group.expression_cost += EXPRESSION_COST;
+                self.has_intersections = true;
             }
             ("minProperties" | "maxProperties", _) => group.counts_properties = true,
             // A limit of a number becomes a regular expression of its digits.
@@ -388,6 +356,7 @@ impl<'a> SchemaCost<'a> {
                     check_multiple(multiple)?;
                     group.expression_cost += multiple.digits / 2;
                     group.multiple = Some(multiple);
+                    self.has_intersections = true;
                 }
             }
             _ => {}
@@ -438,8 +407,8 @@ impl<'a> SchemaCost<'a> {
             Some(kind) => Shape::Typed(kind),
             None => Shape::Other,
         };
-        let Group { expressions, multiple, .. } = group;
-        Ok(Some(Size { shape, expressions, multiple, ..size }))
+        let (expressions, branches) = (group.expressions, group.branches.max(1));
+        Ok(Some(Size { shape, expressions, branches, multiple: group.multiple, ..size }))
     }
 
     /// Returns the size of the intersection of two schemas, and adds it to the cost.
@@ -464,14 +433,14 @@ impl<'a> SchemaCost<'a> {
                 };
                 self.spend(own)?;
                 let full = a.full.saturating_mul(b.full).max(own);
-                let expressions = intersected(a, b)?;
+                let (expressions, branches) = intersected(a, b)?;
                 let multiple = common_multiple(a, b)?;
                 let shape = match (&a.shape, &b.shape) {
                     (Shape::Typed(kind), _) | (_, Shape::Typed(kind)) => Shape::Typed(kind),
                     _ => Shape::Other,
                 };
                 let deep = a.deep || b.deep;
-                Ok(Size { own, top: own, full, deep, expressions, multiple, shape })
+                Ok(Size { own, top: own, full, deep, expressions, branches, multiple, shape })
             }
         }
     }
@@ -513,43 +482,10 @@ impl<'a> SchemaCost<'a> {
         let size = sum(own, merged.values());
         self.spend(size.own)?;
         // Without a type the schemas are also those of a text and of a number.
-        let (expressions, multiple) = (intersected(a, b)?, common_multiple(a, b)?);
-        Ok(Size { shape: Shape::Object(Rc::new(merged)), expressions, multiple, ..size })
+        let (expressions, branches) = intersected(a, b)?;
+        let multiple = common_multiple(a, b)?;
+        Ok(Size { shape: Shape::Object(Rc::new(merged)), expressions, branches, multiple, ..size })
     }
-}
-
-/// Returns the number of regular expressions that a text of both schemas must match at once.
-fn intersected(a: &Size<'_>, b: &Size<'_>) -> Result<u64, TextError> {
-    let count = a.expressions + b.expressions;
-    if count <= INTERSECTED_MAX {
-        return Ok(count);
-    }
-    Err(TextError(format!(
-        "a text must match {count} regular expressions at once, more than the limit of \
-         {INTERSECTED_MAX}"
-    )))
-}
-
-/// Returns the least common multiple of the two schemas' `multipleOf`; `None` if neither has one.
-fn common_multiple(a: &Size<'_>, b: &Size<'_>) -> Result<Option<Decimal>, TextError> {
-    let (Some(first), Some(second)) = (a.multiple, b.multiple) else {
-        return Ok(a.multiple.or(b.multiple));
-    };
-    let multiple = first.common_multiple(second);
-    check_multiple(multiple)?;
-    Ok(Some(multiple))
-}
-
-/// Refuses a multiple of too many digits.
-fn check_multiple(multiple: Decimal) -> Result<(), TextError> {
-    if multiple.digits <= MULTIPLE_MAX {
-        return Ok(());
-    }
-    Err(TextError(format!(
-        "a number must be a multiple of {} (without its decimal point), more than the limit of \
-         {MULTIPLE_MAX}",
-        multiple.digits
-    )))
 }
 
 /// Refuses a number of `keyword` that the grammar engine cannot negate; its search for the digits of
@@ -560,10 +496,4 @@ fn check_number(keyword: &str, number: &Number) -> Result<(), TextError> {
         return Err(TextError(format!("`{keyword}` is {number}; numbers must be above {least}")));
     }
     Ok(())
-}
-
-/// Returns true if no value has both of these types.
-fn differ(first: &str, second: &str) -> bool {
-    let kind = |kind| if kind == "integer" { "number" } else { kind };
-    kind(first) != kind(second)
 }

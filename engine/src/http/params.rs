@@ -84,9 +84,9 @@ pub(super) struct SequenceOptions {
 
 impl Params {
     /// Builds the guide that keeps the answer within the structure that the request wants, on a
-    /// blocking thread: the grammar of a large schema takes many milliseconds. `None` if the
-    /// request wants no structure. `chat` is the rendered prompt of a chat; `None` for a
-    /// completion.
+    /// blocking thread: the grammar of a large schema takes many milliseconds. It is given up when
+    /// the returned future is dropped. `None` if the request wants no structure. `chat` is the
+    /// rendered prompt of a chat; `None` for a completion.
     pub(super) async fn guide(
         &mut self,
         ready: &Ready,
@@ -94,7 +94,9 @@ impl Params {
     ) -> Result<Option<Guide>> {
         let Some((field, structure)) = self.structure.take() else { return Ok(None) };
         let text = Arc::clone(&ready.text);
-        let built = building(field, move || text.guide(&structure, chat.as_deref())).await?;
+        let build =
+            building(field, move |is_wanted| text.guide(&structure, chat.as_deref(), is_wanted));
+        let built = build.await?;
         built.map(Some).map_err(|error| {
             let reason = error.to_string();
             ApiError::field(field, format!("`{field}` cannot be used: {}", shown(&reason)))

@@ -29,7 +29,7 @@ pub use marks::overlap;
 pub use reasoning::{Reasoning, SplitText, Splitter};
 
 use crate::chat_template::{ChatTemplate, TemplateError};
-use crate::guide::{Grammars, Guide, Opening, Structure, TextError};
+use crate::guide::{Grammars, Guide, IsWanted, Opening, Structure, TextError};
 use crate::tools::{self, Format};
 use detokenizer::{Pieces, TableDetokenizer};
 use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
@@ -104,12 +104,18 @@ pub trait Text: Send + Sync + fmt::Debug {
     }
 
     /// Builds the guide that keeps an output within `structure`. `chat` is the rendered
-    /// conversation, if any: after it the model may reason before the structured answer begins.
+    /// conversation, if any: after it the model may reason before the structured answer begins. The
+    /// guide is given up once `is_wanted` returns false.
     ///
     /// # Errors
-    /// The model has no tokenizer or no end token, the structure is not valid, or the grammar
-    /// engine does not support it or the vocabulary.
-    fn guide(&self, _structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
+    /// The model has no tokenizer or no end token, the structure is not valid, the grammar engine
+    /// does not support it or the vocabulary, or nobody waits for the guide.
+    fn guide(
+        &self,
+        _structure: &Structure,
+        _chat: Option<&str>,
+        _is_wanted: IsWanted<'_>,
+    ) -> Result<Guide, TextError> {
         Err(no_tokenizer())
     }
 }
@@ -341,7 +347,12 @@ impl Text for Tokenizer {
         self.calls
     }
 
-    fn guide(&self, structure: &Structure, chat: Option<&str>) -> Result<Guide, TextError> {
+    fn guide(
+        &self,
+        structure: &Structure,
+        chat: Option<&str>,
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Guide, TextError> {
         let grammars =
             self.grammars.get_or_init(|| Grammars::new(self.pieces.all(), &self.end_ids));
         let opening = match (structure, self.reasoning) {
@@ -349,7 +360,7 @@ impl Text for Tokenizer {
             (Structure::Calls(_), Reasoning::Harmony) => Opening::AtOnce,
             _ => chat.map_or(Opening::AtOnce, |prompt| self.opening(prompt)),
         };
-        grammars.as_ref().map_err(Clone::clone)?.guide(structure, opening)
+        grammars.as_ref().map_err(Clone::clone)?.guide(structure, opening, is_wanted)
     }
 }
 

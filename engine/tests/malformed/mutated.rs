@@ -1,11 +1,18 @@
 //! Runs the fuzz targets over their corpus and over mutations of it that are the same on every run,
 //! and loads mutated models.
+//!
+//! The longer tests take other mutations where `REDLINE_SEED` names seeds, one or a range. Each seed of
+//! this command reads a million answers:
+//!
+//! `REDLINE_SEED=1..11 cargo nextest run -P extra -p engine extra_many_mutated_answers`
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::targets::tiny_gguf::tiny_llama_gguf;
 use engine::load::{LoadOptions, load};
+use engine::tokenize::{Reasoning, Splitter};
+use engine::tools::{FORMATS, HARMONY};
 use engine_weights::ModelSource;
 
 use crate::mutation::{self, Mutations};
@@ -21,8 +28,20 @@ fn run_mutated(target: &str, run: fn(&[u8])) {
 }
 
 fn run_often(target: &str, run: fn(&[u8]), count: usize) {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/corpus").join(target);
-    mutation::run_mutated(&mutation::files(&corpus), run, count);
+    mutation::run_mutated(&corpus(target), run, count);
+}
+
+/// Runs a target over `count` mutations of each input for each seed that the user names.
+fn run_seeds(target: &str, run: fn(&[u8]), count: usize) {
+    for seed in fixtures::named_seeds().unwrap_or(0..1) {
+        println!("seed {seed}: {count} mutations of each input");
+        mutation::run_mutated_by(seed, &corpus(target), run, count);
+    }
+}
+
+fn corpus(target: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/corpus");
+    mutation::files(&folder.join(target))
 }
 
 #[test]
@@ -60,14 +79,30 @@ fn mutated_answers_are_read_alike_in_pieces_and_as_a_whole() {
     run_mutated("answer", targets::answer);
 }
 
+/// The first byte of an input is the number of its format, so that mutations of its text are read by
+/// the parser of that format.
+#[test]
+fn each_format_has_an_answer_with_calls_to_mutate() {
+    let inputs: Vec<Vec<u8>> =
+        corpus("answer").iter().map(|path| fs::read(path).unwrap()).collect();
+    for (number, format) in FORMATS.iter().enumerate() {
+        let input = inputs.iter().find(|input| usize::from(input[0]) == number);
+        let input = input.unwrap_or_else(|| panic!("no answer of {}", format.name));
+        let reasoning = if **format == HARMONY { Reasoning::Harmony } else { Reasoning::Think };
+        let mut splitter = Splitter::new(reasoning, "").with_calls(format, false);
+        splitter.push(str::from_utf8(&input[2..]).unwrap());
+        assert!(splitter.has_calls(), "the answer of {} has no call", format.name);
+    }
+}
+
 #[test]
 fn extra_many_mutated_answers_are_read_alike_in_pieces_and_as_a_whole() {
-    run_often("answer", targets::answer, 50 * MUTATIONS);
+    run_seeds("answer", targets::answer, 50 * MUTATIONS);
 }
 
 #[test]
 fn extra_many_mutated_structures_are_refused_or_followed() {
-    run_often("structure", targets::structure, 100 * STRUCTURE_MUTATIONS);
+    run_seeds("structure", targets::structure, 100 * STRUCTURE_MUTATIONS);
 }
 
 #[test]

@@ -56,6 +56,24 @@ fn object(count: usize, is_required: bool) -> Value {
         "additionalProperties": false})
 }
 
+/// Expression with 94 alternatives, all of which a text with the first character `a` may take: together
+/// with three others it has 94^4 combinations.
+fn overlapping(end: char) -> Value {
+    let ways = (b'!'..=b'~').map(|code| format!(r"(a|\x{code:02x})\x{code:02x}{end}.*"));
+    let pattern = format!("^({})$", ways.collect::<Vec<_>>().join("|"));
+    json!({"type": "string", "pattern": pattern})
+}
+
+/// Schema of null or a text that two expressions match. The grammar engine tries a hundred million
+/// numbers of `a` before it looks at the only text that both match.
+fn long_search() -> Value {
+    let control = r"\x01".repeat(60);
+    let cycle = |count: u32, end: char| format!("^({control}|(a{{{count}}})*{end})$");
+    let texts = [cycle(9973, 'b'), cycle(9967, 'c')];
+    let texts = texts.map(|pattern| json!({"type": "string", "pattern": pattern}));
+    json!({"anyOf": [{"type": "null"}, {"allOf": texts}]})
+}
+
 /// Status and body of the answer to a completion request with `field`.
 async fn complete(server: &Launched, field: &str, value: &Value) -> (StatusCode, Value) {
     let body = json!({"prompt": "x", "max_tokens": 40, "seed": 1, field: value});
@@ -134,6 +152,8 @@ async fn expressions_and_choices_that_are_too_large_are_the_request_s_fault() {
         ("guided_json", json!({"const": i64::MIN})),
         ("guided_json", json!({"type": "integer", "minimum": i64::MIN, "maximum": -1e30})),
         ("guided_json", json!({"allOf": suffixes})),
+        ("guided_json", json!({"allOf": ['w', 'x', 'y', 'z'].map(overlapping)})),
+        ("guided_json", long_search()),
         ("guided_json", json!({"allOf": [{"multipleOf": 99_991}, {"multipleOf": 99_989}]})),
     ] {
         let what = format!("{field} {:.60}", value.to_string());

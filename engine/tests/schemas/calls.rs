@@ -162,7 +162,7 @@ fn check(seeds: Range<u64>) -> (usize, usize) {
         let shows_special = true;
         let calls = Calls { format, tools, is_required, may_repeat, shows_special, answer: None };
         let opening = Opening::AtOnce;
-        let Ok(guide) = grammars.guide(&Structure::Calls(calls.clone()), opening) else {
+        let Ok(guide) = grammars.guide(&Structure::Calls(calls.clone()), opening, &|| true) else {
             refused += 1;
             continue;
         };

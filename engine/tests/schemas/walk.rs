@@ -23,7 +23,7 @@ impl Walker {
     }
 
     pub fn guide(&self, schema: &Value) -> Result<Guide, TextError> {
-        self.0.guide(&Structure::Json(schema.clone()), Opening::AtOnce)
+        self.0.guide(&Structure::Json(schema.clone()), Opening::AtOnce, &|| true)
     }
 
     /// Returns a text that the guide accepts; none if the walk became too long.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use engine::guide::{Grammars, Guide, Opening, Structure, TextError, TokenBytes};
+use engine::guide::{Grammars, Guide, IsWanted, Opening, Structure, TextError, TokenBytes};
 use engine::tokenize::{CallFormat, Chat, Detokenizer, Reasoning, Text, TokenizerInfo};
 use engine_core::sample::{SampleParams, Sampler};
 use engine_core::{
@@ -258,10 +258,15 @@ impl Text for ByteText {
         Some(CallFormat { format, has_special: false })
     }
 
-    fn guide(&self, structure: &Structure, _chat: Option<&str>) -> Result<Guide, TextError> {
+    fn guide(
+        &self,
+        structure: &Structure,
+        _chat: Option<&str>,
+        is_wanted: IsWanted<'_>,
+    ) -> Result<Guide, TextError> {
         let tokens = (0..VOCAB_SIZE as u32)
             .map(|token| TokenBytes { bytes: self.token_bytes(token), is_special: token >= BEGIN });
-        Grammars::new(tokens, &[END])?.guide(structure, Opening::AtOnce)
+        Grammars::new(tokens, &[END])?.guide(structure, Opening::AtOnce, is_wanted)
     }
 
     fn end_tokens(&self) -> &[u32] {

@@ -270,7 +270,7 @@ struct Tried {
 /// checks that both give the same outputs.
 fn check_traces(ranks: usize, cases: u32) -> Tried {
     let (model, text) = tiny(ranks);
-    let guide = text.guide(&Structure::Regex("[a-z]{3,12}".into()), None).unwrap();
+    let guide = text.guide(&Structure::Regex("[a-z]{3,12}".into()), None, &|| true).unwrap();
     let traces = (
         (1..6usize, 17..60usize, 9..PAGES, any::<bool>()),
         prop::collection::vec(event(Some(guide)), 1..120),
