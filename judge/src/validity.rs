@@ -15,6 +15,8 @@ use crate::rules::{RULES, rule_of_reason};
 /// Name of the metric that counts failures. Rules about lost requests do not make it doubtful,
 /// because it is their statement.
 const FAILED: &str = "requests_failed";
+/// Name of the metric that counts answered requests per second.
+const REQUESTS: &str = "requests_per_s";
 /// Rule over the client's error bounds, which counts for the metrics that it names alone.
 const CLIENT_ERROR_RULE: &str = "W18";
 /// Id of the reason of a run that lost so many requests that the others do not represent it.
@@ -149,10 +151,14 @@ pub fn causes(record: &RunRecord) -> BTreeSet<String> {
     found.into_iter().filter(|found| found.verdict == worst).flat_map(|found| found.rules).collect()
 }
 
-/// Returns the metrics that the run measured and that block a release in its scenario.
+/// Returns the metrics that the run measured and that block a release in its scenario. A run without
+/// output tokens, as of embeddings, has the throughput of requests in place of that of tokens.
 fn blocking(record: &RunRecord) -> impl Iterator<Item = &'static Metric> + '_ {
     let arrival = record.scenario.arrival.as_ref();
-    let gates = METRICS.iter().filter(move |metric| metric.gates_under(arrival));
+    let output = record.metrics.as_ref().and_then(|metrics| metrics.output_tokens_per_s);
+    let replaces = move |metric: &Metric| output.is_none() && metric.name == REQUESTS;
+    let gates =
+        METRICS.iter().filter(move |metric| metric.gates_under(arrival) || replaces(metric));
     gates.filter(|metric| metric.value(record).is_some())
 }
 

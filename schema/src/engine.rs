@@ -441,6 +441,9 @@ pub enum ApiFormat {
     Responses,
     /// API format of Anthropic's `/v1/messages`.
     Messages,
+    /// API format of OpenAI's `/v1/embeddings`: an answer is one JSON document without output
+    /// tokens.
+    Embeddings,
 }
 
 impl ApiFormat {
@@ -452,6 +455,7 @@ impl ApiFormat {
             ("/generate", Self::Generate),
             ("/responses", Self::Responses),
             ("/messages", Self::Messages),
+            ("/embeddings", Self::Embeddings),
         ];
         let found = named.iter().find(|(end, _)| route.ends_with(end));
         found.map_or(Self::Completions, |(_, dialect)| *dialect)
@@ -459,7 +463,12 @@ impl ApiFormat {
 
     /// True when the API format accepts prompts as token ids.
     pub fn takes_ids(self) -> bool {
-        matches!(self, Self::Completions | Self::Generate)
+        matches!(self, Self::Completions | Self::Generate | Self::Embeddings)
+    }
+
+    /// True when answers consist of output tokens; false for embeddings.
+    pub fn generates(self) -> bool {
+        self != Self::Embeddings
     }
 }
 
@@ -511,6 +520,7 @@ mod tests {
             ("/generate", ApiFormat::Generate, true),
             ("/v1/responses", ApiFormat::Responses, false),
             ("/v1/messages", ApiFormat::Messages, false),
+            ("/v1/embeddings", ApiFormat::Embeddings, true),
             ("/proxy", ApiFormat::Completions, true),
         ];
         for (route, dialect, sends_ids) in cases {

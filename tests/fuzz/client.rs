@@ -6,12 +6,13 @@ use suite::client::sample::{Moment, Sample};
 use suite::client::stream::{Standing, Stream};
 
 /// API formats of the answers, in the order of the first byte of an input.
-const FORMATS: [ApiFormat; 5] = [
+const FORMATS: [ApiFormat; 6] = [
     ApiFormat::Completions,
     ApiFormat::Chat,
     ApiFormat::Generate,
     ApiFormat::Responses,
     ApiFormat::Messages,
+    ApiFormat::Embeddings,
 ];
 /// Number of tokens that the request asks for.
 const REQUESTED: u64 = 16;

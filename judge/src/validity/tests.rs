@@ -98,6 +98,14 @@ fn a_stated_bound_degrades_its_own_metric_alone() {
 }
 
 #[test]
+fn a_run_without_output_tokens_is_judged_by_its_rate_of_requests() {
+    let mut record = with_bound("requests_per_s", 2.1);
+    assert_eq!(headline(&record), ValidityVerdict::Valid, "output tokens block in its place");
+    record.metrics.as_mut().unwrap().output_tokens_per_s = None;
+    assert_eq!(headline(&record), ValidityVerdict::Degraded);
+}
+
+#[test]
 fn an_error_hides_the_metrics_that_it_affects() {
     let mut record = sound();
     record.kind = Kind::Imported;

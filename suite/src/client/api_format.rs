@@ -10,6 +10,8 @@
 //! OpenAI's Responses: kinds without answer text give an empty chunk. Source: OpenAI's API reference,
 //! "Responses: streaming events".
 //!
+//! OpenAI's embeddings, whose answer is one document, have their own file.
+//!
 //! Anthropic's Messages: unknown kinds are ignored, as the protocol requires. Source: Anthropic's API
 //! reference, "Streaming Messages".
 
@@ -21,6 +23,7 @@ use serde::de::Error as _;
 use serde_json::Value;
 
 use super::delta::{Chunk, Event, PromptDetails, Usage, parse, words_of};
+use super::embeddings::read_embeddings;
 
 /// Answer received before the current event, for API formats whose events repeat the answer so far.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +44,7 @@ pub(super) enum Reader {
     Generate,
     Responses,
     Messages(Opening),
+    Embeddings,
 }
 
 impl Reader {
@@ -51,7 +55,13 @@ impl Reader {
             ApiFormat::Generate => Self::Generate,
             ApiFormat::Responses => Self::Responses,
             ApiFormat::Messages => Self::Messages(Opening::default()),
+            ApiFormat::Embeddings => Self::Embeddings,
         }
+    }
+
+    /// True when an answer is one document, which is read whole, instead of a stream of events.
+    pub fn is_document(&self) -> bool {
+        matches!(self, Self::Embeddings)
     }
 
     /// Parses the data of the answer stream's next event.
@@ -71,6 +81,7 @@ impl Reader {
             Self::Generate => read_generate(data, so_far),
             Self::Responses => read_responses(data),
             Self::Messages(opening) => read_messages(data, opening),
+            Self::Embeddings => read_embeddings(data),
         }
     }
 }

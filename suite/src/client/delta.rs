@@ -19,6 +19,8 @@ pub enum Event<'a> {
     Chunk(Chunk<'a>),
     /// Chunk that is the last of the answer stream.
     Last(Chunk<'a>),
+    /// Embedding: a complete answer without output tokens, with the usage that it reports.
+    Embedding(Option<Usage>),
     /// Event without content that only keeps the connection alive.
     KeepAlive,
     /// Error that the server reports within the answer stream, with its message.

@@ -8,6 +8,7 @@ mod connection;
 pub mod control;
 pub mod delta;
 pub mod drive;
+mod embeddings;
 pub mod headers;
 mod http;
 mod load;

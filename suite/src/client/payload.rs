@@ -71,7 +71,9 @@ pub fn payload(
     if takes.ignore_eos && output.ignore_eos {
         sampling.insert("ignore_eos".into(), json!(true));
     }
-    body.insert("stream".into(), json!(true));
+    if dialect.generates() {
+        body.insert("stream".into(), json!(true));
+    }
     if dialect == ApiFormat::Generate {
         sample_natively(&mut body, sampling, output);
     } else {
@@ -89,12 +91,12 @@ pub fn payload(
         bytes: [head(endpoint, dialect, body.len()).as_bytes(), body.as_bytes()].concat(),
         send_us: entry.send_us,
         after: entry.after.and_then(|before| usize::try_from(before).ok()),
-        output_tokens: entry.output_tokens,
+        output_tokens: if dialect.generates() { entry.output_tokens } else { 0 },
     }
 }
 
 /// Returns the body fields that request at most `tokens` tokens after `prompt`, which is text or
-/// ids.
+/// ids, or its embedding.
 pub(super) fn body(dialect: ApiFormat, prompt: Value, tokens: u64) -> Map<String, Value> {
     let said = |prompt: &Value| json!([{"role": "user", "content": prompt}]);
     let (key, prompt, length, tokens) = match dialect {
@@ -103,6 +105,8 @@ pub(super) fn body(dialect: ApiFormat, prompt: Value, tokens: u64) -> Map<String
             ("messages", said(&prompt), "max_tokens", json!(tokens))
         }
         ApiFormat::Responses => ("input", prompt, "max_output_tokens", json!(tokens)),
+        // As vLLM's tool does: a prompt that is too long for the model is cut to what it takes.
+        ApiFormat::Embeddings => ("input", prompt, "truncate_prompt_tokens", json!(-1)),
         ApiFormat::Generate => {
             let key = if prompt.is_string() { "text" } else { "input_ids" };
             (key, prompt, "sampling_params", json!({"max_new_tokens": tokens}))
@@ -150,9 +154,10 @@ fn head(endpoint: &Endpoint, dialect: ApiFormat, length: usize) -> String {
         // The only version of this protocol; servers may require the header.
         more += "anthropic-version: 2023-06-01\r\n";
     }
+    let accept = if dialect.generates() { "text/event-stream" } else { "application/json" };
     format!(
         "POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-         Accept: text/event-stream\r\n{more}Content-Length: {length}\r\n\r\n",
+         Accept: {accept}\r\n{more}Content-Length: {length}\r\n\r\n",
         endpoint.path, endpoint.authority,
     )
 }
@@ -254,6 +259,18 @@ mod tests {
                 Some("hi"),
                 &output,
                 r#"{"ignore_eos":true,"max_tokens":5,"messages":[{"role":"user","content":"hi"}],"model":"tiny","stream":true,"temperature":0.0}"#,
+            ),
+            (
+                "/v1/embeddings",
+                Some("hi"),
+                &Output::default(),
+                r#"{"input":"hi","model":"tiny","truncate_prompt_tokens":-1}"#,
+            ),
+            (
+                "/v1/embeddings",
+                None,
+                &Output::default(),
+                r#"{"input":[1,2,3],"model":"tiny","truncate_prompt_tokens":-1}"#,
             ),
         ];
         for (path, text, output, expected) in cases {

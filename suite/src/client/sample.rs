@@ -78,7 +78,8 @@ pub struct Sample {
     /// Time at which the first chunk with a token was parsed, in nanoseconds; `None` if none
     /// arrived.
     pub parsed_ns: Option<u64>,
-    /// Chunks of the answer with at least one token, in order of arrival.
+    /// Chunks of the answer with at least one token, in order of arrival. An embedding is one chunk
+    /// without tokens, which arrived with the end of the answer.
     pub chunks: Vec<ChunkStamp>,
     /// Arrival times of chunks whose text is empty and that show no number of tokens, in
     /// nanoseconds. They may hold a token without text, such as one that ends the answer; vLLM's
@@ -173,7 +174,7 @@ pub enum FailureKind {
     /// The response to the request is not valid HTTP.
     BadHttp,
     /// The response's body is not a stream of events, or one of its events is too long or not of
-    /// the API format.
+    /// the API format; or a document that must have an embedding has none.
     BadEvent,
     /// The answer goes on beyond what the request asks for, in tokens or in bytes, or claims counts
     /// that no answer has.

@@ -4,8 +4,8 @@
 use schema::engine::ApiFormat;
 
 use super::api_format::{Reader, SoFar};
-use super::delta::{Chunk, Event, parse};
-use super::http::{ResponseDecoder, preview};
+use super::delta::{Chunk, Event, Usage, parse};
+use super::http::{Head, ResponseDecoder, preview};
 use super::sample::{ChunkStamp, FailureKind, Moment, Sample};
 use super::sse::SseParser;
 
@@ -119,6 +119,10 @@ impl Stream {
             // An error status or a JSON document is not an event stream.
             reader.body(head.status == 200 && !head.json, body, at, sample);
         });
+        // A document arrives with its last byte.
+        if self.decoder.is_done() && self.decoder.head().is_some_and(|head| head.status == 200) {
+            reader.end_document(at, sample);
+        }
         let mut brought = std::mem::take(&mut reader.brought);
         bound_arrivals(sample, brought.chunks, at);
         brought.head = !had_head && self.decoder.head().is_some();
@@ -130,7 +134,9 @@ impl Stream {
         self.bytes += bytes.len() as u64;
         if let Some(excess) = self.excess() {
             // A document instead of a stream fails by its status and its beginning.
-            if self.decoder.head().is_some_and(|head| head.status != 200 || head.json) {
+            let is_stream = !self.reader.dialect.is_document();
+            let is_other = |head: &Head| head.status != 200 || (head.json && is_stream);
+            if self.decoder.head().is_some_and(is_other) {
                 self.conclude();
             }
             self.sample.fail(FailureKind::TooLong, excess);
@@ -205,6 +211,10 @@ impl Stream {
             self.sample.fail(FailureKind::Closed, "the connection ended inside the response head");
             return;
         };
+        if head.status == 200 && self.decoder.ends_with_connection() {
+            self.reader.end_document(end, &mut self.sample);
+        }
+        let is_stream = !self.reader.dialect.is_document();
         let document = &self.reader.document;
         if head.status != 200 {
             let mut message = error_in(document).unwrap_or_else(|| preview(document));
@@ -212,7 +222,7 @@ impl Stream {
                 message += &format!(" (`Retry-After: {retry_after}`)");
             }
             self.sample.fail(FailureKind::Http(head.status), message);
-        } else if self.reader.events == 0 && !document.is_empty() {
+        } else if is_stream && self.reader.events == 0 && !document.is_empty() {
             match error_in(document) {
                 Some(message) => self.sample.fail(FailureKind::ErrorEvent, message),
                 None => self.sample.fail(
@@ -261,7 +271,7 @@ struct EventReader {
     dialect: Reader,
     parser: SseParser,
     /// First bytes of the response's body until its first event, for an error message if the body
-    /// is not a stream of events.
+    /// is not a stream of events; the whole body where an answer is one document.
     document: Vec<u8>,
     events: u64,
     answered: bool,
@@ -273,12 +283,15 @@ struct EventReader {
 
 impl EventReader {
     fn body(&mut self, is_stream: bool, bytes: &[u8], at: Moment, sample: &mut Sample) {
-        // Kept until the first event, to report what the body was instead of a stream.
+        // Kept until the first event, to report what the body was instead of a stream. The limit of
+        // the answer bounds a document.
+        let is_document = self.dialect.is_document();
         if self.events == 0 {
-            let room = DOCUMENT_MAX.saturating_sub(self.document.len());
+            let most = if is_document { usize::MAX } else { DOCUMENT_MAX };
+            let room = most.saturating_sub(self.document.len());
             self.document.extend_from_slice(&bytes[..bytes.len().min(room)]);
         }
-        if !is_stream {
+        if is_document || !is_stream {
             return;
         }
         let mut parser = std::mem::take(&mut self.parser);
@@ -295,6 +308,15 @@ impl EventReader {
         let _ = parser.finish(&mut |data| self.event(data, at, sample));
     }
 
+    /// Reads the body of an API format whose answers are documents, once it is whole. Does nothing
+    /// for a stream of events, and for a document that was read.
+    fn end_document(&mut self, at: Moment, sample: &mut Sample) {
+        if self.dialect.is_document() && self.events == 0 {
+            let document = std::mem::take(&mut self.document);
+            self.event(&document, at, sample);
+        }
+    }
+
     fn event(&mut self, data: &[u8], at: Moment, sample: &mut Sample) {
         self.events += 1;
         let so_far = SoFar { text: &sample.text, tokens: self.counted.unwrap_or(0) };
@@ -307,8 +329,12 @@ impl EventReader {
             }
             Ok(Event::Error(message)) => sample.fail(FailureKind::ErrorEvent, message),
             Ok(Event::Chunk(chunk)) => self.chunk(chunk, at, sample),
+            Ok(Event::Embedding(usage)) => self.embedding(usage, at, sample),
             Err(error) => {
-                let message = format!("event is not a JSON chunk: {error}: {}", preview(data));
+                let is_document = self.dialect.is_document();
+                let what =
+                    if is_document { "body has no embedding" } else { "event is not a JSON chunk" };
+                let message = format!("{what}: {error}: {}", preview(data));
                 sample.fail(FailureKind::BadEvent, message);
             }
         }
@@ -360,6 +386,15 @@ impl EventReader {
             sample.finish_reason = Some(reason.chars().take(REASON_MAX).collect());
         }
         sample.usage = chunk.usage.or(sample.usage);
+    }
+
+    fn embedding(&mut self, usage: Option<Usage>, at: Moment, sample: &mut Sample) {
+        self.done = true;
+        sample.usage = usage;
+        let (at_ns, lag_ns) = (at.at_ns, at.lag_ns());
+        let tokens = Some(0);
+        sample.chunks.push(ChunkStamp { at_ns, lag_ns, early_ns: 0, tokens, text_bytes: 0 });
+        self.brought = Brought { chunks: 1, first: true, ..self.brought };
     }
 }
 

@@ -142,7 +142,7 @@ pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     let manifest = &contenders[0].plan.manifest;
     let alternating = Alternating {
         scenario: &file.scenario,
-        facts: file.facts(manifest, manifest.sha256()?, &contenders[0].engine.request.route),
+        facts: file.facts(manifest, manifest.sha256()?, &contenders[0].engine.request),
         contenders,
         slice_requests: flags.slice_requests,
         seed: flags.seed,

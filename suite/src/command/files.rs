@@ -63,16 +63,17 @@ impl ScenarioFile {
     }
 
     /// Returns the facts about the scenario for the record; `hash` is the SHA-256 of `manifest`,
-    /// its workload manifest, and `route` the server's route to which the requests are sent.
+    /// its workload manifest, and `request` has the server's route to which the requests are sent.
     pub fn facts(
         &self,
         manifest: &schema::manifest::Manifest,
         hash: String,
-        route: &str,
+        request: &Request,
     ) -> ScenarioFacts {
         let scenario = &self.scenario;
-        let mut lengths = manifest.requests.iter().map(|request| request.output_tokens);
-        let first = lengths.next();
+        let mut lengths = manifest.requests.iter().map(|entry| entry.output_tokens);
+        // Embeddings are asked for without a length.
+        let first = lengths.next().filter(|_| request.dialect().generates());
         ScenarioFacts {
             id: self.id.clone(),
             rev: scenario.rev,
@@ -80,7 +81,7 @@ impl ScenarioFile {
             file_sha256: Some(self.sha256.clone()),
             manifest_sha256: Some(hash),
             prompt_form: Some(manifest.prompt_form),
-            route: Some(route.to_owned()),
+            route: Some(request.route.clone()),
             dataset_sha256: manifest.dataset_sha256.clone(),
             seed: Some(scenario.workload.seed),
             dataset: None,

@@ -52,7 +52,7 @@ struct Board {
 
 impl Progress {
     /// Starts the progress report of a run with `planned` requests and `planned_tokens` output
-    /// tokens.
+    /// tokens; with none, it reports no token rate.
     pub fn begin(style: Style, planned: u64, planned_tokens: u64) -> Self {
         let board = Arc::new(Board::default());
         let terminal = std::io::stderr().is_terminal();
@@ -161,8 +161,10 @@ impl View {
 
     fn words(&self, tally: &Tally) -> String {
         let per_s = self.rate.tokens_per_s();
+        let has_tokens = self.planned_tokens > 0;
+        let rate = if has_tokens { format!("{per_s:.0} tokens/s, ") } else { String::new() };
         let mut words = format!(
-            "{} failed, {} in flight, {per_s:.0} tokens/s, {}",
+            "{} failed, {} in flight, {rate}{}",
             tally.failed,
             tally.in_flight,
             clock(tally.elapsed_ns)

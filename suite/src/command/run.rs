@@ -217,8 +217,8 @@ impl Bench {
     /// The plan cannot be hashed, which does not happen in practice.
     pub fn point(&self) -> anyhow::Result<Point> {
         let (file, plan) = (&self.file, self.plan.clone());
-        let route = &self.engine.file.request.route;
-        let facts = file.facts(&plan.manifest, plan.manifest.sha256()?, route);
+        let request = &self.engine.file.request;
+        let facts = file.facts(&plan.manifest, plan.manifest.sha256()?, request);
         Ok(Point { id: file.id.clone(), scenario: file.scenario.clone(), plan, facts })
     }
 
@@ -257,7 +257,9 @@ impl Bench {
     pub fn measure(&self, point: &Point, slos: &[Slo], out: &Path) -> anyhow::Result<Finished> {
         let manifest = &point.plan.manifest;
         let requests = manifest.requests.len() as u64;
-        let progress = Progress::begin(self.progress, requests, manifest.output_tokens());
+        let generates = self.engine.file.request.dialect().generates();
+        let tokens = if generates { manifest.output_tokens() } else { 0 };
+        let progress = Progress::begin(self.progress, requests, tokens);
         let mut keeper =
             Keeper::begin(out, &point.facts, requests, self.conduct.keeps_text, progress)?;
         let assignment = Assignment {

@@ -79,11 +79,23 @@ impl<'a> Figures<'a> {
         })
     }
 
+    /// True when the requests asked for output tokens; requests for embeddings do not.
+    pub fn has_output(&self) -> bool {
+        self.counts.output_tokens_requested.is_some()
+    }
+
     /// Returns the value that a result file has under the key `name`; null if it is unknown.
     pub fn value(&self, name: &str) -> Value {
         let (counts, asked) = (self.counts, self.asked);
         let lengths = asked.random();
-        let total = self.input_tokens.zip(self.output_tokens);
+        let has_output = self.has_output();
+        let total = match has_output {
+            true => self.input_tokens.zip(self.output_tokens).map(|(input, output)| input + output),
+            false => self.input_tokens,
+        };
+        // Each request for an embedding has one input.
+        let sequences = Some(self.completed).filter(|_| !has_output);
+        let peaks = || self.requests.peaks().filter(|_| has_output);
         let per_second = |count: Option<u64>| json!(count.map(|count| float(count) / self.seconds));
         match name {
             "tag" | "label" => json!(asked.label),
@@ -113,16 +125,16 @@ impl<'a> Figures<'a> {
             "total_input_vision_tokens" => json!(0),
             "total_output_tokens" => json!(self.output_tokens),
             "total_output_tokens_retokenized" => json!(counts.output_tokens_retokenized),
+            "total_input_sequences" => json!(sequences),
             "request_throughput" => per_second(Some(self.completed)),
+            "input_sequence_throughput" => per_second(sequences),
             "input_throughput" => per_second(self.input_tokens),
             "output_throughput" => per_second(self.output_tokens),
-            "total_throughput" | "total_token_throughput" => {
-                per_second(total.map(|(input, output)| input + output))
-            }
+            "total_throughput" | "total_token_throughput" => per_second(total),
             "request_goodput" => json!(self.goodput()),
             "concurrency" => json!(self.metrics.concurrency_mean),
-            "max_output_tokens_per_s" => json!(self.requests.peaks().map(|(chunks, _)| chunks)),
-            "max_concurrent_requests" => json!(self.requests.peaks().map(|(_, running)| running)),
+            "max_output_tokens_per_s" => json!(peaks().map(|(chunks, _)| chunks)),
+            "max_concurrent_requests" => json!(peaks().map(|(_, running)| running)),
             // Rate of input audio: no request has any.
             "rtfx" => json!(0.0),
             "protocol" => json!("http"),

@@ -139,8 +139,8 @@ impl ReportFacts {
 /// in the order of the plan, and empty if the samples file is missing.
 ///
 /// # Errors
-/// The measurement lacks metrics, counts or times, as when no request was answered, or the format
-/// needs samples and none are given.
+/// The measurement lacks metrics, counts or times, as when no request was answered; it is one of
+/// embeddings, and the format is not vLLM's; or the format needs samples and none are given.
 pub fn export(
     format: Format,
     measurement: &Measurement,
@@ -150,6 +150,12 @@ pub fn export(
     let requests = Requests::of(samples, measurement.scenario.arrival.as_ref(), format);
     let figures = Figures::of(measurement, asked, format, &requests)
         .context("no request was answered, so that there are no figures to export")?;
+    ensure!(
+        figures.has_output() || format.is_vllm(),
+        "format `{}` has figures of output tokens, which embeddings do not have\nhint: vLLM's \
+         formats have those of embeddings",
+        name_of(format)
+    );
     ensure!(
         !(format.needs_samples() && samples.is_empty()),
         "format `{}` needs samples, and there are none\nhint: keep the file that ends in \

@@ -59,8 +59,8 @@ const SGLANG_BLOCK: &str = "Backend; Traffic request rate; Max request concurren
 /// Labels of vLLM's console block above the latencies, in order, separated by `; `.
 const VLLM_BLOCK: &str = "Successful requests; Failed requests; Maximum request concurrency; \
     Request rate configured (RPS); Benchmark duration (s); Total input tokens; \
-    Total generated tokens; Request throughput (req/s); Request goodput (req/s); \
-    Output token throughput (tok/s); Peak output token throughput (tok/s); \
+    Total generated tokens; Request throughput (req/s); Input throughput (inputs/s); \
+    Request goodput (req/s); Output token throughput (tok/s); Peak output token throughput (tok/s); \
     Peak concurrent requests; Total token throughput (tok/s)";
 
 /// Formats the run as LMDeploy's console block.
@@ -80,7 +80,7 @@ pub fn vllm_block(figures: &Figures<'_>) -> String {
         "Peak concurrent requests" => json!(printed(figures, label).as_f64()),
         _ => printed(figures, label),
     });
-    for quantity in &figures.asked.selection.quantities {
+    for quantity in quantities(figures) {
         let (name, title) = match quantity {
             Quantity::Ttft => ("TTFT", "Time to First Token"),
             Quantity::Tpot => ("TPOT", "Time per Output Token (excl. 1st token)"),
@@ -97,6 +97,11 @@ pub fn vllm_block(figures: &Figures<'_>) -> String {
     framed(&text)
 }
 
+/// Returns the latency metrics of vLLM's report: those selected, or, of embeddings, E2E alone.
+fn quantities<'a>(figures: &Figures<'a>) -> &'a [Quantity] {
+    if figures.has_output() { &figures.asked.selection.quantities } else { &[Quantity::E2el] }
+}
+
 /// Returns the value that a console block prints under `label`; null for a line that is left out.
 fn printed(figures: &Figures<'_>, label: &str) -> Value {
     match label {
@@ -108,7 +113,9 @@ fn printed(figures: &Figures<'_>, label: &str) -> Value {
             None => json!("not set"),
         },
         "Total input text tokens" => figures.value("total_input_text_tokens"),
-        "Request goodput (req/s)" => json!(figures.goodput()),
+        "Input throughput (inputs/s)" => figures.value("input_sequence_throughput"),
+        // vLLM's tool computes none for embeddings.
+        "Request goodput (req/s)" => json!(figures.goodput().filter(|_| figures.has_output())),
         "Peak concurrent requests" => figures.value("max_concurrent_requests"),
         // Labels are read and written by the same table.
         _ => reports::name_of_label(label).map_or(Value::Null, |(name, _)| figures.value(&name)),
@@ -181,9 +188,13 @@ const VLLM_RATE: &str = "request_rate burstiness max_concurrency";
 const VLLM_RAMP: &str = "ramp_up_strategy ramp_up_start_rps ramp_up_end_rps";
 const VLLM_TAIL: &str = "duration completed failed total_input_tokens total_output_tokens \
     request_throughput request_goodput output_throughput total_token_throughput";
+/// Keys of vLLM's result file for embeddings, in place of those of `VLLM_TAIL` and `VLLM_PEAKS`.
+const VLLM_EMBEDDINGS: &str = "duration completed total_input_tokens total_input_sequences \
+    request_throughput input_sequence_throughput total_token_throughput";
 /// Lists of vLLM's result file, one value for each request; those of `VLLM_LISTS` are left out
 /// without `--save-detailed`, as in vLLM's tool.
 const VLLM_LISTS: &str = "input_lens output_lens ttfts itls start_times generated_texts errors";
+const VLLM_EMBEDDINGS_LISTS: &str = "input_lens errors";
 const VLLM_LISTS_KEPT: &str = "latencies queue_times";
 /// Keys of vLLM's result file between its lists and its latencies.
 const VLLM_PEAKS: &str = "max_output_tokens_per_s max_concurrent_requests rtfx";
@@ -217,13 +228,20 @@ pub fn vllm_json(figures: &Figures<'_>, detailed: bool) -> Value {
     if figures.ramp_up().is_some() {
         put(&mut object, figures, VLLM_RAMP);
     }
-    put(&mut object, figures, VLLM_TAIL);
+    let has_output = figures.has_output();
+    let (tail, lists) = match has_output {
+        true => (VLLM_TAIL, VLLM_LISTS),
+        false => (VLLM_EMBEDDINGS, VLLM_EMBEDDINGS_LISTS),
+    };
+    put(&mut object, figures, tail);
     if detailed {
-        put_lists(&mut object, figures.requests, VLLM_LISTS);
+        put_lists(&mut object, figures.requests, lists);
     }
     put_lists(&mut object, figures.requests, VLLM_LISTS_KEPT);
-    put(&mut object, figures, VLLM_PEAKS);
-    for quantity in &figures.asked.selection.quantities {
+    if has_output {
+        put(&mut object, figures, VLLM_PEAKS);
+    }
+    for quantity in quantities(figures) {
         let name = name_of(*quantity);
         put(&mut object, figures, &format!("mean_{name}_ms median_{name}_ms std_{name}_ms"));
         for percentile in &figures.asked.selection.percentiles {

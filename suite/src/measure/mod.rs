@@ -3,6 +3,7 @@
 
 pub(crate) mod capacity;
 pub mod distribution;
+pub(crate) mod embeddings;
 pub mod error;
 pub(crate) mod rates;
 pub mod summary;

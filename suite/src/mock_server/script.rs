@@ -261,7 +261,7 @@ impl Script {
     /// Returns the script of a well-behaved server: it is ready, lists one model, accepts a reset
     /// of its prefix cache, and gives each request a steady stream of as many tokens as requested,
     /// in the API format of its route for `/generate`, `/v1/responses` and `/v1/messages`, and as
-    /// OpenAI's completions for every other path.
+    /// OpenAI's completions for every other path but `/v1/embeddings`, which gives an embedding.
     pub fn steady() -> Self {
         let routes = [
             ("/health", json!({"status": "ok"})),
@@ -277,8 +277,17 @@ impl Script {
             times: 0,
             ..Answer::steady(Steady { shape, ..Steady::default() })
         };
+        let embedding = json!({"object": "embedding", "index": 0, "embedding": [0.6, -0.8]});
+        let usage = json!({"prompt_tokens": 1, "total_tokens": 1});
+        let document = json!({"object": "list", "data": [embedding], "usage": usage});
+        let embeddings = Answer {
+            when: When { path: Some("/v1/embeddings".to_owned()), ..When::default() },
+            times: 0,
+            ..Answer::document(&document)
+        };
         Self {
             requests: vec![
+                embeddings,
                 answer(Some("/generate"), Shape::Generate),
                 answer(Some("/v1/responses"), Shape::Responses),
                 answer(Some("/v1/messages"), Shape::Messages),
@@ -309,6 +318,13 @@ impl Answer {
     /// Creates a scripted answer with status 200 and the given events, for one request.
     pub fn events(events: Vec<Scripted>) -> Self {
         Self { events, ..Self::default() }
+    }
+
+    /// Creates a scripted answer with status 200 that is the JSON document `body`, for one request.
+    pub fn document(body: &Value) -> Self {
+        let kind = ("Content-Type".to_owned(), "application/json".to_owned());
+        let events = vec![Scripted::text(0, body.to_string())];
+        Self { headers: [kind].into(), framing: Framing::Length, ..Self::events(events) }
     }
 
     /// Creates a scripted answer with status 200 whose events follow the rule `steady`, for one

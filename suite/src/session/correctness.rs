@@ -48,13 +48,15 @@ pub fn open_reference(path: &Path) -> anyhow::Result<ReferenceOutputs> {
 }
 
 impl Assignment<'_> {
-    /// Sends the fixed prompts, unless the check is switched off or the server is gone, and writes
-    /// the result of the correctness check into `measurement`.
+    /// Sends the fixed prompts, unless the check is switched off, the requests ask for no output
+    /// tokens or the server is gone, and writes the result of the correctness check into
+    /// `measurement`.
     pub(super) fn check_outputs(&self, measurement: &mut Measurement) -> Result<(), DriveError> {
         let lost = |class| matches!(class, FailureClass::Crash | FailureClass::Hang);
         let gone = measurement.status == Status::Failed
             || measurement.failure.as_ref().is_some_and(|failure| lost(failure.class));
-        if self.conduct.check_outputs && !gone {
+        let generates = self.engine.request.dialect().generates();
+        if self.conduct.check_outputs && generates && !gone {
             measurement.correctness = self.correctness()?;
         }
         Ok(())

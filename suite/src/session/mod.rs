@@ -34,6 +34,7 @@ use crate::client::sample::{FailureKind, Sample};
 use crate::client::tls::Tls;
 use crate::clock::utc_now;
 use crate::measure::distribution::Distributions;
+use crate::measure::embeddings::without_output;
 use crate::measure::error::{Influence, error_pct};
 use crate::measure::rates::{Slo, Wall, lengths, met, metrics};
 use crate::measure::summary::{float, whole};
@@ -305,6 +306,9 @@ impl Assignment<'_> {
         measurement.counts = Some(counts);
         measurement.client = Some(client);
         measurement.cache = Some(cache);
+        if !self.engine.request.dialect().generates() {
+            without_output(&mut measurement);
+        }
         let mut record = RunRecord::default();
         measurement.clone().fill(&mut record);
         measurement.validity =

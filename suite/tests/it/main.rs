@@ -10,6 +10,7 @@ mod chat;
 mod client;
 mod client_error;
 mod command_lines;
+mod embeddings;
 mod export;
 mod first_answer;
 mod given;

@@ -36,6 +36,7 @@ pub enum Backend {
     #[value(alias = "openai-comp")]
     Openai,
     OpenaiChat,
+    OpenaiEmbeddings,
     Sglang,
     SglangNative,
     SglangOai,
@@ -178,7 +179,11 @@ impl Backend {
     /// the server's port.
     pub fn tool(self) -> Tool {
         match self {
-            Self::Vllm | Self::VllmChat | Self::Openai | Self::OpenaiChat => Tool::Vllm,
+            Self::Vllm
+            | Self::VllmChat
+            | Self::Openai
+            | Self::OpenaiChat
+            | Self::OpenaiEmbeddings => Tool::Vllm,
             Self::Sglang | Self::SglangNative | Self::SglangOai | Self::SglangOaiChat => {
                 Tool::Sglang
             }
@@ -193,8 +198,14 @@ impl Backend {
                 "/v1/chat/completions"
             }
             Self::Sglang | Self::SglangNative => "/generate",
+            Self::OpenaiEmbeddings => "/v1/embeddings",
             _ => "/v1/completions",
         }
+    }
+
+    /// True for a backend that is asked for embeddings instead of generated text.
+    pub fn embeds(self) -> bool {
+        self == Self::OpenaiEmbeddings
     }
 
     /// Returns the route that resets the prefix cache of the backend's server; `None` if the tools
@@ -460,9 +471,9 @@ pub struct BodyFlags {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Results")]
 pub struct ResultFlags {
-    /// Latency metrics in vLLM's report: `ttft`, `tpot`, `itl`, `e2el`.
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "ttft,tpot,itl")]
-    #[arg(value_parser = quantity)]
+    /// Latency metrics in vLLM's report: `ttft`, `tpot`, `itl`, `e2el`; by default the first three,
+    /// for embeddings `e2el`.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = quantity)]
     pub percentile_metrics: Vec<Quantity>,
     /// Percentiles in vLLM's report, above 0 and below 100.
     #[arg(long, value_name = "P,...", value_delimiter = ',', default_value = "99")]

@@ -28,11 +28,11 @@ use crate::client::control::{ControlError, Server};
 use crate::client::headers::Key;
 use crate::client::probe::{Probed, probe, served_model};
 use crate::clock::utc_now;
-use crate::export::{ReportFacts, Selection, name_of};
+use crate::export::{Quantity, ReportFacts, Selection, name_of};
 use crate::session::{Conduct, Finished};
 use crate::telemetry::gpu;
 use crate::workload::tokenizer::Tokenizer;
-use flags::{DatasetName, Tool, WorkloadFlags};
+use flags::{Backend, DatasetName, Tool, WorkloadFlags};
 use results::Places;
 use scenario::{Wanted, wanted};
 use tool::followed;
@@ -112,6 +112,9 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     // Refused flags are reported before anything is opened or sent.
     flags.refused.check()?;
     let followed = followed(&flags.server, flags.workload.dataset_name, &flags.own)?;
+    if flags.server.backend().is_some_and(Backend::embeds) {
+        suit_embeddings(flags, followed.tool)?;
+    }
     let signals = Signals::caught()?;
     let server = server(flags, followed.tool, variable)?;
     let here = server.address.ip();
@@ -172,6 +175,22 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     })
 }
 
+/// Checks that the flags apply to embeddings.
+fn suit_embeddings(flags: &ServingFlags, tool: Tool) -> anyhow::Result<()> {
+    ensure!(
+        tool == Tool::Vllm,
+        "`--backend openai-embeddings` is supported only as in vLLM's tool\nhint: leave out `--tool`"
+    );
+    flags.own.suit_embeddings()?;
+    let mut quantities = flags.results.percentile_metrics.iter();
+    ensure!(
+        quantities.all(|quantity| *quantity == Quantity::E2el),
+        "`--percentile-metrics` names a latency that embeddings do not have\nhint: they have `e2el` \
+         alone, which is the default"
+    );
+    Ok(())
+}
+
 fn server(flags: &ServingFlags, tool: Tool, variable: &Variables<'_>) -> anyhow::Result<Server> {
     let limit = Duration::from_secs_f64(flags.sending.timeout_s);
     let flags = &flags.server;
@@ -212,6 +231,13 @@ fn engine(flags: &ServingFlags, wanted: &Wanted) -> anyhow::Result<Engine> {
         // from its name.
         request.dialect = None;
     }
+    ensure!(
+        request.dialect().generates() != backend.embeds(),
+        "`--backend {}` and the route `{}` do not belong together\nhint: embeddings need `--backend \
+         openai-embeddings` and a route that ends with `/embeddings`",
+        name_of(backend),
+        request.route
+    );
     ensure!(
         !flags.workload.tokenize_prompt || request.dialect().takes_ids(),
         "`--tokenize-prompt` sends ids, which `{}` does not accept\nhint: leave it out, or choose \
@@ -278,13 +304,16 @@ fn model(flags: &ServingFlags, server: &Server) -> anyhow::Result<String> {
 }
 
 fn report_facts(flags: &ServingFlags, wanted: &Wanted, model: &str) -> ReportFacts {
+    let given = &flags.results.percentile_metrics;
+    // The report of embeddings has another default.
+    let usual = || vec![Quantity::Ttft, Quantity::Tpot, Quantity::Itl];
     ReportFacts {
         backend: Some(name_of(wanted.backend)),
         model: Some(model.to_owned()),
         tokenizer: Some(flags.server.tokenizer.clone().unwrap_or_else(|| model.to_owned())),
         workload: Some(wanted.scenario.workload.clone()),
         selection: Selection {
-            quantities: flags.results.percentile_metrics.clone(),
+            quantities: if given.is_empty() { usual() } else { given.clone() },
             percentiles: flags.results.metric_percentiles.clone(),
         },
         label: flags.results.label.clone(),
@@ -294,7 +323,8 @@ fn report_facts(flags: &ServingFlags, wanted: &Wanted, model: &str) -> ReportFac
 
 /// Prints notes about the workload that a reader should know before the run.
 fn notes(wanted: &Wanted, id: &str, manifest: &schema::manifest::Manifest) {
-    if wanted.scenario.output.temperature.is_none() {
+    let embeds = wanted.backend.embeds();
+    if wanted.scenario.output.temperature.is_none() && !embeds {
         eprintln!("note: no temperature is sent, as in vLLM's tool: the server's default applies");
     }
     if wanted.dataset == DatasetName::Hf && wanted.scenario.workload.pack != Pack::Jsonl {
@@ -303,11 +333,12 @@ fn notes(wanted: &Wanted, id: &str, manifest: &schema::manifest::Manifest) {
              are sent in another order than by vLLM's tool"
         );
     }
+    let output = || format!(", {} out", manifest.output_tokens());
     eprintln!(
-        "{} `{id}`: {} requests, {} tokens in, {} out",
+        "{} `{id}`: {} requests, {} tokens in{}",
         wanted.scenario.workload.pack.id(),
         manifest.requests.len(),
         manifest.input_tokens(),
-        manifest.output_tokens()
+        if embeds { String::new() } else { output() }
     );
 }

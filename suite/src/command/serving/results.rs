@@ -131,9 +131,11 @@ fn echo(wanted: &Wanted) -> String {
     let lengths = workload.input_tokens.zip(workload.output_tokens);
     if let Some((input, output)) = lengths.filter(|_| wanted.dataset.is_random()) {
         let ratio = python_float(workload.range_ratio.unwrap_or(0.0));
-        echo += &format!(
-            " --random-input-len {input} --random-output-len {output} --random-range-ratio {ratio}"
-        );
+        echo += &format!(" --random-input-len {input}");
+        if !wanted.backend.embeds() {
+            echo += &format!(" --random-output-len {output}");
+        }
+        echo += &format!(" --random-range-ratio {ratio}");
     }
     echo
 }

@@ -38,6 +38,8 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
     let state = if flags.sending.flush_cache { CacheState::Cold } else { CacheState::Unknown };
     let route = flags.server.endpoint.as_deref().unwrap_or(backend.route());
     let chat = ApiFormat::of_route(route) == ApiFormat::Chat;
+    // vLLM's tool ignores the end of sequence for `random` only, and embeddings have none.
+    let forced = (habits.ignore_eos || dataset.is_random()) && !backend.embeds();
     let scenario = Scenario {
         question: "How fast is what the tool's flags ask for?".to_owned(),
         rev: 1,
@@ -49,7 +51,7 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
             output_tokens_max: habits.warmup_tokens_max,
         },
         arrival: arrival(&flags.sending)?,
-        output: Output { chat, ..output(&flags.body, habits, dataset)? },
+        output: Output { chat, ..output(&flags.body, habits, forced)? },
         // Client and server then share cores, so a busy client is expected and allowed in the lite
         // tier.
         tier: if local { Tier::Lite } else { Tier::Full },
@@ -306,7 +308,9 @@ fn ramp(flags: &SendingFlags, strategy: RampUp) -> anyhow::Result<Arrival> {
     })
 }
 
-fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::Result<Output> {
+/// Returns the generation options of the requests; `forced` is true where the tool ignores the end
+/// of sequence by default.
+fn output(flags: &BodyFlags, habits: &Habits, forced: bool) -> anyhow::Result<Output> {
     let sampling = [
         ("top_p", flags.top_p.map(Value::from)),
         ("top_k", flags.top_k.map(Value::from)),
@@ -325,8 +329,6 @@ fn output(flags: &BodyFlags, habits: &Habits, dataset: DatasetName) -> anyhow::R
         }
         None => flags.temperature.or(habits.temperature),
     };
-    // vLLM's tool ignores the end of sequence for `random` only.
-    let forced = habits.ignore_eos || dataset.is_random();
     let ignore_eos = match body.remove("ignore_eos") {
         Some(value) => {
             value.as_bool().context("`ignore_eos` of `--extra-body` is not a boolean")?

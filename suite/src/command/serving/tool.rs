@@ -58,12 +58,50 @@ const SGLANG: &[&str] = &[
     "output_file",
     "tokenize_prompt",
 ];
+/// Flags that concern generated text, and goodput, which vLLM's tool does not compute for embeddings.
+const OUTPUT: &[&str] = &[
+    "custom_output_len",
+    "disable_ignore_eos",
+    "frequency_penalty",
+    "goodput",
+    "hf_output_len",
+    "ignore_eos",
+    "min_p",
+    "output_len",
+    "prefix_repetition_output_len",
+    "presence_penalty",
+    "random_output_len",
+    "repetition_penalty",
+    "sharegpt_output_len",
+    "sonnet_output_len",
+    "temperature",
+    "top_k",
+    "top_p",
+];
 
-/// Flags on the command line that belong to one of the tools.
+/// Flags on the command line that belong to one of the tools, or do not apply to embeddings.
 #[derive(Clone, Debug)]
 pub struct OwnFlags {
     vllm: Option<&'static str>,
     sglang: Option<&'static str>,
+    output: Option<&'static str>,
+}
+
+impl OwnFlags {
+    /// Checks that no flag was given that does not apply to embeddings.
+    ///
+    /// # Errors
+    /// Such a flag was given; the message names it.
+    pub fn suit_embeddings(&self) -> anyhow::Result<()> {
+        match self.output {
+            None => Ok(()),
+            Some(name) => bail!(
+                "`{}` does not apply to embeddings, which have no output tokens and, in vLLM's tool, \
+                 no goodput\nhint: leave it out",
+                as_flag(name)
+            ),
+        }
+    }
 }
 
 impl Args for OwnFlags {
@@ -80,7 +118,7 @@ impl FromArgMatches for OwnFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let is_given = |name: &&&str| matches.value_source(name) == Some(ValueSource::CommandLine);
         let first = |names: &'static [&'static str]| names.iter().find(is_given).copied();
-        Ok(Self { vllm: first(VLLM), sglang: first(SGLANG) })
+        Ok(Self { vllm: first(VLLM), sglang: first(SGLANG), output: first(OUTPUT) })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -110,6 +148,11 @@ impl Followed {
     }
 }
 
+/// Returns the flag with the name `name` as it is written on a command line.
+fn as_flag(name: &str) -> String {
+    format!("--{}", name.replace('_', "-"))
+}
+
 /// Returns the benchmark tool that the flags are meant for.
 ///
 /// # Errors
@@ -132,7 +175,7 @@ pub fn followed(
         Some(DatasetName::RandomIds | DatasetName::GeneratedSharedPrefix) => Some("dataset_name"),
         _ => own.sglang,
     };
-    let flag = |name: &str| format!("`--{}`", name.replace('_', "-"));
+    let flag = |name: &str| format!("`{}`", as_flag(name));
     match (own.vllm, of_sglang) {
         (Some(vllm), Some(sglang)) => bail!(
             "{} is a flag of vLLM's tool, and {} one of SGLang's\nhint: leave one out, or name the \
