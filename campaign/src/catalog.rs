@@ -13,7 +13,7 @@ use schema::gpu_validation::GpuValidation;
 use schema::model::{DatasetFile, ModelFile, WeightsFormat};
 use schema::policy::PolicyFile;
 use schema::scenario::{Scenario, id_of};
-use schema::target::{DeviceKind, Target};
+use schema::target::{Accelerator, DeviceKind, Target};
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, FileError};
@@ -57,19 +57,32 @@ impl Engine {
         [self.thread_flags(threads), self.file.launch.load.clone()].concat()
     }
 
-    /// Returns why the engine cannot serve the model `id` on a GPU or, without `on_gpu`, on a CPU, by
-    /// the engine's and the model's file; `None` where nothing is known against it.
-    pub fn cannot_serve(&self, id: &str, model: &ModelFile, on_gpu: bool) -> Option<Unservable> {
+    /// Returns why the engine cannot serve the model `id` on GPUs of the platform `on` or, with
+    /// `None`, on a CPU, by the engine's and the model's file; `None` where nothing is known against
+    /// it.
+    pub fn cannot_serve(
+        &self,
+        id: &str,
+        model: &ModelFile,
+        on: Option<Accelerator>,
+    ) -> Option<Unservable> {
         let (engine, launch) = (&self.id, &self.file.launch);
         let found = |field, why| Some(Unservable { field, why });
         if model.config.is_some() && launch.random_weights.is_empty() {
             let why = format!("`{id}` has random weights, which engine `{engine}` cannot generate");
             return found("random_weights", why);
         }
-        let (device, name) =
-            if on_gpu { (DeviceKind::Gpu, "GPUs") } else { (DeviceKind::Cpu, "CPUs") };
+        let (device, name) = match on {
+            Some(_) => (DeviceKind::Gpu, "GPUs"),
+            None => (DeviceKind::Cpu, "CPUs"),
+        };
         if !launch.devices.is_empty() && !launch.devices.contains(&device) {
             return found("devices", format!("engine `{engine}` does not compute on {name}"));
+        }
+        let has_rocm = launch.image.as_ref().is_some_and(|image| image.rocm.is_some());
+        if on == Some(Accelerator::Rocm) && !has_rocm {
+            let why = format!("engine `{engine}` publishes no image for GPUs of AMD");
+            return found("image.rocm", why);
         }
         let format = model.format().filter(|_| !launch.weights.is_empty())?;
         if launch.weights.contains(&format) {

@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use judge::coverage::{Coverage, Covering, PlannedCell};
 use judge::table::{columns, wrapped};
 use schema::exit::Exit;
-use schema::target::Target;
+use schema::target::{Accelerator, Target};
 
 use crate::catalog::{Engine, unknown};
 use crate::cli::Matrix;
-use crate::plan::target::needs_device;
+use crate::plan::target::{accelerator, needs_device};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -76,7 +76,7 @@ impl Grid {
             let file = world.catalog.model(&model.id)?;
             let refused: Vec<Option<String>> = engines
                 .iter()
-                .map(|engine| engine.cannot_serve(&model.id, &file, on_gpu))
+                .map(|engine| engine.cannot_serve(&model.id, &file, accelerator(target)))
                 .map(|found| found.map(|found| grid.numbered(found.why)))
                 .collect();
             for scenario in &target.scenarios {
@@ -154,6 +154,9 @@ fn commands(
             let _ = write!(command, " --engine {}", engine.id);
         }
         let _ = write!(command, " --target {id}");
+        if accelerator(target) == Some(Accelerator::Rocm) {
+            command.push_str(" --container docker");
+        }
         if models.len() < target.models.len() {
             for model in models {
                 let _ = write!(command, " --model {model}");

@@ -99,8 +99,8 @@ impl World {
 /// Names of environment variables that change how a server runs; only these are taken from the
 /// user's environment into a run's record.
 const SERVER_VARIABLES: &str = "\
-    CUDA_VISIBLE_DEVICES MALLOC_ARENA_MAX NVIDIA_VISIBLE_DEVICES OMP_NUM_THREADS \
-    RAYON_NUM_THREADS TOKIO_WORKER_THREADS";
+    CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES MALLOC_ARENA_MAX NVIDIA_VISIBLE_DEVICES \
+    OMP_NUM_THREADS RAYON_NUM_THREADS ROCR_VISIBLE_DEVICES TOKIO_WORKER_THREADS";
 
 /// Converts a command's result to the program's exit code, and prints the error if there is one.
 pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {

@@ -13,6 +13,10 @@ pub struct Image {
     /// Image names of older releases, where they are formed otherwise; the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub older: Vec<OlderImage>,
+    /// Image name for GPUs of AMD (ROCm), with the same placeholders. The image takes the same
+    /// arguments and environment. Left out where the engine publishes none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rocm: Option<String>,
     /// Container arguments after the image name; the flags of settings follow them.
     pub argv: Vec<String>,
     /// Environment variables inside the container as `NAME=VALUE`, in order.
@@ -38,8 +42,19 @@ impl Image {
         let found = numbers(release);
         let older = self.older.iter().find(|older| found < numbers(&older.until));
         let name = older.map_or(&self.name, |older| &older.name);
-        name.replace("{release}", release).replace("{version}", release.trim_start_matches('v'))
+        filled(name, release)
     }
+
+    /// Returns the name of the container image of `release` for GPUs of AMD; `None` where the engine
+    /// publishes none.
+    pub fn rocm_name_of(&self, release: &str) -> Option<String> {
+        self.rocm.as_ref().map(|name| filled(name, release))
+    }
+}
+
+/// Returns an image name with its placeholders filled in.
+fn filled(name: &str, release: &str) -> String {
+    name.replace("{release}", release).replace("{version}", release.trim_start_matches('v'))
 }
 
 /// Returns the numbers with which a version begins: those of `v0.5.6.post1` are 0, 5 and 6.
@@ -58,6 +73,7 @@ mod tests {
         let image = Image {
             name: "x/engine:{release}".into(),
             older: vec![older("0.5.3", "x/engine:{version}-cu126"), older("0.10", "y:{release}")],
+            rocm: Some("x/engine:{release}-rocm700".into()),
             argv: Vec::new(),
             env: Vec::new(),
             hub: "/hub".into(),
@@ -71,5 +87,8 @@ mod tests {
         ] {
             assert_eq!(image.name_of(release), name);
         }
+        let rocm = image.rocm_name_of("v0.5.1");
+        assert_eq!(rocm.as_deref(), Some("x/engine:v0.5.1-rocm700"), "not formed as the others");
+        assert_eq!(Image { rocm: None, ..image }.rocm_name_of("v0.5.1"), None);
     }
 }

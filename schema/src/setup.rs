@@ -216,8 +216,9 @@ pub struct Gpu {
     pub vbios: Option<String>,
     /// Power limit that is set on the GPU, in milliwatts.
     pub power_limit_mw: Option<u64>,
-    /// True when the GPU's application clock is set below its maximum, which shows that its clocks
-    /// are held; null where the driver does not report them.
+    /// True when the GPU's application clock is set below its maximum, or the performance level of a
+    /// GPU of AMD is not automatic, which shows that its clocks are held; null where the driver does
+    /// not report them.
     pub clocks_locked: Option<bool>,
     /// State of the GPU: power default, link, ECC, MIG.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -236,7 +237,7 @@ pub struct GpuState {
     pub pcie_generation: Option<u32>,
     /// True when the GPU's memory has error correction (ECC) on.
     pub ecc: Option<bool>,
-    /// True when the GPU is divided into instances (MIG).
+    /// True when the GPU is divided into instances (MIG) or partitions.
     pub mig: Option<bool>,
     /// True when the driver stays loaded without users (persistence mode).
     pub persistence: Option<bool>,

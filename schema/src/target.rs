@@ -14,6 +14,10 @@ pub struct Target {
     /// requires no GPU is used where no other one fits.
     #[serde(rename = "match")]
     pub matches: TargetMatch,
+    /// Platform of the target's GPUs, by which the container images of engines are chosen; `cuda`
+    /// where left out.
+    #[serde(default, skip_serializing_if = "Accelerator::is_default")]
+    pub accelerator: Accelerator,
     /// Ids of the scenarios that are measured on the target, in the order in which they run.
     pub scenarios: Vec<String>,
     /// Scenario ids that run in addition where a release is compared with a baseline: concurrency
@@ -38,6 +42,24 @@ pub struct TargetMatch {
     /// Minimum memory of the machine's first GPU, in GiB; 0 where left out.
     #[serde(default)]
     pub memory_gib_min: f64,
+}
+
+/// Platform for which programs on GPUs are built.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Accelerator {
+    /// CUDA: GPUs of NVIDIA.
+    #[default]
+    Cuda,
+    /// ROCm: GPUs of AMD.
+    Rocm,
+}
+
+impl Accelerator {
+    /// True for the platform of a target that names none.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Kind of device that a server computes on.

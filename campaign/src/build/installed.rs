@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use schema::canonical::sha256_hex;
 use schema::engine::Package;
 use schema::run::{BuildFacts, EngineFacts};
+use schema::target::Accelerator;
 use serde::Deserialize;
 use tempfile::TempDir;
 
@@ -58,7 +59,7 @@ impl Place {
                 command
             }
             Self::Machine => Command::new("python3"),
-            Self::Image(Contained { runtime, image, file }) => {
+            Self::Image(Contained { runtime, image, file, .. }) => {
                 let mut command = Command::new(runtime.program());
                 match (runtime, file) {
                     (Runtime::Apptainer, _) => {
@@ -168,7 +169,8 @@ fn with_advice(stop: Stop, place: &Place) -> Stop {
 }
 
 /// Pulls the container image `image` if this machine does not have it. Apptainer does so when it runs
-/// the image, and Enroot gets a file of it in the cache.
+/// the image, and Enroot gets a file of it in the cache. The container is one for CUDA unless the
+/// caller changes that.
 ///
 /// # Errors
 /// The container runtime cannot be run or cannot pull the image, a file of the cache cannot be
@@ -186,7 +188,7 @@ pub fn pull(world: &World, runtime: Runtime, image: String) -> Result<Contained,
             None
         }
     };
-    Ok(Contained { runtime, image, file })
+    Ok(Contained { runtime, image, file, accelerator: Accelerator::default() })
 }
 
 /// Name of the script, beside imported images, that Enroot runs in place of an image's own to start

@@ -6,6 +6,7 @@ use std::path::Path;
 use schema::engine::Source;
 use schema::probe::Probe;
 use schema::run::{BuildFacts, EngineFacts};
+use schema::target::Accelerator;
 
 use crate::build::installed::{self, Place};
 use crate::build::venv::Venv;
@@ -17,7 +18,9 @@ use crate::git::Git;
 use crate::node::hardware;
 use crate::plan::Variant;
 use crate::plan::release::{self, Release, is_development, literal_version};
-use crate::server_spec::{BuiltVariant, Runtime, ServerSpec, image_of, is_same};
+use crate::server_spec::{
+    BuiltVariant, Contained, Runtime, ServerSpec, image_name, image_of, is_same,
+};
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
@@ -38,8 +41,9 @@ pub enum Origin {
     Venv { version: String },
     /// Python package of the engine in this version, as it is installed on this machine.
     Installed { version: String },
-    /// Container image of this version of the engine, which `runtime` runs.
-    Image { version: String, runtime: Runtime },
+    /// Container image of this version of the engine for the GPUs of `accelerator`, which `runtime`
+    /// runs.
+    Image { version: String, runtime: Runtime, accelerator: Accelerator },
     /// Server that is already running, with the facts that it reported to the probe.
     Running(Box<Probe>),
 }
@@ -75,10 +79,42 @@ impl Wanted {
             Origin::Source(source) => format!("{title}, built from {}", source.sdist),
             Origin::Venv { .. } => format!("{title}, in a virtual environment"),
             Origin::Installed { .. } => format!("{title}, as installed"),
-            Origin::Image { runtime, .. } => {
-                format!("{title}, its image under {}", runtime.program())
+            Origin::Image { runtime, accelerator, .. } => {
+                let image = match accelerator {
+                    Accelerator::Cuda => "its image",
+                    Accelerator::Rocm => "its image for GPUs of AMD",
+                };
+                format!("{title}, {image} under {}", runtime.program())
             }
             Origin::Running(_) => format!("{title}, already running"),
+        }
+    }
+
+    /// Has the variant run on GPUs of the platform `on`: of AMD, in the image that the engine
+    /// publishes for them, or as it is installed there.
+    ///
+    /// # Errors
+    /// Nothing of the variant runs there.
+    pub fn fit(&mut self, on: Accelerator) -> Result<(), Stop> {
+        let id = &self.engine.id;
+        match &mut self.origin {
+            Origin::Image { runtime: Runtime::Enroot, .. } if on == Accelerator::Rocm => {
+                Err(Stop::wrong_use("Enroot documents no way to give GPUs of AMD to a container")
+                    .with_hint("`--container` takes docker, podman and apptainer, too"))
+            }
+            Origin::Image { accelerator, .. } => {
+                *accelerator = on;
+                Ok(())
+            }
+            Origin::Venv { version } if on == Accelerator::Rocm => Err(wrong_use!(
+                "the package of `{id}` {version} that a virtual environment gets is not built for \
+                 GPUs of AMD"
+            )
+            .with_hint(
+                "`--container docker` runs its image for them; `--installed` measures what this \
+                 machine has",
+            )),
+            _ => Ok(()),
         }
     }
 }
@@ -152,7 +188,9 @@ pub fn named(
             image_of(file, &engine.id)?;
             let version = version_of(engine, release)?;
             let name = format!("v{version}");
-            let mut wanted = of(engine, name, Origin::Image { version, runtime });
+            let accelerator = Accelerator::default();
+            let origin = Origin::Image { version, runtime, accelerator };
+            let mut wanted = of(engine, name, origin);
             wanted.variant.flags = engine.loaded_flags(world.cores);
             Ok(wanted)
         }
@@ -321,9 +359,10 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
             world.step(&format!("Look for {engine} {release}"));
             installed::variant(world, of, version, Place::Machine)?
         }
-        Origin::Image { version, runtime } => {
-            let image = image_of(&wanted.engine.file, engine)?.name_of(release);
-            let image = Place::Image(installed::pull(world, *runtime, image)?);
+        Origin::Image { version, runtime, accelerator } => {
+            let image = image_name(&wanted.engine.file, (engine, release), *accelerator)?;
+            let pulled = installed::pull(world, *runtime, image)?;
+            let image = Place::Image(Contained { accelerator: *accelerator, ..pulled });
             installed::variant(world, of, version, image)?
         }
         Origin::Source(source) => {

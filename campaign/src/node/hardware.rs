@@ -1,17 +1,21 @@
 //! Detection of the machine's hardware: CPU, memory, operating system and GPUs, and the hardware id
 //! under which runs are stored.
 //!
-//! Parsing is pure: functions over the text of `/proc/cpuinfo` and similar files and over the output
-//! of `nvidia-smi`; [`detect`] reads them.
+//! Parsing is pure: functions over the text of `/proc/cpuinfo` and similar files, and in the submodules
+//! over the output of the programs of GPU drivers; [`detect`] reads them.
+
+mod amd;
+mod driver;
+mod nvidia;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::process::Command;
 
-use schema::canonical::sha256_hex;
-use schema::run::{Gpu, GpuState, HardwareFacts, Platform};
+use schema::run::{Gpu, HardwareFacts, Platform};
+use schema::target::Accelerator;
 
-use crate::process::{self, Interrupt, ProcessError, attempted};
+use self::driver::Ask;
+use crate::process::ProcessError;
 use crate::world::World;
 
 /// Names of instruction sets, as Linux spells them, by which some engine may choose a kernel.
@@ -53,30 +57,19 @@ pub struct Machine {
 /// Detects the hardware and operating system of this machine.
 ///
 /// # Errors
-/// A query of the GPU driver was interrupted.
+/// A query of a GPU driver was interrupted.
 pub fn detect(world: &World) -> Result<Machine, ProcessError> {
-    detect_with(world.cores, &|question| ask_driver(question, &world.interrupt))
+    detect_with(world.cores, &|program, words| driver::ask(program, words, &world.interrupt))
 }
 
-/// Detects the machine's hardware; `ask` sends a query to the GPU driver and returns its output.
-fn detect_with(
-    cores: u32,
-    ask: &dyn Fn(&str) -> Result<String, ProcessError>,
-) -> Result<Machine, ProcessError> {
+/// Detects the machine's hardware; `ask` runs a program of a GPU driver.
+fn detect_with(cores: u32, ask: Ask<'_>) -> Result<Machine, ProcessError> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
-    let mut gpus = Vec::new();
-    for question in QUESTIONS {
-        // No driver means no GPU; an older driver may still answer the next query.
-        if let Some(text) = attempted(ask(question))? {
-            gpus = parse_gpus(&text);
-            break;
-        }
+    let (mut gpus, mut gpu_processes) = nvidia::detect(ask)?;
+    if gpus.is_empty() {
+        (gpus, gpu_processes) = amd::detect(ask)?;
     }
-    let gpu_processes = match gpus.as_slice() {
-        [] => None,
-        _ => attempted(ask(PROCESSES))?.and_then(|text| count_processes(&text)),
-    };
     Ok(Machine {
         cpu: parse_cpu(&read("/proc/cpuinfo")),
         cores,
@@ -89,15 +82,30 @@ fn detect_with(
     })
 }
 
-/// Runs `nvidia-smi` with one query and returns its output, one line per GPU or process.
+/// Returns the number of uncorrected memory errors of all GPUs since their driver was loaded; `None`
+/// if no driver counts them.
 ///
 /// # Errors
-/// `nvidia-smi` cannot be started, as without a driver, or fails, as for a field of the query that
-/// it does not know; or the wait was interrupted.
-pub fn ask_driver(question: &str, interrupt: &Interrupt) -> Result<String, ProcessError> {
-    let mut query = Command::new("nvidia-smi");
-    query.arg(question).arg("--format=csv,noheader,nounits");
-    process::text(&mut query, interrupt)
+/// A query of a GPU driver was interrupted.
+pub fn memory_errors(world: &World) -> Result<Option<u64>, ProcessError> {
+    let ask = |program: &str, words: &[&str]| driver::ask(program, words, &world.interrupt);
+    match nvidia::memory_errors(&ask)? {
+        None => amd::memory_errors(&ask),
+        counted => Ok(counted),
+    }
+}
+
+/// Returns true when a machine has GPUs of the platform `of`.
+pub fn has_gpus(hardware: &HardwareFacts, of: Accelerator) -> bool {
+    hardware.gpu.iter().flatten().any(|gpu| platform(gpu) == of)
+}
+
+/// Returns the platform of a GPU, by the maker that its name begins with.
+fn platform(gpu: &Gpu) -> Accelerator {
+    match gpu.name.starts_with(amd::MAKER) {
+        true => Accelerator::Rocm,
+        false => Accelerator::Cuda,
+    }
 }
 
 impl Machine {
@@ -235,87 +243,6 @@ fn first_processor(cpuinfo: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Queries of `nvidia-smi` for each GPU's identity and settings, the most complete first: a driver
-/// refuses a query with a field that it does not know. [`parse_gpus`] expects the fields in this
-/// order.
-const QUESTIONS: [&str; 2] = [
-    "--query-gpu=name,memory.total,driver_version,vbios_version,power.limit,\
-     clocks.applications.graphics,clocks.max.graphics,uuid,power.default_limit,\
-     pcie.link.gen.max,ecc.mode.current,mig.mode.current,persistence_mode,compute_mode",
-    "--query-gpu=name,memory.total,driver_version,vbios_version,power.limit,\
-     clocks.applications.graphics,clocks.max.graphics",
-];
-
-/// Query of `nvidia-smi` for the processes that compute on any GPU, one per line.
-const PROCESSES: &str = "--query-compute-apps=pid";
-
-/// Query of `nvidia-smi` for uncorrected memory errors since the driver was loaded, one GPU per
-/// line.
-pub const ECC_ERRORS: &str = "--query-gpu=ecc.errors.uncorrected.volatile.total";
-
-/// Parses the output of a query of [`QUESTIONS`], one GPU per line; older drivers answer fewer
-/// fields.
-fn parse_gpus(csv: &str) -> Vec<Gpu> {
-    let known = |text: Option<&str>| {
-        text.map(str::trim).filter(|t| !t.is_empty() && !t.starts_with('[')).map(str::to_owned)
-    };
-    let mut gpus = Vec::new();
-    for line in csv.lines() {
-        let mut fields = line.split(',');
-        let Some(name) = known(fields.next()) else { continue };
-        // `nvidia-smi` prints `[N/A]` or `[Not Supported]` for unknown fields, which `known` drops.
-        let memory_mib = known(fields.next()).and_then(|text| text.parse::<u64>().ok());
-        let driver = known(fields.next());
-        let vbios = known(fields.next());
-        let power_limit_mw = known(fields.next()).as_deref().and_then(milliwatts);
-        // Where clock locks cannot be queried, application clocks below the maximum show that
-        // clocks are held.
-        let clocks = (known(fields.next()), known(fields.next()));
-        let clocks_locked = match clocks {
-            (Some(set), Some(max)) => Some(set != max),
-            _ => None,
-        };
-        let state = parse_state(fields.map(|text| known(Some(text))));
-        let memory_bytes = memory_mib.map(|mib| mib << 20);
-        gpus.push(Gpu { name, memory_bytes, driver, vbios, power_limit_mw, clocks_locked, state });
-    }
-    gpus
-}
-
-/// Parses the fields of a query of [`QUESTIONS`] from the GPU's UUID on; `None` if none of them is
-/// known.
-fn parse_state(mut fields: impl Iterator<Item = Option<String>>) -> Option<GpuState> {
-    let mut next = || fields.next().flatten();
-    let switch = |text: String| match text.as_str() {
-        "Enabled" => Some(true),
-        "Disabled" => Some(false),
-        _ => None,
-    };
-    let state = GpuState {
-        uuid_sha256: next().map(|uuid| sha256_hex(uuid.as_bytes())),
-        power_limit_default_mw: next().as_deref().and_then(milliwatts),
-        pcie_generation: next().and_then(|text| text.parse().ok()),
-        ecc: next().and_then(switch),
-        mig: next().and_then(switch),
-        persistence: next().and_then(switch),
-        compute_mode: next(),
-    };
-    (state != GpuState::default()).then_some(state)
-}
-
-/// Counts the processes in the output of the query [`PROCESSES`]; `None` if a line is not a process
-/// id, as where the driver withholds it.
-fn count_processes(csv: &str) -> Option<u32> {
-    let lines = csv.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.map(|line| line.parse::<u32>().ok().map(|_| 1)).sum()
-}
-
-/// Returns the sum of the memory errors of all GPUs in the output of the query [`ECC_ERRORS`];
-/// `None` if no GPU has such a counter.
-pub fn count_errors(csv: &str) -> Option<u64> {
-    csv.lines().filter_map(|line| line.trim().parse::<u64>().ok()).reduce(|a, b| a + b)
-}
-
 /// Returns the GPU's hardware id, such as `h200-141g`: its name without maker and form factor, and
 /// its memory in GiB, rounded up.
 fn gpu_id(gpu: &Gpu) -> String {
@@ -344,22 +271,21 @@ fn is_form_factor(part: &str) -> bool {
         part.strip_suffix(end)
             .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
     };
-    matches!(part, "nvidia" | "tesla" | "geforce" | "pcie" | "nvl")
+    let is_maker = matches!(part, "nvidia" | "tesla" | "geforce" | "amd" | "instinct" | "radeon");
+    is_maker
+        || matches!(part, "pcie" | "nvl" | "oam")
         || part.starts_with("sxm")
         || part.starts_with("hbm")
         || digits_then("gb")
 }
 
-fn milliwatts(watts: &str) -> Option<u64> {
-    let (whole, part) = watts.split_once('.').unwrap_or((watts, ""));
-    let part: String = part.chars().chain("000".chars()).take(3).collect();
-    Some(whole.parse::<u64>().ok()? * 1000 + part.parse::<u64>().ok()?)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::process::{self, Interrupt};
 
     fn x86(vendor: &str, brand: &str, family: u32, model: u32, stepping: u32) -> String {
         format!(
@@ -397,7 +323,7 @@ mod tests {
 
     #[test]
     fn what_the_driver_does_not_tell_is_null() {
-        let gpus = parse_gpus(
+        let gpus = nvidia::parse_gpus(
             "NVIDIA H200, 143771, 570.1, [N/A], 700.50, [N/A], 1980, GPU-1f, 700.00, 5, Enabled, \
              Disabled, Enabled, Default\n",
         );
@@ -409,21 +335,24 @@ mod tests {
         assert!(gpu.state.is_some(), "what the driver does tell is kept");
     }
 
-    /// Detects, for tests, a machine with two cores whose `nvidia-smi` is a shell script with the
-    /// cases `answers`, one per query.
-    fn machine_with(answers: &str) -> Machine {
+    /// Detects, for tests, a machine with two cores where `program` of a GPU driver is a shell script
+    /// with the cases `answers`, one per question, and no other such program is installed.
+    fn machine_with(program: &str, answers: &str) -> Machine {
         let folder = tempfile::tempdir().unwrap();
-        let nvidia_smi = folder.path().join("nvidia-smi");
-        fs::write(&nvidia_smi, format!("#!/bin/sh\ncase \"$1\" in\n{answers}\nesac\n")).unwrap();
-        fs::set_permissions(&nvidia_smi, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = folder.path().join(program);
+        fs::write(&path, format!("#!/bin/sh\ncase \"$*\" in\n{answers}\nesac\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let interrupt = Interrupt::new(crate::clock::Clock::start());
-        let ask =
-            |question: &str| process::text(Command::new(&nvidia_smi).arg(question), &interrupt);
-        detect_with(2, &ask).unwrap()
+        let run = |program: &str, words: &[&str]| {
+            let mut command = Command::new(folder.path().join(program));
+            process::text(command.args(words), &interrupt)
+        };
+        detect_with(2, &run).unwrap()
     }
 
     #[test]
     fn an_older_driver_is_asked_less() {
+        let machine_with = |answers: &str| machine_with("nvidia-smi", answers);
         let old = "NVIDIA A100-SXM4-80GB, 81920, 418.87, 92.00, 400.00, 1410, 1410";
         let refuses = "*mig.mode*) echo 'not a valid field to query' >&2; exit 2;;";
         let machine = machine_with(&format!("{refuses}\n*compute-apps*) ;;\n*) echo '{old}';;"));
@@ -437,6 +366,26 @@ mod tests {
         assert_eq!(facts.platform.unwrap().other_gpu_processes, Some(1));
         assert_eq!(state.ecc, Some(true));
         assert!(machine_with("*) exit 9;;").gpus.is_empty());
+    }
+
+    #[test]
+    fn without_gpus_of_nvidia_those_of_amd_are_found() {
+        let cards = r#"{"gpu_data": [{"gpu": 0,
+            "asic": {"market_name": "AMD Instinct MI300X OAM"}, "driver": {"version": "6.16.6"},
+            "vram": {"size": {"value": 196592, "unit": "MB"}}}]}"#;
+        let level = r#"{"gpu_data": [{"gpu": 0, "perf_level": "AMDSMI_DEV_PERF_LEVEL_AUTO"}]}"#;
+        let idle =
+            r#"[{"gpu": 0, "process_list": [{"process_info": "No running processes detected"}]}]"#;
+        let answers = format!(
+            "*--partition*) echo 'unrecognized arguments' >&2; exit 2;;\n\
+             static*) echo '{cards}';;\nmetric*) echo '{level}';;\nprocess*) echo '{idle}';;\n\
+             *) exit 1;;"
+        );
+        let machine = machine_with("amd-smi", &answers);
+        assert_eq!((machine.id(true).as_str(), machine.gpu_processes), ("mi300x-192g", Some(0)));
+        let gpu = &machine.gpus[0];
+        assert_eq!((gpu.clocks_locked, platform(gpu)), (Some(false), Accelerator::Rocm));
+        assert_eq!((gpu.driver.as_deref(), &gpu.state), (Some("6.16.6"), &None));
     }
 
     #[test]
@@ -462,47 +411,8 @@ mod gpu_tests {
             ("NVIDIA H200, 143771, 570.1, x, 700.00, 1500, 1980", "h200-141g"),
             ("NVIDIA GeForce RTX 4090, 24564, 570.1, x, 450.00, [N/A], 3105", "rtx-4090-24g"),
         ] {
-            let gpus = parse_gpus(line);
+            let gpus = nvidia::parse_gpus(line);
             assert_eq!(gpu_id(&gpus[0]), expected);
         }
-    }
-
-    #[test]
-    fn the_state_of_a_gpu_is_what_the_driver_tells() {
-        let gpus = parse_gpus(
-            "NVIDIA H200, 143771, 570.1, 96.00, 700.50, 1980, 1980, GPU-1f, 700.00, 5, Enabled, \
-             Disabled, Enabled, Default\n\
-             NVIDIA A10, 23028, 570.1, 94.02, 150.00, 1695, 1695, GPU-2e, 150.00, [N/A], \
-             [Not Supported], [N/A], Disabled, Exclusive_Process\n",
-        );
-        let states: Vec<&GpuState> = gpus.iter().filter_map(|gpu| gpu.state.as_ref()).collect();
-        let [first, second] = states[..] else { panic!("{gpus:?}") };
-        assert_eq!(
-            (gpus[0].power_limit_mw, first.power_limit_default_mw),
-            (Some(700_500), Some(700_000))
-        );
-        assert_eq!(first.uuid_sha256, Some(sha256_hex(b"GPU-1f")));
-        assert_eq!(
-            (first.pcie_generation, first.ecc, first.mig),
-            (Some(5), Some(true), Some(false))
-        );
-        assert_eq!((second.pcie_generation, second.ecc, second.mig), (None, None, None));
-        assert_eq!(
-            (second.persistence, second.compute_mode.as_deref()),
-            (Some(false), Some("Exclusive_Process"))
-        );
-        let state = gpus[1].state.as_ref().unwrap();
-        assert!(state.mig.is_none() && state.persistence.is_some(), "{state:?}");
-        // An older driver answers the second query only.
-        let older = parse_gpus("NVIDIA A100, 81920, 450.80, 92.00, 400.00, 1410, 1410\n");
-        assert_eq!(older[0].state, None);
-        assert_eq!(older[0].state, None);
-    }
-
-    #[test]
-    fn processes_on_the_gpus_are_counted() {
-        assert_eq!(count_processes(""), Some(0));
-        assert_eq!(count_processes("4711\n4712\n"), Some(2));
-        assert_eq!(count_processes("[Not Supported]\n"), None);
     }
 }

@@ -513,14 +513,12 @@ fn unfit(
     if !job.on_gpu {
         return Ok(None);
     }
-    // An older driver may not support the query.
-    let answer = attempted(hardware::ask_driver(hardware::ECC_ERRORS, &world.interrupt))?;
-    let errors = answer.and_then(|text| hardware::count_errors(&text));
+    let errors = hardware::memory_errors(world)?;
     Ok(unfit_gpus(job.gpus(), machine, errors))
 }
 
 /// Returns the reason why the node's GPUs cannot be measured, `None` if they can: too few, in use
-/// by others, divided by MIG, or with uncorrected memory errors.
+/// by others, divided, or with uncorrected memory errors.
 fn unfit_gpus(wanted: u32, machine: &Machine, errors: Option<u64>) -> Option<String> {
     let found = machine.gpus.len();
     if found < wanted as usize {
@@ -531,7 +529,7 @@ fn unfit_gpus(wanted: u32, machine: &Machine, errors: Option<u64>) -> Option<Str
     }
     let shared = |gpu: &Gpu| gpu.state.as_ref().is_some_and(|state| state.mig == Some(true));
     if machine.gpus.iter().any(shared) {
-        return Some("a GPU of this node is divided (MIG is on)".to_owned());
+        return Some("a GPU of this node is divided (MIG or partitions)".to_owned());
     }
     let errors = errors.filter(|count| *count > 0);
     errors.map(|count| format!("{count} uncorrected memory errors on the GPUs of this node"))
@@ -590,11 +588,5 @@ mod fitness_tests {
                 None => assert_eq!(found, None),
             }
         }
-    }
-
-    #[test]
-    fn errors_of_several_gpus_are_added() {
-        assert_eq!(hardware::count_errors("0\n3\n[N/A]\n1\n"), Some(4));
-        assert_eq!(hardware::count_errors("[N/A]\n"), None);
     }
 }

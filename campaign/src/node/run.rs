@@ -21,6 +21,7 @@ use schema::scenario::Tier;
 
 use crate::files;
 use crate::inputs::checkpoint_facts;
+use crate::node::hardware::has_gpus;
 use crate::node::record::{Happening, Parts, assemble, classify};
 use crate::node::server::{ProbeAnswer, Readiness, Server, ask, ask_running, free_port};
 use crate::places::CampaignPlaces;
@@ -367,7 +368,7 @@ impl Run<'_> {
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),
             env: &more,
-            gpus: bench.hardware.gpu.as_ref().is_some_and(|gpus| !gpus.is_empty()),
+            gpus: has_gpus(bench.hardware, contained.accelerator),
         };
         Ok((container_line(file, filling, &container)?, container.removal()))
     }

@@ -21,6 +21,7 @@ use crate::plan::brief::{Brief, CellBrief};
 use crate::plan::estimate::{self, Of};
 use crate::plan::revision;
 use crate::plan::room::{self, Room};
+use crate::plan::suitable;
 use crate::plan::target;
 use crate::plan::{self, Cell, Plan, PlannedAlternation, Round};
 use crate::server_spec::ReadyCell;
@@ -62,7 +63,7 @@ pub struct Decided {
 pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     world.step("Plan the campaign");
     let engine = world.catalog.engine(&flags.engine)?;
-    let wanted = variants_of(world, flags, &engine)?;
+    let mut wanted = variants_of(world, flags, &engine)?;
     let machine = hardware::detect(world)?;
     let targets = world.catalog.targets()?;
     let named = flags.target.as_deref();
@@ -77,12 +78,10 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     };
     let mut cells = cells(flags, (target_id, target))?;
     let scenarios = revision::choose(world, &mut cells)?;
-    refuse_without_chat(&wanted, &scenarios)?;
+    suitable::refuse_without_chat(&wanted, &scenarios)?;
     // A server that is already running has its weights; only one that is started needs the check.
     if flags.url.is_none() {
-        for variant in &wanted {
-            refuse_unservable(world, &variant.engine, &cells, on_gpu)?;
-        }
+        suitable::fit(world, &mut wanted, &cells, target)?;
     }
 
     let room = || room_in_cache(world, &cells, &machine, on_gpu);
@@ -101,7 +100,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
             plan::interleave(&round, || ids.next_id())
         }
         Servers::PerModel => {
-            refuse_without_reset(&engine)?;
+            suitable::refuse_without_reset(&engine)?;
             // The low bits of the system's random bits; the ids use them all.
             let seed = world.random as u64;
             plan::per_model(&cells, repeats, seed, || ids.next_id())
@@ -294,50 +293,6 @@ fn quirks(wanted: &[Wanted]) -> Vec<String> {
         }
     }
     quirks
-}
-
-/// Refuses an engine whose prefix cache cannot be emptied: on a shared server a run would find the
-/// prompts of the runs before it.
-fn refuse_without_reset(engine: &Engine) -> Result<(), Stop> {
-    if engine.file.cache.reset_route.is_some() {
-        return Ok(());
-    }
-    let id = &engine.id;
-    Err(wrong_use!("engine `{id}` has no route that empties its prefix cache, which runs on a shared server need")
-        .with_hint(format!("leave `--servers` out, or name the route in `suite/engines/{id}.toml`: `cache.reset_route`")))
-}
-
-/// Refuses scenarios that ask for chat if the engine file of a variant names no chat route.
-fn refuse_without_chat(wanted: &[Wanted], scenarios: &[ScenarioEntry]) -> Result<(), Stop> {
-    let engines = wanted.iter().map(|wanted| &wanted.engine);
-    for (engine, entry) in engines.flat_map(|engine| scenarios.iter().map(move |it| (engine, it))) {
-        if engine.file.for_scenario(&entry.scenario).is_err() {
-            let (engine, scenario) = (&engine.id, &entry.id);
-            return Err(wrong_use!(
-                "scenario `{scenario}` sends chat requests, and engine `{engine}` has no route for them"
-            )
-            .with_hint(format!("`request.chat_route` in `suite/engines/{engine}.toml` names it")));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses cells whose model the engine cannot serve on the target's device.
-fn refuse_unservable(
-    world: &World,
-    engine: &Engine,
-    cells: &[Cell],
-    on_gpu: bool,
-) -> Result<(), Stop> {
-    for cell in cells {
-        let model = world.catalog.model(&cell.model)?;
-        if let Some(found) = engine.cannot_serve(&cell.model, &model, on_gpu) {
-            let (engine, field) = (&engine.id, found.field);
-            return Err(wrong_use!("{}", found.why)
-                .with_hint(format!("`launch.{field}` in `suite/engines/{engine}.toml` says so")));
-        }
-    }
-    Ok(())
 }
 
 /// Fetches the models, datasets and tokenizers of every cell, each once, and returns the cells with

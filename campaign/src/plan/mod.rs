@@ -8,6 +8,7 @@ pub(crate) mod fit;
 pub mod release;
 pub mod revision;
 pub mod room;
+mod suitable;
 pub mod target;
 
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use schema::run::Gpu;
-use schema::target::{Target, TargetMatch};
+use schema::target::{Accelerator, Target, TargetMatch};
 
 use crate::catalog::unknown;
 use crate::stop::{Stop, environment};
@@ -63,6 +63,11 @@ pub fn is_here(target: &Target, gpus: &[Gpu]) -> bool {
 /// Returns true when the target is a class of GPUs, so that measuring it needs a GPU.
 pub fn needs_device(target: &Target) -> bool {
     !target.matches.device_name.is_empty()
+}
+
+/// Returns the platform of the target's GPUs; `None` for a target that is no class of GPUs.
+pub fn accelerator(target: &Target) -> Option<Accelerator> {
+    needs_device(target).then_some(target.accelerator)
 }
 
 /// Returns true when the machine's first GPU matches the target's device name and memory.

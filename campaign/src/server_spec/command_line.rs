@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use schema::engine::{EngineFile, Image};
+use schema::target::Accelerator;
 use serde::{Deserialize, Serialize};
 
 use super::Contained;
@@ -132,6 +133,26 @@ pub fn image_of<'a>(file: &'a EngineFile, engine: &str) -> Result<&'a Image, Sto
         wrong_use!("`suite/engines/{engine}.toml` names no container image")
             .with_hint("leave `--container` out: it runs as a process")
     })
+}
+
+/// Returns the name of the container image of an engine's release, by the engine's id and the release,
+/// for the GPUs of `accelerator`.
+///
+/// # Errors
+/// The engine's file names no such image.
+pub fn image_name(
+    file: &EngineFile,
+    (engine, release): (&str, &str),
+    accelerator: Accelerator,
+) -> Result<String, Stop> {
+    let image = image_of(file, engine)?;
+    match accelerator {
+        Accelerator::Cuda => Ok(image.name_of(release)),
+        Accelerator::Rocm => image.rocm_name_of(release).ok_or_else(|| {
+            wrong_use!("`suite/engines/{engine}.toml` names no container image for GPUs of AMD")
+                .with_hint("`[launch.image] rocm` is the place for one")
+        }),
+    }
 }
 
 /// Values of the placeholders that are filled differently in the executed and in the recorded
@@ -287,7 +308,7 @@ pub struct Container<'a> {
     pub model: Option<&'a str>,
     /// Environment variables besides the image's own, each as `NAME=VALUE`.
     pub env: &'a [String],
-    /// True when the container gets the machine's GPUs.
+    /// True when the container gets the machine's GPUs, which are those of the image's platform.
     pub gpus: bool,
 }
 
@@ -295,20 +316,16 @@ impl Container<'_> {
     /// Returns the words of the runtime's command line up to and including the image's name. The
     /// container uses the machine's network.
     pub fn words(&self, image: &Image, port: &str) -> Vec<String> {
-        let Contained { runtime, image: name, file } = self.contained;
+        let Contained { runtime, image: name, file, .. } = self.contained;
         let is_enroot = *runtime == Runtime::Enroot;
         let mut words = owned(&[runtime.program(), if is_enroot { "start" } else { "run" }]);
         if is_enroot {
             // Writable, as with the others: what a server writes into its image is kept in memory.
             words.push("--rw".to_owned());
         }
-        words.extend(owned(match (self.gpus, runtime) {
-            (false, _) => &[],
-            (true, Runtime::Docker) => &["--runtime", "nvidia", "--gpus", "all"],
-            (true, Runtime::Podman) => &["--device", "nvidia.com/gpu=all"],
-            (true, Runtime::Apptainer) => &["--nv"],
-            (true, Runtime::Enroot) => &["--env", "NVIDIA_VISIBLE_DEVICES=all"],
-        }));
+        if self.gpus {
+            words.extend(self.devices().split_whitespace().map(str::to_owned));
+        }
         words.extend(runtime.mount(self.hub, &image.hub, false));
         if let Some(model) = self.model {
             words.extend(runtime.mount(model, model, true));
@@ -328,6 +345,30 @@ impl Container<'_> {
         words.extend(owned(&["--net", "host", "--ipc=host", "--rm", "--name", self.name]));
         words.push(name.clone());
         words
+    }
+
+    /// Returns the words that give the machine's GPUs to the container. Those for GPUs of AMD are of
+    /// vLLM's and SGLang's pages about them; in Podman without root, `keep-groups` stands for the group
+    /// that may open the devices.
+    fn devices(&self) -> &'static str {
+        let Contained { runtime, accelerator, .. } = self.contained;
+        match (accelerator, runtime) {
+            (Accelerator::Cuda, Runtime::Docker) => "--runtime nvidia --gpus all",
+            (Accelerator::Cuda, Runtime::Podman) => "--device nvidia.com/gpu=all",
+            (Accelerator::Cuda, Runtime::Apptainer) => "--nv",
+            (Accelerator::Cuda, Runtime::Enroot) => "--env NVIDIA_VISIBLE_DEVICES=all",
+            (Accelerator::Rocm, Runtime::Docker) => {
+                "--device /dev/kfd --device /dev/dri --group-add video --cap-add SYS_PTRACE \
+                 --security-opt seccomp=unconfined"
+            }
+            (Accelerator::Rocm, Runtime::Podman) => {
+                "--device /dev/kfd --device /dev/dri --group-add keep-groups --cap-add SYS_PTRACE \
+                 --security-opt seccomp=unconfined"
+            }
+            (Accelerator::Rocm, Runtime::Apptainer) => "--rocm",
+            // Refused before anything is built: Enroot documents no way.
+            (Accelerator::Rocm, Runtime::Enroot) => "",
+        }
     }
 
     /// Returns the command that removes the container if it outlives the program that started it;

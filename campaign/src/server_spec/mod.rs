@@ -9,6 +9,7 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use schema::run::EngineFacts;
+use schema::target::Accelerator;
 use serde::{Deserialize, Serialize};
 
 use crate::build::venv::{FINISHED, OUTSIDE};
@@ -18,7 +19,7 @@ use crate::inputs::Obtained;
 use crate::plan::{Cell, Variant};
 pub use command_line::{
     CommandLine, Container, Filling, Runtime, ServerSettings, command_line, container_line,
-    container_name, image_of,
+    container_name, image_name, image_of,
 };
 
 /// Server specification of one variant: its engine, and the program or image that was built or
@@ -113,6 +114,9 @@ pub struct Contained {
     /// name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
+    /// Platform of the GPUs that the image is built for, by which a container gets the machine's.
+    #[serde(default, skip_serializing_if = "Accelerator::is_default")]
+    pub accelerator: Accelerator,
 }
 
 /// A cell of a campaign with its fetched inputs.

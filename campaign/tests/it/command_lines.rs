@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use campaign::server_spec::{CommandLine, Filling, ServerSettings, command_line, container_line};
-use campaign::server_spec::{Contained, Container, Runtime};
+use campaign::server_spec::{Contained, Container, Runtime, image_name};
 use expect_test::expect;
 use schema::engine::{EngineFile, parse};
+use schema::target::Accelerator;
 use shell_words::split as split_flags;
 
 const VLLM: &str = "002_91a68daabf788996.txt";
@@ -106,7 +107,7 @@ fn line(published: &Published, runtime: Runtime) -> Vec<String> {
         image.env.retain(|variable| !left_out(variable));
     }
     let image = file.launch.image.as_ref().unwrap().name_of(release);
-    let contained = Contained { runtime, image, file: None };
+    let contained = Contained { runtime, image, file: None, accelerator: Accelerator::Cuda };
     let container = Container {
         contained: &contained,
         name: published.engine,
@@ -383,7 +384,8 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
     let file = engine("vllm");
     let filling = Filling::measured("vllm", Path::new("vllm"), "/home/a/m", 4711);
     let image = "vllm/vllm-openai:v0.10.1".to_owned();
-    let contained = Contained { runtime: Runtime::Docker, image, file: None };
+    let (runtime, accelerator) = (Runtime::Docker, Accelerator::Cuda);
+    let contained = Contained { runtime, image, file: None, accelerator };
     let container = Container {
         contained: &contained,
         name: "redline-01jd",
@@ -409,6 +411,35 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
     expect!["enroot start --rw --env NVIDIA_VISIBLE_DEVICES=all --mount {hub}:/root/.cache/huggingface_hub:none:x-create=auto,bind --env HF_HOME=/root/.cache/huggingface_hub --env VLLM_LOGGING_LEVEL=ERROR --env TRANSFORMERS_OFFLINE=1 docker://vllm/vllm-openai:v0.10.1 --model {model} --tensor-parallel-size 1 --host 127.0.0.1 --port {port}"]
         .assert_eq(&line.recorded.join(" "));
     assert!(container.removal().is_none(), "it ends with its process");
+}
+
+#[test]
+fn on_gpus_of_amd_the_image_for_them_gets_their_devices() {
+    let shown = |id: &str, runtime| {
+        let image = image_name(&engine(id), (id, "v0.15.1"), Accelerator::Rocm).unwrap();
+        let contained = Contained { runtime, image, file: None, accelerator: Accelerator::Rocm };
+        let container = Container {
+            contained: &contained,
+            name: "redline-01jd",
+            hub: "/hub",
+            model: None,
+            env: &[],
+            gpus: true,
+        };
+        let filling = Filling::measured(id, Path::new(id), "Qwen/Qwen3-8B", 4711);
+        container_line(&engine(id), filling, &container).unwrap().recorded.join(" ")
+    };
+    expect!["docker run --device /dev/kfd --device /dev/dri --group-add video --cap-add SYS_PTRACE --security-opt seccomp=unconfined -v {hub}:/root/.cache/huggingface_hub --env HF_HOME=/root/.cache/huggingface_hub --env VLLM_LOGGING_LEVEL=ERROR --env TRANSFORMERS_OFFLINE=1 -p {port}:{port} --net host --ipc=host --rm --name vllm vllm/vllm-openai-rocm:v0.15.1 --model {model} --tensor-parallel-size 1 --host 127.0.0.1 --port {port}"]
+        .assert_eq(&shown("vllm", Runtime::Docker));
+    let podman = shown("vllm", Runtime::Podman);
+    assert!(podman.starts_with("podman run --device /dev/kfd --device /dev/dri"), "{podman}");
+    assert!(podman.contains(" --group-add keep-groups "), "{podman}");
+    let apptainer = shown("sglang", Runtime::Apptainer);
+    assert!(apptainer.starts_with("apptainer run --rocm --bind "), "{apptainer}");
+    assert!(apptainer.contains(" docker://lmsysorg/sglang:v0.15.1-rocm700-mi30x "), "{apptainer}");
+    let none = image_name(&engine("lmdeploy"), ("lmdeploy", "v0.10.0"), Accelerator::Rocm);
+    let said = none.unwrap_err().to_string();
+    assert!(said.contains("names no container image for GPUs of AMD"), "{said}");
 }
 
 #[test]

@@ -78,3 +78,35 @@ fn an_engine_is_not_measured_where_it_cannot_serve_the_model() {
             .expect(2, &[why, "suite/engines/redline.toml"]);
     }
 }
+
+#[test]
+fn on_gpus_of_amd_only_engines_with_an_image_for_them_are_measured() {
+    let scratch = Scratch::new();
+    let engines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite/engines");
+    for engine in ["llama.cpp", "vllm"] {
+        let file = format!("{engine}.toml");
+        let text = fs::read_to_string(engines.join(&file)).unwrap();
+        scratch.write(&format!("suite/engines/{file}"), &text);
+    }
+    scratch.write(
+        "suite/targets/mi300x.toml",
+        "match = { device_name = [\"mi300x\"] }\naccelerator = \"rocm\"\n\
+         scenarios = [\"talk-lite\"]\nrepeats = 1\nmodels = [{ id = \"tiny\", tp = 1 }]\n",
+    );
+    scratch.run(&["matrix", "--target", "mi300x"]).expect(
+        0,
+        &[
+            "[1] engine `llama.cpp` publishes no image for GPUs of AMD",
+            "[2] engine `redline` publishes no image for GPUs of AMD",
+            "cargo xtask release-bench VERSION --engine vllm --target mi300x --container docker\n",
+        ],
+    );
+    let run = |engine: &str, more: &[&str]| {
+        let words = ["release-bench", "0.17.1", "--engine", engine, "--target", "mi300x"];
+        scratch.run(&[&words[..], &["--dry-run"], more].concat())
+    };
+    run("vllm", &[]).expect(2, &["is not built for GPUs of AMD", "`--container docker` runs"]);
+    run("vllm", &["--container", "enroot"]).expect(2, &["Enroot documents no way"]);
+    let image = "vllm v0.17.1, its image for GPUs of AMD under docker";
+    run("vllm", &["--container", "docker"]).expect(0, &[image]);
+}

@@ -21,6 +21,7 @@ const CACHES: f64 = 4.0;
 /// manufacturer states it. The first entry that matches is taken.
 const GPUS: &[(&str, f64, f64)] = &[
     ("B200", 8_000.0, 10_000.0),
+    ("MI300X", 5_325.0, 2_615.0),
     ("H200", 4_800.0, 1_979.0),
     ("H100", 3_938.0, 1_979.0),
     ("A100", 2_039.0, 624.0),

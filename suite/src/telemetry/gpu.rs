@@ -1,7 +1,9 @@
 //! GPU telemetry of a run (power, energy, clocks, temperature, throttling), computed from the
-//! samples. Readers of GPUs implement a trait, so that tests can replace the driver. GPUs are read
-//! through NVML, NVIDIA's management library. It comes with the driver and is loaded at run time, so
-//! machines without a driver simply have no GPU readings.
+//! samples. Readers of GPUs implement a trait, so that tests can replace the driver. GPUs of NVIDIA
+//! are read through NVML, NVIDIA's management library. It comes with the driver and is loaded at run
+//! time, so machines without a driver simply have no GPU readings. The submodule reads GPUs of AMD.
+
+mod amdgpu;
 
 use std::fmt;
 
@@ -210,9 +212,15 @@ fn together(gpus: &[Readings], start_ns: u64) -> Option<Series> {
 #[derive(Debug)]
 struct Library(Nvml);
 
+/// Returns a reader of this machine's GPUs of NVIDIA or, without any, of AMD; `None` without a driver,
+/// or without access to it.
+pub fn open() -> Meter {
+    open_nvml().or_else(amdgpu::open)
+}
+
 /// Loads NVML and returns a reader of this machine's GPUs; `None` without a driver, or without
 /// access to it.
-pub fn open() -> Meter {
+fn open_nvml() -> Meter {
     match Nvml::init() {
         Ok(nvml) => Some(Box::new(Library(nvml))),
         Err(
