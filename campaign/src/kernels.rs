@@ -214,6 +214,8 @@ pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), 
 #[expect(clippy::cast_precision_loss, reason = "operations of one call are far below 2^53")]
 fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
     let per_s = match bench.op.as_str() {
+        // The type of the KV cache follows the model's name.
+        "attention" if bench.dtype.ends_with("_bf16") => limits.bf16_flops_per_s?,
         "matmul" | "attention" => limits.f32_flops_per_s,
         "matmul_int8" => limits.int8_ops_per_s,
         "matmul_bf16" => limits.bf16_flops_per_s?,

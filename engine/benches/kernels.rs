@@ -44,7 +44,8 @@ fn of_isa(isa: Isa) -> Vec<Make<Cpu>> {
             }
             add(&mut list, move |setup| setup.rope(&model, t));
         }
-        for kv_type in [KvType::F16, KvType::F32] {
+        let bf16 = isa.has_bf16().then_some(KvType::Bf16);
+        for kv_type in [KvType::F16, KvType::F32].into_iter().chain(bf16) {
             for (sequences, rows, context) in
                 [(1, 1, 1024), (32, 1, 256), (32, 1, 1024), (1, 512, 0)]
             {

@@ -52,7 +52,7 @@ pub(super) struct AttentionFigures {
     /// of memory bandwidth and of arithmetic.
     limit_share: f64,
     /// Name of the machine's limit of which attention reaches the larger share: `read_bytes_per_s`,
-    /// or the type of the arithmetic, `bf16` or `f32`.
+    /// `bf16_flops_per_s` or `f32_flops_per_s`.
     limit: &'static str,
 }
 
@@ -112,10 +112,13 @@ impl Kernels<'_> {
             let (kv_bytes_per_s, flops_per_s) = (kv_bytes as f64 / seconds, flops / seconds);
             let read = kv_bytes_per_s / self.limits.read_bytes_per_s;
             // A cache in f16 is widened to f32.
-            let dtype = if info.kv_type == KvType::Bf16 { "bf16" } else { "f32" };
+            let (dtype, limit) = match info.kv_type {
+                KvType::Bf16 => ("bf16", "bf16_flops_per_s"),
+                _ => ("f32", "f32_flops_per_s"),
+            };
             let computed = flops_per_s / self.limits.ops_per_s(dtype);
             let (limit_share, limit) =
-                if read > computed { (read, "read_bytes_per_s") } else { (computed, dtype) };
+                if read > computed { (read, "read_bytes_per_s") } else { (computed, limit) };
             let context = positions;
             Ok(AttentionFigures { rows, context, kv_bytes_per_s, flops_per_s, limit_share, limit })
         };
@@ -138,7 +141,8 @@ impl fmt::Display for MatmulFigures {
 impl fmt::Display for AttentionFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { rows, context, kv_bytes_per_s, flops_per_s, limit_share, limit } = self;
-        let limit = if *limit == "read_bytes_per_s" { "read" } else { limit };
+        // `read`, `bf16` or `f32`.
+        let limit = limit.split('_').next().unwrap_or_default();
         let (read, computed) = (kv_bytes_per_s / 1e9, flops_per_s / 1e9);
         write!(
             f,

@@ -84,7 +84,12 @@ fn check_rows(
             head.copy_from_slice(&reference::rotate(head, position, &rotation));
         }
     }
-    let tolerance = if kv_type == KvType::F16 { 4e-3 } else { 2e-5 };
+    // In bf16 queries and probabilities are rounded, too, to eight bits.
+    let tolerance = match kv_type {
+        KvType::Bf16 => 4e-2,
+        KvType::F16 => 4e-3,
+        _ => 2e-5,
+    };
     check_close(&whole, &reference::attention(&turned, layer), tolerance, &what);
 
     let cuts: Vec<usize> =
@@ -102,7 +107,7 @@ fn attention_is_the_softmax_over_all_positions_whole_or_in_chunks() {
         {
             let scale = 1.0 / (head_dim as f32).sqrt();
             let shape = AttentionShape { heads, kv_heads, head_dim, scale };
-            for kv_type in [KvType::F32, KvType::F16] {
+            for kv_type in [KvType::F32, KvType::F16, KvType::Bf16] {
                 check_attention(cpu, device, &Layer::new(shape, 1), kv_type);
             }
         }
@@ -126,6 +131,7 @@ fn windows_sinks_and_norms_of_heads_follow_the_reference() {
             {
                 let layer = Layer { window, head_norms, sinks, ..Layer::new(shape, 1) };
                 check_attention(cpu, device, &layer, KvType::F32);
+                check_attention(cpu, device, &layer, KvType::Bf16);
             }
         }
     });
@@ -151,26 +157,52 @@ fn long_contexts_give_the_same_bits_whoever_shares_them() {
 }
 
 /// A NaN that a KV page still holds from an earlier sequence must not reach the sequence that uses
-/// the page next.
+/// the page next. In bf16 the last of an odd number of positions has half of a pair.
 #[test]
 fn what_a_page_held_before_does_not_matter() {
     on_every_device(|cpu, device| {
         let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25 };
         let layer = Layer::new(shape, 1);
-        let cache = KvShape {
-            layers: 2,
-            kv_heads: 1,
-            head_dim: 16,
-            pages: 2,
-            page_tokens: 16,
-            kv_type: KvType::F32,
-        };
-        let mut kv = cpu.kv(cache).unwrap();
-        let qkv = numbers(20 * shape.qkv_cols(), 8);
-        let clean = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
-        bytemuck::cast_slice_mut::<u8, f32>(&mut kv.storage).fill(f32::NAN);
-        let reused = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
-        assert!(clean == reused, "{device}");
+        for (kv_type, rows) in
+            [KvType::F32, KvType::F16, KvType::Bf16].into_iter().flat_map(|t| [(t, 20), (t, 21)])
+        {
+            let cache =
+                KvShape { layers: 2, kv_heads: 1, head_dim: 16, pages: 2, page_tokens: 16, kv_type };
+            let mut kv = cpu.kv(cache).unwrap();
+            let qkv = numbers(rows * shape.qkv_cols(), 8);
+            let clean = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
+            // All bits set is a NaN in every type.
+            kv.storage.fill(0xff);
+            let reused = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0, 3, 8]);
+            assert!(clean == reused, "{device} {} {rows}", kv_type.name());
+        }
+    });
+}
+
+/// A draft that was not accepted leaves its key and value in the page, and the token that takes its
+/// position replaces both.
+#[test]
+fn a_position_that_is_written_again_has_its_new_value() {
+    on_every_device(|cpu, device| {
+        let shape = AttentionShape { heads: 2, kv_heads: 1, head_dim: 16, scale: 0.25 };
+        let layer = Layer::new(shape, 1);
+        let cols = shape.qkv_cols();
+        for kv_type in [KvType::F32, KvType::F16, KvType::Bf16] {
+            let cache =
+                KvShape { layers: 2, kv_heads: 1, head_dim: 16, pages: 2, page_tokens: 16, kv_type };
+            let qkv = numbers(20 * cols, 8);
+            let mut drafts = qkv.clone();
+            drafts[9 * cols..13 * cols].reverse();
+            let mut kv = cpu.kv(cache).unwrap();
+            let clean = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
+            let mut kv = cpu.kv(cache).unwrap();
+            attend(cpu, &drafts[..13 * cols], &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
+            // The same cache is written again from each of the drafts on.
+            for first in [9, 10, 12] {
+                let again = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0, first]);
+                assert!(clean == again, "{device} {} from {first}", kv_type.name());
+            }
+        }
     });
 }
 
