@@ -71,6 +71,8 @@ pub struct Capabilities {
     /// Values of `--kv-dtype` that the device supports, besides `auto`, each with its type of the
     /// KV cache.
     kv_types: &'static [(KvDtypeChoice, KvType)],
+    /// Data type of the device's KV cache where `--kv-dtype` is `auto`.
+    kv_default: KvType,
 }
 
 /// Data types that the CPU supports for matrix multiplication and for the KV cache. A KV cache in
@@ -82,12 +84,14 @@ pub const CPU: Capabilities = Capabilities {
         (KvDtypeChoice::F16, KvType::F16),
         (KvDtypeChoice::Bf16, KvType::Bf16),
     ],
+    kv_default: KvType::F16,
 };
 
 /// Data types that a GPU supports for matrix multiplication and for the KV cache.
 pub const CUDA: Capabilities = Capabilities {
     dtypes: &[DtypeChoice::Bf16],
     kv_types: &[(KvDtypeChoice::Bf16, KvType::Bf16), (KvDtypeChoice::Fp8, KvType::Fp8)],
+    kv_default: KvType::Bf16,
 };
 
 /// Returns the capabilities of the devices that a value of `--device` permits, one entry per kind
@@ -106,18 +110,15 @@ impl Capabilities {
         dtype == DtypeChoice::Auto || self.dtypes.contains(&dtype)
     }
 
-    /// Returns the data type of the KV cache for a value of `--kv-dtype`, which for `auto` is
-    /// `default`, or `None` if the device does not support the value.
-    pub fn kv_type(&self, kv: KvDtypeChoice, default: KvType) -> Option<KvType> {
-        if kv == KvDtypeChoice::Auto {
-            return Some(default);
+    /// Returns the data type of the KV cache for a value of `--kv-dtype`, or `None` if the device
+    /// does not support the value.
+    pub fn kv_type(&self, kv: KvDtypeChoice) -> Option<KvType> {
+        match kv {
+            KvDtypeChoice::Auto => Some(self.kv_default),
+            _ => {
+                self.kv_types.iter().find(|(choice, _)| *choice == kv).map(|(_, kv_type)| *kv_type)
+            }
         }
-        self.kv_types.iter().find(|(choice, _)| *choice == kv).map(|(_, kv_type)| *kv_type)
-    }
-
-    /// Returns true if the device supports this value of `--kv-dtype`; `auto` is always supported.
-    pub fn has_kv_dtype(&self, kv: KvDtypeChoice) -> bool {
-        kv == KvDtypeChoice::Auto || self.kv_types.iter().any(|(choice, _)| *choice == kv)
     }
 }
 
@@ -236,7 +237,7 @@ impl Config {
         // Without a GPU for each rank `auto` means the CPU, whose defaults differ.
         let suits_gpu = config.device != DeviceChoice::Cpu
             && CUDA.has_dtype(config.dtype)
-            && CUDA.has_kv_dtype(config.kv_dtype);
+            && CUDA.kv_type(config.kv_dtype).is_some();
         if let Some(gpu) = machine.gpus.first()
             && suits_gpu
             && machine.gpus.len() >= config.tp
@@ -295,7 +296,7 @@ impl Config {
             ),
             (
                 "kv-dtype",
-                devices.iter().any(|one| one.has_kv_dtype(kv_dtype)),
+                devices.iter().any(|one| one.kv_type(kv_dtype).is_some()),
                 name_of(&kv_dtype),
                 names_once(kv_types) + on_device,
             ),

@@ -232,7 +232,7 @@ impl LoadOptions {
         if !CUDA.has_dtype(self.dtype) {
             return Err("a GPU multiplies matrices in bf16 only");
         }
-        CUDA.kv_type(self.kv, KvType::Bf16).ok_or("the KV cache of a GPU is bf16 or fp8")
+        CUDA.kv_type(self.kv).ok_or("the KV cache of a GPU is bf16 or fp8")
     }
 
     /// Returns the number of tensor-parallel ranks that the options ask for, 1 by default.
@@ -314,9 +314,7 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice> {
         lacks_library: false,
     };
     let refused = || LoadError::unsupported(checkpoint, "the KV cache of the CPU is in f32, f16 or bf16");
-    // Where the processor multiplies bf16, attention over a cache in bf16 is faster.
-    let kv_default = if isa.has_bf16() { KvType::Bf16 } else { KvType::F16 };
-    let kv_type = CPU.kv_type(options.kv, kv_default).ok_or_else(refused)?;
+    let kv_type = CPU.kv_type(options.kv).ok_or_else(refused)?;
     let arithmetic = arithmetic(options.dtype, isa)?;
     let load = |device| Decoder::load(device, checkpoint, kv_type, options.rope);
     let model: Box<dyn Model> = if ranks == 1 {

@@ -71,6 +71,11 @@ pub struct LabEngine {
     /// flag.
     #[serde(default)]
     pub flags: Vec<String>,
+    /// Maximum number of runs in which the lab tries the engine's options, with the runs of the
+    /// engine without options that they are compared with; the confirmation is not counted. The
+    /// lab's budget holds as well. Left out or null for no limit of the engine's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs: Option<u32>,
 }
 
 /// Axis of a lab: alternative options of one engine; a server has one of them or none.
@@ -403,6 +408,16 @@ mod tests {
     }
 
     #[test]
+    fn an_engine_may_have_a_limit_of_its_own() {
+        let limited = SOUND.replace("version = \"v1\"", "version = \"v1\", runs = 90");
+        let (without, with) = (parse(SOUND).unwrap(), parse(&limited).unwrap());
+        assert_eq!((without.engines[0].runs, with.engines[0].runs), (None, Some(90)));
+        // A file without the limit has the form that it had before there was one.
+        let text = serde_json::to_string(&without.engines[0]).unwrap();
+        assert!(!text.contains("runs"), "{text}");
+    }
+
+    #[test]
     fn names_of_many_options_are_cut_and_stay_apart() {
         let many = |last| {
             let long = "a-name-of-18-bytes";
@@ -425,6 +440,16 @@ mod tests {
             ),
             ("runs = 200", "hours = 0.0", "a budget of 0 hours is not above zero"),
             ("{ runs = 200 }", "{}", "`budget` names neither `runs` nor `hours`"),
+            (
+                r#"version = "v1""#,
+                r#"version = "v1", runs = 0"#,
+                "`runs` of engine `redline` is 0, and its options need some",
+            ),
+            (
+                r#"engines = ["#,
+                r#"engines = [{ id = "vllm", version = "v2", runs = 9 }, "#,
+                "engine `vllm` has `runs` for its options, and no axis",
+            ),
             (r#"name = "4""#, r#"name = "1""#, "option `1` of axis `threads` is defined twice"),
             (r#"name = "kv""#, r#"name = "threads""#, "axis `threads` is defined twice"),
             (r#"name = "f16""#, r#"name = "F16!""#, "`F16!` of axis `kv` is not a name of up to"),

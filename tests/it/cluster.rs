@@ -1,6 +1,6 @@
 //! A release measured on a Slurm cluster of two nodes, where a node dies and the controller is
 //! killed. The registry then holds the same records as after an undisturbed campaign, except
-//! measured values.
+//! measured values. And a lab on the same cluster, whose rounds follow each other to a conclusion.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -111,15 +111,21 @@ impl<'a> Campaign<'a> {
         Self { cluster, clone, path, releases, extent }
     }
 
-    /// Starts the campaign, or with `--resume` continues it. One of the three nodes is excluded.
+    /// Starts the campaign, or with `--resume` continues it.
     fn start(&self, more: &[&str]) -> Child {
         let [baseline, candidate] = &self.releases.names;
         let model = model();
         let mut words = vec!["release-bench", candidate, "--baseline", baseline, "--no-confirm"];
-        words.extend(["--executor", "slurm", "--slurm-option=--exclude=node3"]);
         words.extend(["--repeats", self.extent.repeats, "--target", "cpu", "--model", &model]);
         words.extend(self.extent.scenarios.iter().flat_map(|scenario| ["--scenario", scenario]));
         words.extend(more);
+        self.submit(words)
+    }
+
+    /// Starts a command of `redline-campaign` that submits its jobs to the cluster. One of the three
+    /// nodes is excluded.
+    fn submit(&self, mut words: Vec<&str>) -> Child {
+        words.extend(["--executor", "slurm", "--slurm-option=--exclude=node3"]);
         let mut command = self.clone.program("redline-campaign", &words);
         command.env("SLURM_CONF", self.cluster.conf()).env("PATH", &self.path);
         command.env("CARGO_TARGET_DIR", self.clone.root().join("target"));
@@ -136,14 +142,19 @@ impl<'a> Campaign<'a> {
         files.iter().filter(|path| path.ends_with("steps.jsonl") && begun(path)).count()
     }
 
-    /// Slurm's ids of the campaign's jobs, one for each submission.
-    fn submitted(&self) -> Vec<String> {
+    /// Lines of the campaign's journal that note `state`.
+    fn lines(&self, state: &str) -> Vec<Value> {
         let files = files_under(&self.clone.root().join("target/campaigns"));
         let journal = files.iter().find(|path| path.ends_with("journal.jsonl")).expect("a journal");
         let text = std::fs::read_to_string(journal).expect("readable");
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        lines.filter(|line| line["state"] == state).collect()
+    }
+
+    /// Slurm's ids of the campaign's jobs, one for each submission.
+    fn submitted(&self) -> Vec<String> {
         let handle = |line: Value| Some(line["handle"].as_str()?.to_owned());
-        lines.filter(|line| line["state"] == "submitted").filter_map(handle).collect()
+        self.lines("submitted").into_iter().filter_map(handle).collect()
     }
 
     /// Number of jobs that have written their result file.
@@ -258,6 +269,22 @@ fn with_releases(releases: &Releases) -> Clone {
     clone
 }
 
+/// Text of a lab file whose baseline, the engine `release`, serves one request at a time, so that its
+/// only option gains far more than runs scatter. Its two profiles make each block a job of its own.
+fn lab(release: &str) -> String {
+    format!(
+        "question = \"How many requests at once?\"\nrev = 1\ntarget = \"cpu\"\nmodel = \"{}\"\n\
+         profiles = [\"balanced-lite\", \"long-input-lite\"]\n\
+         objective = {{ metric = \"total_tokens_per_s\" }}\ncombine = \"one-at-a-time\"\n\
+         budget = {{ runs = 200 }}\n\n\
+         [[engines]]\nid = \"redline\"\nversion = \"v{release}\"\n\
+         flags = [\"--max-batch-size\", \"1\"]\n\n\
+         [[axes]]\nname = \"batch\"\nengine = \"redline\"\n\
+         options = [{{ name = \"32\", flags = [\"--max-batch-size\", \"32\"] }}]\n",
+        model()
+    )
+}
+
 /// Waits for a campaign to end. Its comparison of the releases depends on measured times, so any of
 /// the three verdicts is accepted.
 #[track_caller]
@@ -345,5 +372,51 @@ fn extra_jobs_that_the_scheduler_has_forgotten_are_known_by_its_accounts() {
     assert_eq!(campaign.submitted(), jobs, "nothing was submitted again");
     assert_eq!(campaign.records().len(), SHORT.runs);
     assert_eq!(campaign.clone.processes(), [], "a process is left");
+    campaign.clone.run("redline-results", &["check"]).expect_code(0);
+}
+
+#[test]
+fn extra_a_lab_measures_its_rounds_on_the_cluster_and_concludes() {
+    let (Some(_), Some(_)) = (cached(TOKENIZER), cached(CONVERSATIONS)) else { return };
+    let Some(cluster) = Cluster::without_accounting() else { return };
+    let releases = Releases::new();
+    let source = with_releases(&releases);
+
+    let campaign = Campaign::new(&cluster, (&releases, &source), SHORT);
+    let release = &releases.names[1];
+    let file = campaign.clone.root().join("suite/labs/batch-tiny.toml");
+    std::fs::write(&file, lab(release)).expect("writable");
+    campaign.clone.git(&["add", "suite/labs"]);
+    campaign.clone.git(&["commit", "--quiet", "--message", "a lab"]);
+    let child = campaign.submit(vec!["lab", "batch-tiny", "--yes"]);
+    let ended = wait(child, Duration::from_mins(60)).expect_code(0);
+    let recommended = format!("recommended: redline v{release}, batch 32");
+    assert!(ended.stdout.contains(&recommended), "{}", ended.stdout);
+
+    // A round is planned at once, with one job for each block; no later round is planned with it.
+    let planned = campaign.lines("planned");
+    let jobs: Vec<usize> =
+        planned.iter().map(|line| line["jobs"].as_array().map_or(0, Vec::len)).collect();
+    assert!(jobs.len() > 1, "more than one round: {jobs:?}");
+    assert_eq!((jobs[0], jobs[jobs.len() - 1]), (2 * 3, 2 * 8), "blocks of the first and the last");
+    let submitted = campaign.submitted();
+    assert_eq!(submitted.len(), jobs.iter().sum::<usize>(), "one submission for each job");
+    assert_eq!(submitted.iter().collect::<BTreeSet<_>>().len(), submitted.len());
+
+    let records = campaign.records();
+    // The baseline and its option take part in every block.
+    assert_eq!(records.len(), 2 * submitted.len());
+    let has = |field: &str, value: &str| {
+        let of = records.values().filter(|facts| {
+            facts.get(field).and_then(Value::as_str).is_some_and(|found| found == value)
+        });
+        of.count()
+    };
+    assert_eq!(has("campaign.executor", "slurm"), records.len());
+    assert_eq!(has("status", "ok"), records.len());
+    assert_eq!(has("server.variant", "batch-32"), submitted.len());
+    assert_eq!(has("campaign.stage", "confirm"), 2 * 2 * 8);
+    assert_eq!(campaign.clone.processes(), [], "a process is left");
+    assert!(!campaign.clone.root().join("target/release-bench.lock").exists());
     campaign.clone.run("redline-results", &["check"]).expect_code(0);
 }

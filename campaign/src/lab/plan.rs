@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use judge::diff::policy::standard;
-use judge::lab::text::designs;
+use judge::lab::check_limits;
+use judge::lab::text::{designs, shares};
 use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
@@ -89,13 +90,14 @@ impl LabSource {
     /// removed, because a lab plans them round by round.
     ///
     /// # Errors
-    /// The budget is too small for a conclusion.
+    /// The budget is too small for a conclusion, or an engine's own limit on runs for its options.
     pub fn prepared(
         &self,
         flags: &Lab,
         outline: LabOutline,
         decided: &mut Decided,
     ) -> Result<PreparedLab, Stop> {
+        check_limits(&self.lab, &standard().file)?;
         let each_us = each_us(decided);
         let limits = self.budget(flags);
         let runs_max = runs_max(limits, each_us);
@@ -149,6 +151,7 @@ pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String
     listing.lines("axes", axes);
     listing.line("combined", combined(file.combine));
     listing.lines("design", designs(file, &standard().file).into_iter());
+    listing.lines("engines", shares(file, &standard().file).into_iter());
     listing.inputs(brief);
     spending(lab, budget, &mut listing);
     listing.line("records", &brief.records);

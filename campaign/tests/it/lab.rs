@@ -309,6 +309,7 @@ fn a_dry_run_prints_the_plan_of_a_lab_and_writes_nothing() {
         0,
         &[
             "baseline   redline v0.9.2, commit",
+            "engines    redline: 12 to 51 runs for its options",
             "runs       12 at least, about 72 s; 60 at most, about 6 min",
             "budget     0.5 h of runs, 60 runs: 60 runs, of 75 that it might want",
         ],
@@ -363,6 +364,11 @@ fn a_lab_that_cannot_be_launched_is_refused_before_anything_is_built() {
             "runs = 60",
             "runs = 35",
             "a budget of 35 runs is too small for a conclusion: 36 judge every",
+        ),
+        (
+            "\"v0.9.2\"",
+            "\"v0.9.2\", runs = 11",
+            "11 runs for the options of `redline` decide nothing: 12 judge every option once",
         ),
         ("runs = 60", "hours = 0.01", "0.01 hours are 6 runs of 6 s, too few for a conclusion"),
         ("combine", "combines", "suite/labs/tiny.toml` is no lab"),

@@ -385,9 +385,6 @@ unsafe fn tile<P: Products<G::Element>, G: Groups, const MR: usize, const NR: us
                 if let Some(ahead) = &ahead {
                     for group in ahead {
                         fetch(group.wrapping_add(step * piece.k_stride).cast());
-                        if P::STEPS > 1 && step > 1 {
-                            fetch(group.wrapping_add((step - 1) * piece.k_stride).cast());
-                        }
                     }
                 }
                 let w: [_; NR] = std::array::from_fn(|group| {

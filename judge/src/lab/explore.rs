@@ -1,7 +1,7 @@
 //! Exploration of a lab: from its file to its conclusion. Decides which rounds are run, which
 //! candidates drop out, and which are confirmed.
 
-use schema::lab::{Candidate, Combine, LabFile, LabStage, Round};
+use schema::lab::{Candidate, Combine, LabEngine, LabFile, LabStage, Round};
 use schema::metric::{Better, by_name};
 use schema::policy::PolicyFile;
 use serde::Serialize;
@@ -19,6 +19,9 @@ const FINALISTS: usize = 3;
 
 /// Reason why a stage did not run its candidates.
 const SPENT: &str = "the budget was spent before";
+
+/// Reason why a stage did not run the candidates of an engine with a limit of its own.
+const ENGINE_SPENT: &str = "the engine's own limit on runs was reached before";
 
 /// Conclusion of a lab: its recommendation and the evidence for it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -58,8 +61,10 @@ pub struct Confirmed {
 ///
 /// # Errors
 ///
-/// The budget is too small; the error says how many runs would suffice.
+/// The budget, or the limit that the lab file gives an engine, is too small; the error says how
+/// many runs would suffice.
 pub fn check_budget(lab: &LabFile, policy: &PolicyFile, runs_max: u32) -> Result<(), QueryError> {
+    check_limits(lab, policy)?;
     let least = runs_min(lab, policy);
     if runs_max >= least {
         return Ok(());
@@ -70,19 +75,44 @@ pub fn check_budget(lab: &LabFile, policy: &PolicyFile, runs_max: u32) -> Result
     )))
 }
 
+/// Checks that the limit on runs that the lab file gives an engine suffices to judge each of the
+/// engine's options once.
+///
+/// # Errors
+/// A limit is too small; the error says how many runs would suffice.
+pub fn check_limits(lab: &LabFile, policy: &PolicyFile) -> Result<(), QueryError> {
+    let profiles = count(lab.profiles.len());
+    for (index, LabEngine { id, runs, .. }) in lab.engines.iter().enumerate() {
+        let least = options_once(lab, policy, index).saturating_mul(profiles);
+        if let Some(runs) = runs.filter(|runs| *runs < least) {
+            return Err(QueryError(format!(
+                "{runs} runs for the options of `{id}` decide nothing: {least} judge every option \
+                 once\nhint: allow {least} as `runs` of this engine in the lab's file, or leave out \
+                 options or profiles"
+            )));
+        }
+    }
+    Ok(())
+}
+
 /// Returns the smallest number of runs after which a lab can conclude anything: every engine, and
 /// every option of the engine with the most options, is judged once, and the best candidates are
 /// confirmed.
 pub fn runs_min(lab: &LabFile, policy: &PolicyFile) -> u32 {
     let profiles = count(lab.profiles.len());
-    let options = (0..lab.engines.len()).map(|engine| match Factorial::of(lab, engine) {
-        Some(factorial) => factorial.runs(),
-        None => judged_once(first_candidates(lab, engine).len(), policy),
-    });
+    let options = (0..lab.engines.len()).map(|engine| options_once(lab, policy, engine));
     let screens =
         judged_once(lab.engines.len() - 1, policy).saturating_add(options.max().unwrap_or(0));
     let finals = count(finalists_max(lab)).saturating_mul(policy.confirm_pairs);
     screens.saturating_add(finals).saturating_mul(profiles)
+}
+
+/// Returns the number of runs, under one profile, that judge every option of `engine` once.
+fn options_once(lab: &LabFile, policy: &PolicyFile, engine: usize) -> u32 {
+    match Factorial::of(lab, engine) {
+        Some(factorial) => factorial.runs(),
+        None => judged_once(first_candidates(lab, engine).len(), policy),
+    }
 }
 
 /// Returns the number of runs, under one profile, that judge `candidates` candidates once beside
@@ -141,10 +171,21 @@ pub fn explore<E>(
         better: metric.map_or(Better::Higher, |metric| metric.better),
         floor: log_of(metric.map_or(0.0, |metric| metric.floor_pct)),
     };
-    let left = runs_max;
+    let (left, left_of_engine) = (runs_max, u32::MAX);
     let baseline = Arm::new(LabFile::plain(0));
     let (runs, block, rows, screening) = (0, 0, Vec::new(), None);
-    let mut lab = Exploration { lab, rules, left, runs, block, baseline, rows, screening, measure };
+    let mut lab = Exploration {
+        lab,
+        rules,
+        left,
+        left_of_engine,
+        runs,
+        block,
+        baseline,
+        rows,
+        screening,
+        measure,
+    };
     let engine = lab.engines()?;
     let finalists = lab.options(engine)?;
     lab.conclude(engine, finalists)
@@ -155,6 +196,8 @@ struct Exploration<'a, M> {
     rules: Rules<'a>,
     /// Number of runs that the lab's budget still allows.
     left: u32,
+    /// Number of runs that the engine whose options are tried may still take by its own limit.
+    left_of_engine: u32,
     runs: u32,
     /// Number of the next block of runs; blocks are numbered over the whole lab.
     block: u32,
@@ -180,6 +223,8 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
     /// combinations of those that helped, or all options in a factorial design. Returns the
     /// candidates that are worth confirming.
     fn options(&mut self, engine: usize) -> Result<Vec<Candidate>, E> {
+        let limit = self.lab.engines.get(engine).and_then(|engine| engine.runs);
+        self.left_of_engine = limit.unwrap_or(u32::MAX);
         if let Some(factorial) = Factorial::of(self.lab, engine) {
             return self.factorial(engine, &factorial);
         }
@@ -203,9 +248,9 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
     fn factorial(&mut self, engine: usize, factorial: &Factorial<'_>) -> Result<Vec<Candidate>, E> {
         let (stage, candidates) = (LabStage::Factorial, factorial.candidates());
         let repeats = factorial.design.repeats();
-        if !self.may_launch(candidates.len(), repeats) {
+        if let Some(reason) = self.refusal(candidates.len(), repeats) {
             let options = alone(self.lab, engine).into_iter();
-            self.rows.extend(options.map(|option| not_explored(stage, option, SPENT)));
+            self.rows.extend(options.map(|option| not_explored(stage, option, reason)));
             return Ok(Vec::new());
         }
         let found = self.round(stage, candidates.clone(), repeats)?;
@@ -251,11 +296,10 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
             if open.is_empty() || more == 0 {
                 continue;
             }
-            // The confirmation round is reserved: without it the lab could not recommend anything.
-            if !self.may_launch(asked.len(), more) {
+            if let Some(reason) = self.refusal(asked.len(), more) {
                 if done == 0 {
                     arms.iter_mut().for_each(|arm| {
-                        arm.found = Some(Found::NotExplored { reason: SPENT.to_owned() });
+                        arm.found = Some(Found::NotExplored { reason: reason.to_owned() });
                     });
                 }
                 break;
@@ -273,11 +317,16 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         Ok(arms)
     }
 
-    /// True when, after the runs of a further round, enough of the budget would be left for the
-    /// confirmation round.
-    fn may_launch(&self, candidates: usize, repeats: u32) -> bool {
+    /// Returns why the runs of a further round may not be made: the engine's own limit on runs, or
+    /// the budget. `None` where they may.
+    fn refusal(&self, candidates: usize, repeats: u32) -> Option<&'static str> {
+        let launches = self.launches(candidates, repeats);
+        // The confirmation round is reserved: without it the lab could not recommend anything.
         let finals = self.launches(finalists_max(self.lab), self.rules.policy.confirm_pairs);
-        self.launches(candidates, repeats).saturating_add(finals) <= self.left
+        if launches.saturating_add(finals) > self.left {
+            return Some(SPENT);
+        }
+        (launches > self.left_of_engine).then_some(ENGINE_SPENT)
     }
 
     fn launches(&self, candidates: usize, repeats: u32) -> u32 {
@@ -294,6 +343,7 @@ impl<E, M: FnMut(&Round) -> Result<Vec<Outcomes>, E>> Exploration<'_, M> {
         let round = Round { stage, candidates, repeats, block: self.block, runs: self.runs };
         self.block += repeats * count(self.lab.profiles.len());
         self.left = self.left.saturating_sub(launches);
+        self.left_of_engine = self.left_of_engine.saturating_sub(launches);
         self.runs += launches;
         let found = (self.measure)(&round)?;
         // Beside itself the baseline gains nothing, but shows whether it runs and meets the

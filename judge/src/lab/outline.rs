@@ -16,32 +16,84 @@ struct Screen {
     rounds_most: u32,
 }
 
+/// Runs in which a lab tries the options of one engine, if that engine is the best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct OptionRuns {
+    /// Smallest number of runs: every decision falls early, and no option helps.
+    pub least: u32,
+    /// Largest number of runs that the lab might want: no decision falls before the last repeat, and
+    /// every option helps.
+    pub wanted: u32,
+    /// Largest number of runs within the engine's own limit.
+    pub most: u32,
+}
+
+/// Returns the runs in which a lab tries the options of `engine`; `None` for an engine without
+/// options.
+pub(super) fn option_runs(lab: &LabFile, policy: &PolicyFile, engine: usize) -> Option<OptionRuns> {
+    let profiles = count(lab.profiles.len());
+    let Options { certain, possible } = Options::of(lab, policy, engine)?;
+    let runs = |screen: Screen| screen.runs_most.saturating_mul(profiles);
+    let wanted = runs(certain).saturating_add(possible.map_or(0, runs));
+    let limit = lab.engines.get(engine).and_then(|engine| engine.runs);
+    let least = certain.runs_least.saturating_mul(profiles);
+    Some(OptionRuns { least, wanted, most: limit.map_or(wanted, |limit| limit.min(wanted)) })
+}
+
+/// Cost of trying the options of one engine under one profile.
+#[derive(Debug, Clone, Copy)]
+struct Options {
+    /// Cost of the options themselves, or of a factorial design of them.
+    certain: Screen,
+    /// Cost of combinations of those that help, in a staged lab.
+    possible: Option<Screen>,
+}
+
+impl Options {
+    /// Computes the cost of the options of `engine`; `None` for an engine without options.
+    fn of(lab: &LabFile, policy: &PolicyFile, engine: usize) -> Option<Self> {
+        if let Some(factorial) = Factorial::of(lab, engine) {
+            let runs = factorial.runs();
+            let certain = Screen { runs_least: runs, runs_most: runs, rounds_most: 1 };
+            return Some(Self { certain, possible: None });
+        }
+        let options = first_candidates(lab, engine);
+        let pairs = if lab.combine == Combine::Staged { together(&options).len() } else { 0 };
+        let certain = screen(options.len(), policy)?;
+        Some(Self { certain, possible: screen(pairs, policy) })
+    }
+
+    fn rounds_most(self) -> u32 {
+        self.certain.rounds_most + self.possible.map_or(0, |screen| screen.rounds_most)
+    }
+}
+
 /// Computes the least and the largest number of runs and rounds of a lab, and the smallest budget
 /// that leads to a conclusion. `quoted` is the citation (id, revision, hash) of `policy` that
 /// campaigns record.
 pub fn outline(lab: &LabFile, policy: &PolicyFile, quoted: &Policy) -> LabOutline {
-    let options = (0..lab.engines.len()).map(|engine| first_candidates(lab, engine));
-    let options = options.max_by_key(Vec::len).unwrap_or_default();
-    let pairs = if lab.combine == Combine::Staged { together(&options).len() } else { 0 };
-    let designs = (0..lab.engines.len()).filter_map(|engine| Factorial::of(lab, engine));
-    let design = designs.map(|factorial| factorial.runs()).max();
-    let design = design.map(|runs| Screen { runs_least: runs, runs_most: runs, rounds_most: 1 });
-    let options = design.or_else(|| screen(options.len(), policy));
-    let engines = screen(lab.engines.len() - 1, policy);
-    let certain: Vec<Screen> = engines.into_iter().chain(options).collect();
-    let possible: Vec<Screen> = certain.iter().copied().chain(screen(pairs, policy)).collect();
     let profiles = count(lab.profiles.len());
+    let engines = screen(lab.engines.len() - 1, policy);
+    let of_engines = |runs: fn(Screen) -> u32| engines.map_or(0, runs).saturating_mul(profiles);
+    // Only the options of the best engine are tried: which that will be is open, so that the most
+    // expensive counts.
+    let all = || 0..lab.engines.len();
+    let options: Vec<_> = all().filter_map(|engine| option_runs(lab, policy, engine)).collect();
+    let least = options.iter().map(|runs| runs.least).max().unwrap_or(0);
+    let most = options.iter().map(|runs| runs.most).max().unwrap_or(0);
+    let rounds = all().filter_map(|engine| Options::of(lab, policy, engine));
+    let rounds = rounds.map(Options::rounds_most).max().unwrap_or(0);
     let runs_last =
         count(finalists_max(lab)).saturating_mul(policy.confirm_pairs).saturating_mul(profiles);
-    let least: u32 = certain.iter().map(|screen| screen.runs_least).sum();
-    let most = possible.iter().fold(0_u32, |sum, screen| sum.saturating_add(screen.runs_most));
     LabOutline {
-        runs_least: least.saturating_mul(profiles),
+        runs_least: of_engines(|screen| screen.runs_least).saturating_add(least),
         runs_enough: runs_min(lab, policy),
-        runs_most: most.saturating_mul(profiles).saturating_add(runs_last),
+        runs_most: of_engines(|screen| screen.runs_most)
+            .saturating_add(most)
+            .saturating_add(runs_last),
         runs_last,
-        rounds_least: count(certain.len()),
-        rounds_most: possible.iter().map(|screen| screen.rounds_most).sum::<u32>() + 1,
+        rounds_least: u32::from(engines.is_some()) + u32::from(!options.is_empty()),
+        rounds_most: engines.map_or(0, |screen| screen.rounds_most) + rounds + 1,
         policy: quoted.clone(),
     }
 }
@@ -75,6 +127,7 @@ fn screen(candidates: usize, policy: &PolicyFile) -> Option<Screen> {
 mod tests {
     use super::*;
     use crate::diff::policy::standard;
+    use crate::lab::text::shares;
 
     fn lab(combine: &str) -> LabFile {
         schema::lab::parse(&format!(
@@ -104,6 +157,30 @@ mod tests {
         assert_eq!((staged.rounds_least, staged.rounds_most), (2, 10));
         assert_eq!(of("one-at-a-time").runs_most, 2 * (16 + 19 + 24));
         assert_eq!(of("grid").runs_least, 2 * (6 + 12));
+    }
+
+    #[test]
+    fn an_engines_own_limit_bounds_what_its_options_take() {
+        let policy = standard();
+        let mut lab = lab("staged");
+        let runs = |lab: &LabFile, engine| option_runs(lab, &policy.file, engine);
+        // Three pairs of two options with their baseline at least; then what the lab's outline has.
+        let wanted = 2 * ((9 + 4 + 6) + 16);
+        let free = OptionRuns { least: 2 * 9, wanted, most: wanted };
+        assert_eq!((runs(&lab, 0), runs(&lab, 1)), (Some(free), None));
+        lab.engines[0].runs = Some(40);
+        assert_eq!(runs(&lab, 0), Some(OptionRuns { most: 40, ..free }));
+        let outline = outline(&lab, &policy.file, &policy.quoted);
+        assert_eq!(outline.runs_most, 2 * 16 + 40 + 2 * 24);
+        let beside = "6 to 16 runs beside the other engines";
+        let options = "18 to 40 runs for its options if it is the best (its own limit, of 70 that \
+                       they might want)";
+        assert_eq!(
+            shares(&lab, &policy.file),
+            [format!("a: {beside}, then {options}"), format!("b: {beside}")]
+        );
+        lab.engines[0].runs = Some(wanted + 1);
+        assert_eq!(runs(&lab, 0), Some(free), "more than it can want");
     }
 
     #[test]

@@ -6,8 +6,9 @@ use schema::shell;
 
 use super::arm::{Effect, Found, Row};
 use super::candidates::axes;
-use super::explore::{Conclusion, finalists_max};
+use super::explore::{Conclusion, count, finalists_max};
 use super::factorial::{Contrast, Factorial, Screening};
+use super::outline::{OptionRuns, option_runs};
 use super::replay::Next;
 use crate::diff::words::plural;
 use crate::table::columns;
@@ -117,6 +118,34 @@ pub fn designs(lab: &LabFile, policy: &PolicyFile) -> Vec<String> {
         lines.push(format!("then the baseline and at most {} others, {pairs} runs each", most - 1));
     }
     lines
+}
+
+/// Says in the words of a plan how many runs each engine of a lab takes before the confirmation:
+/// beside the other engines, and for its options, which are tried if it is the best. An engine that
+/// takes none has no line.
+pub fn shares(lab: &LabFile, policy: &PolicyFile) -> Vec<String> {
+    let between = |least: u32, most: u32| match least < most {
+        true => format!("{least} to {most}"),
+        false => most.to_string(),
+    };
+    let profiles = count(lab.profiles.len());
+    let runs = |pairs: u32| pairs.saturating_mul(profiles);
+    let is_alone = lab.engines.len() == 1;
+    let beside = between(runs(policy.pairs_min), runs(policy.confirm_pairs));
+    let beside = (!is_alone).then(|| format!("{beside} runs beside the other engines"));
+    let condition = if is_alone { "" } else { " if it is the best" };
+    let share = |(index, engine): (usize, &LabEngine)| {
+        let options = option_runs(lab, policy, index).map(|OptionRuns { least, wanted, most }| {
+            let limit = match most < wanted {
+                true => format!(" (its own limit, of {wanted} that they might want)"),
+                false => String::new(),
+            };
+            format!("{} runs for its options{condition}{limit}", between(least, most))
+        });
+        let parts: Vec<String> = beside.clone().into_iter().chain(options).collect();
+        (!parts.is_empty()).then(|| format!("{}: {}", engine.id, parts.join(", then ")))
+    };
+    lab.engines.iter().enumerate().filter_map(share).collect()
 }
 
 fn line(lab: &LabFile, row: &Row, found: String) -> Vec<String> {

@@ -1,6 +1,8 @@
 //! Simulation of labs over a made-up engine whose best configuration is known: counts how often it
 //! is recommended (docs/method/comparisons.md).
 
+mod limits;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 

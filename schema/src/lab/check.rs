@@ -33,7 +33,24 @@ pub fn check(lab: &LabFile) -> Result<(), InvalidFile> {
         }
         LabBudget { .. } => {}
     }
-    check_axes(lab)
+    check_axes(lab)?;
+    check_limits(lab)
+}
+
+/// Checks the engines' own limits on runs: only options can take them.
+fn check_limits(lab: &LabFile) -> Result<(), InvalidFile> {
+    for LabEngine { id, runs, .. } in &lab.engines {
+        let has_axis = lab.axes.iter().any(|axis| axis.engine == *id);
+        let why = match runs {
+            Some(0) => format!("`runs` of engine `{id}` is 0, and its options need some"),
+            Some(_) if !has_axis => {
+                format!("engine `{id}` has `runs` for its options, and no axis is for it")
+            }
+            _ => continue,
+        };
+        return Err(InvalidFile(why));
+    }
+    Ok(())
 }
 
 /// Checks the objective of a lab: its metrics, its bounds, and the profiles for which it has some.

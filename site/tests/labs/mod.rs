@@ -18,7 +18,7 @@ const PLENTY: u32 = 10_000;
 fn file() -> LabFile {
     let mut file = schema::lab::parse(LAB).expect("a lab");
     let (id, version) = ("other".to_owned(), "v2.0.0".to_owned());
-    file.engines.push(LabEngine { id, version, flags: Vec::new() });
+    file.engines.push(LabEngine { id, version, flags: Vec::new(), runs: None });
     let fast = LabOption { name: "fast".to_owned(), flags: vec!["--fast".to_owned()] };
     let (name, engine) = ("mode".to_owned(), "redline".to_owned());
     file.axes.push(Axis { name, engine, options: vec![fast], high: None });
