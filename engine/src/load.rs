@@ -313,7 +313,8 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice> {
         },
         lacks_library: false,
     };
-    let refused = || LoadError::unsupported(checkpoint, "the KV cache of the CPU is in f32, f16 or bf16");
+    let refused =
+        || LoadError::unsupported(checkpoint, "the KV cache of the CPU is in f32, f16 or bf16");
     let kv_type = CPU.kv_type(options.kv).ok_or_else(refused)?;
     let arithmetic = arithmetic(options.dtype, isa)?;
     let load = |device| Decoder::load(device, checkpoint, kv_type, options.rope);

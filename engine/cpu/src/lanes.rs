@@ -165,7 +165,9 @@ pub(super) trait Lanes: Copy {
         let n = self.sub(self.add(x, magic), magic);
         let r = self.sub(x, n);
         let mut p = self.splat(1.535_336_2e-4);
-        for c in [1.339_887_5e-3, 9.618_437e-3, 5.550_332_5e-2, 0.240_226_48, 0.693_147_2] {
+        for c in
+            [1.339_887_5e-3, 9.618_437e-3, 5.550_332_5e-2, 0.240_226_48, std::f32::consts::LN_2]
+        {
             p = self.fma(p, r, self.splat(c));
         }
         self.mul(self.fma(p, r, self.splat(1.0)), self.exp2_whole(n))

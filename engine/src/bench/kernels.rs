@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::cases::{Case, Matmul, Step};
 use super::setup::Setup;
 use super::{Limits, median_seconds};
-use engine_core::{DeviceError, KvType};
 use engine_core::clock::Clock;
+use engine_core::{DeviceError, KvType};
 use engine_cpu::{Cpu, Isa};
 use engine_model::{MatrixShape, ModelInfo};
 

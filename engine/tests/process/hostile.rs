@@ -133,6 +133,7 @@ async fn expressions_and_choices_that_are_too_large_are_the_request_s_fault() {
     let suffixes: Vec<Value> = (0..24)
         .map(|i| json!({"type": "string", "pattern": format!("^(a|b)*a(a|b){{{i}}}$")}))
         .collect();
+    let combined = ['w', 'x', 'y', 'z'].map(overlapping);
     for (field, value) in [
         ("guided_regex", json!("((a{1,99}){1,99}){1,99}")),
         ("guided_regex", json!("(((a|b){1,999}c){1,999}d){1,999}")),
@@ -152,7 +153,7 @@ async fn expressions_and_choices_that_are_too_large_are_the_request_s_fault() {
         ("guided_json", json!({"const": i64::MIN})),
         ("guided_json", json!({"type": "integer", "minimum": i64::MIN, "maximum": -1e30})),
         ("guided_json", json!({"allOf": suffixes})),
-        ("guided_json", json!({"allOf": ['w', 'x', 'y', 'z'].map(overlapping)})),
+        ("guided_json", json!({"allOf": combined})),
         ("guided_json", long_search()),
         ("guided_json", json!({"allOf": [{"multipleOf": 99_991}, {"multipleOf": 99_989}]})),
     ] {

@@ -13,7 +13,9 @@ use crate::isa::{Kernel, PairKernel};
 use crate::kv::Layout;
 use crate::lanes::{LANES, Lanes, Pairs};
 use crate::shared::Shared;
-use crate::tile::{self, Bf16Pair, Element, InBf16, InF32, Left, Out, Products, Right, SideBySide, TILE_ROWS};
+use crate::tile::{
+    self, Bf16Pair, Element, InBf16, InF32, Left, Out, Products, Right, SideBySide, TILE_ROWS,
+};
 
 /// Arguments of the attention kernel for one task over KV pages of element type `E`.
 pub(super) struct Run<'a, 'b, E> {
@@ -260,10 +262,16 @@ impl<'a, E> Run<'a, '_, E> {
         let values = self.values::<P>(self.task.item, block);
         let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.values::<P>(item, block));
         let count = width / LANES;
-        let mut pieces = [Right { groups: SideBySide { start: std::ptr::null(), count }, ahead: None, k_stride: width, k: 0 }; BLOCK / LANES];
+        let mut pieces = [Right {
+            groups: SideBySide { start: std::ptr::null(), count },
+            ahead: None,
+            k_stride: width,
+            k: 0,
+        }; BLOCK / LANES];
         for (page, piece) in pieces.iter_mut().enumerate() {
             piece.groups.start = values.starts[page];
-            piece.ahead = ahead.as_ref().map(|ahead| SideBySide { start: ahead.starts[page], count });
+            piece.ahead =
+                ahead.as_ref().map(|ahead| SideBySide { start: ahead.starts[page], count });
             piece.k = values.elements[page];
         }
         let start = products.left(&self.work.scores, &mut self.work.rounded_scores);

@@ -166,8 +166,14 @@ fn what_a_page_held_before_does_not_matter() {
         for (kv_type, rows) in
             [KvType::F32, KvType::F16, KvType::Bf16].into_iter().flat_map(|t| [(t, 20), (t, 21)])
         {
-            let cache =
-                KvShape { layers: 2, kv_heads: 1, head_dim: 16, pages: 2, page_tokens: 16, kv_type };
+            let cache = KvShape {
+                layers: 2,
+                kv_heads: 1,
+                head_dim: 16,
+                pages: 2,
+                page_tokens: 16,
+                kv_type,
+            };
             let mut kv = cpu.kv(cache).unwrap();
             let qkv = numbers(rows * shape.qkv_cols(), 8);
             let clean = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
@@ -188,8 +194,14 @@ fn a_position_that_is_written_again_has_its_new_value() {
         let layer = Layer::new(shape, 1);
         let cols = shape.qkv_cols();
         for kv_type in [KvType::F32, KvType::F16, KvType::Bf16] {
-            let cache =
-                KvShape { layers: 2, kv_heads: 1, head_dim: 16, pages: 2, page_tokens: 16, kv_type };
+            let cache = KvShape {
+                layers: 2,
+                kv_heads: 1,
+                head_dim: 16,
+                pages: 2,
+                page_tokens: 16,
+                kv_type,
+            };
             let qkv = numbers(20 * cols, 8);
             let mut drafts = qkv.clone();
             drafts[9 * cols..13 * cols].reverse();
