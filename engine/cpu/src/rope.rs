@@ -13,7 +13,7 @@ use super::kv::{CosSin, Kv, Layout, StepMetadata};
 use super::lanes::{LANES, Lanes, PAIR, Pairs};
 use super::pool::{PARALLEL_ELEMENTS, Pool};
 use super::shared::Shared;
-use super::tile::{self, Bf16Pair, Element, InBf16, InF32, Products};
+use super::tile::{self, Bf16Pair, Element, InBf16, InF32, TileArithmetic};
 use engine_core::{AttentionLayer, AttentionShape, HeadNorms, KvType, ScheduledSequence};
 
 /// Largest head size, in elements, that RoPE and the write to the KV cache support.
@@ -134,7 +134,7 @@ impl<E> Head<'_, '_, E> {
 }
 
 /// Way to write keys and values to KV pages with elements of type `E`.
-trait Write<E>: Products<E> {
+trait Write<E>: TileArithmetic<E> {
     /// Writes the key and the value of one position to the KV pages of the head.
     fn write(
         self,

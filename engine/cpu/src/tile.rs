@@ -54,7 +54,7 @@ element!(f32, load, store);
 element!(u16, load_f16, store_f16);
 
 /// Arithmetic of a micro-kernel tile whose right operand has elements of type `E`.
-pub(super) trait Products<E>: Copy {
+pub(super) trait TileArithmetic<E>: Copy {
     /// Number of steps of k that an element of either operand has.
     const STEPS: usize;
     type Lanes: Lanes;
@@ -93,7 +93,7 @@ pub(super) trait Products<E>: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct InF32<L>(pub L);
 
-impl<L: Lanes, E: Element> Products<E> for InF32<L> {
+impl<L: Lanes, E: Element> TileArithmetic<E> for InF32<L> {
     const STEPS: usize = 1;
     type Lanes = L;
     type Left = f32;
@@ -135,7 +135,7 @@ pub(super) type Bf16Pair = [u16; PAIR];
 #[derive(Clone, Copy)]
 pub(super) struct InBf16<P>(pub P);
 
-impl<P: Pairs> Products<Bf16Pair> for InBf16<P> {
+impl<P: Pairs> TileArithmetic<Bf16Pair> for InBf16<P> {
     const STEPS: usize = PAIR;
     type Lanes = P::Lanes;
     type Left = Bf16Pair;
@@ -294,8 +294,8 @@ pub(super) struct Out {
 /// Every element that the three operands describe can be read, and those of `out` written, and no
 /// other thread uses the latter during the call.
 #[inline(always)]
-pub(super) unsafe fn multiply<P: Products<G::Element>, G: Groups>(
-    products: P,
+pub(super) unsafe fn multiply<P: TileArithmetic<G::Element>, G: Groups>(
+    arithmetic: P,
     rows: usize,
     left: Left<P::Left>,
     pieces: &[Right<G>],
@@ -311,11 +311,11 @@ pub(super) unsafe fn multiply<P: Products<G::Element>, G: Groups>(
             let out = Out { start: out.start.add(done * LANES), ..out };
             let first = done;
             done += if fit >= 4 {
-                all_rows::<P, G, 4>(products, rows, left, pieces, first, out)
+                all_rows::<P, G, 4>(arithmetic, rows, left, pieces, first, out)
             } else if fit >= 2 {
-                all_rows::<P, G, 2>(products, rows, left, pieces, first, out)
+                all_rows::<P, G, 2>(arithmetic, rows, left, pieces, first, out)
             } else {
-                all_rows::<P, G, 1>(products, rows, left, pieces, first, out)
+                all_rows::<P, G, 1>(arithmetic, rows, left, pieces, first, out)
             };
         }
     }
@@ -326,8 +326,8 @@ pub(super) unsafe fn multiply<P: Products<G::Element>, G: Groups>(
 /// # Safety
 /// As for [`multiply`]; every piece has these groups.
 #[inline(always)]
-unsafe fn all_rows<P: Products<G::Element>, G: Groups, const NR: usize>(
-    products: P,
+unsafe fn all_rows<P: TileArithmetic<G::Element>, G: Groups, const NR: usize>(
+    arithmetic: P,
     rows: usize,
     left: Left<P::Left>,
     pieces: &[Right<G>],
@@ -341,12 +341,12 @@ unsafe fn all_rows<P: Products<G::Element>, G: Groups, const NR: usize>(
             let left = Left { start: left.start.add(row * left.row_stride), ..left };
             let out = Out { start: out.start.add(row * out.row_stride), ..out };
             match rows - row {
-                1 => tile::<P, G, 1, NR>(products, left, pieces, first, out),
-                2 => tile::<P, G, 2, NR>(products, left, pieces, first, out),
-                3 => tile::<P, G, 3, NR>(products, left, pieces, first, out),
-                4 => tile::<P, G, 4, NR>(products, left, pieces, first, out),
-                5 => tile::<P, G, 5, NR>(products, left, pieces, first, out),
-                _ => tile::<P, G, TILE_ROWS, NR>(products, left, pieces, first, out),
+                1 => tile::<P, G, 1, NR>(arithmetic, left, pieces, first, out),
+                2 => tile::<P, G, 2, NR>(arithmetic, left, pieces, first, out),
+                3 => tile::<P, G, 3, NR>(arithmetic, left, pieces, first, out),
+                4 => tile::<P, G, 4, NR>(arithmetic, left, pieces, first, out),
+                5 => tile::<P, G, 5, NR>(arithmetic, left, pieces, first, out),
+                _ => tile::<P, G, TILE_ROWS, NR>(arithmetic, left, pieces, first, out),
             }
             row += TILE_ROWS;
         }
@@ -360,14 +360,14 @@ unsafe fn all_rows<P: Products<G::Element>, G: Groups, const NR: usize>(
 /// # Safety
 /// As for [`multiply`]; every piece has these groups.
 #[inline(always)]
-unsafe fn tile<P: Products<G::Element>, G: Groups, const MR: usize, const NR: usize>(
-    products: P,
+unsafe fn tile<P: TileArithmetic<G::Element>, G: Groups, const MR: usize, const NR: usize>(
+    arithmetic: P,
     mut left: Left<P::Left>,
     pieces: &[Right<G>],
     first: usize,
     out: Out,
 ) {
-    let lanes = products.lanes();
+    let lanes = arithmetic.lanes();
     let mut sums = [[lanes.splat(0.0); NR]; MR];
     // SAFETY: the caller vouches for every address within the three operands.
     unsafe {
@@ -388,13 +388,13 @@ unsafe fn tile<P: Products<G::Element>, G: Groups, const MR: usize, const NR: us
                     }
                 }
                 let w: [_; NR] = std::array::from_fn(|group| {
-                    products.columns(groups[group].add(step * piece.k_stride))
+                    arithmetic.columns(groups[group].add(step * piece.k_stride))
                 });
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let at = r * left.row_stride + step * left.k_stride;
-                    let x = products.row(left.start.add(at));
+                    let x = arithmetic.row(left.start.add(at));
                     for (sum, w) in sums.iter_mut().zip(&w) {
-                        *sum = products.add(*sum, x, *w);
+                        *sum = arithmetic.add(*sum, x, *w);
                     }
                 }
             }

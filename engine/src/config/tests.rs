@@ -116,7 +116,7 @@ fn what_a_release_cannot_do_is_refused_by_name() {
     check_refused(
         "--device cpu --kv-dtype fp8",
         &expect![
-            "`--kv-dtype fp8` is not supported by this release; supported: auto, f32, f16 on the CPU"
+            "`--kv-dtype fp8` is not supported by this release; supported: auto, f32, f16, bf16 on the CPU"
         ],
     );
     check_refused(

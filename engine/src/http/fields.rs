@@ -38,8 +38,7 @@ const UNSUPPORTED: &[(Neutral, &str)] = &[
         "audio audio_data chat_template custom_logit_processor ebnf enable_thinking \
          guided_grammar image_data input_embeds input_ids lora_path max_new_tokens min_new_tokens \
          n_predict prompt_embeds prompt_logprobs reasoning_effort repetition_detection \
-         thinking thinking_token_budget top_n_sigma truncate_prompt_tokens video_data \
-         web_search_options",
+         thinking thinking_token_budget top_n_sigma video_data web_search_options",
     ),
     (
         Neutral::True,
@@ -55,6 +54,7 @@ const UNSUPPORTED: &[(Neutral, &str)] = &[
     (Neutral::One, "length_penalty num_beams repeat_penalty tfs_z typical typical_p"),
     (Neutral::OnlyText, "modalities"),
     (Neutral::Text(&["medium"]), "verbosity"),
+    (Neutral::MinusOne, "truncate_prompt_tokens"),
 ];
 
 /// Values of an unsupported request field at which it has no effect on the output.
@@ -65,6 +65,9 @@ enum Neutral {
     False,
     Zero,
     One,
+    /// The field has no effect if its value is -1, for a prompt as long as the model takes: the server
+    /// refuses longer ones.
+    MinusOne,
     /// The field has no effect if its value is an empty list, object or string.
     Empty,
     Text(&'static [&'static str]),
@@ -82,6 +85,7 @@ impl Neutral {
             // `false` turns such an option off, too.
             Self::Zero => value.as_f64() == Some(0.0) || value == &Value::Bool(false),
             Self::One => value.as_f64() == Some(1.0),
+            Self::MinusOne => value.as_f64() == Some(-1.0),
             Self::Empty => match value {
                 Value::Array(items) => items.is_empty(),
                 Value::Object(items) => items.is_empty(),

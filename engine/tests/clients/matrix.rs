@@ -10,7 +10,7 @@ use crate::benchmarks;
 use crate::document::{self, Row, UNCHANGED};
 use crate::installed::{npm_packages, npm_version, python_with};
 use crate::launched::Launched;
-use crate::one_answer_model::{ANSWER, one_answer_model};
+use crate::one_answer_model::{ANSWER, embedding_model, one_answer_model};
 
 const QUICKSTART: &str = include_str!("../../../docs/quickstart/serve-a-gguf.md");
 
@@ -159,12 +159,13 @@ impl Client {
         Some(command)
     }
 
-    /// Runs the client against a server of its own; `None` if it cannot be installed.
+    /// Runs the client against servers of its own, of which the second embeds; `None` if it cannot be
+    /// installed.
     fn run(&self) -> Option<Row> {
         let mut command = self.command()?;
-        let model = one_answer_model();
-        let server = serve(model.path());
-        let results = results(&said(command.arg(&server.url)));
+        let (model, embedding_model) = (one_answer_model(), embedding_model());
+        let (server, embedder) = (serve(model.path()), serve(embedding_model.path()));
+        let results = results(&said(command.args([&server.url, &embedder.url])));
         let of_npm = || self.package.split(' ').map(npm_version).collect::<Vec<_>>().join(" and ");
         let version = self.version.map_or_else(of_npm, str::to_owned);
         Some(Row { client: self.name, version, setting: self.setting, results })

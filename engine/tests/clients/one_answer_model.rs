@@ -55,12 +55,21 @@ Call tools within <tool_call> and </tool_call>.<|im_end|>
 
 /// Writes the model to a temporary file, which is deleted with the returned handle.
 pub fn one_answer_model() -> NamedTempFile {
+    written(false)
+}
+
+/// Writes the model as one that embeds: the embedding of a text is 1 at its last token's place.
+pub fn embedding_model() -> NamedTempFile {
+    written(true)
+}
+
+fn written(embeds: bool) -> NamedTempFile {
     let mut file = tempfile::Builder::new().suffix(".gguf").tempfile().unwrap();
-    file.write_all(&gguf()).unwrap();
+    file.write_all(&gguf(embeds)).unwrap();
     file
 }
 
-fn gguf() -> Vec<u8> {
+fn gguf(embeds: bool) -> Vec<u8> {
     let tokens = tokens();
     let vocab = tokens.len();
     let mut file = Writer::default();
@@ -85,6 +94,10 @@ fn gguf() -> Vec<u8> {
         .value("tokenizer.ggml.eos_token_id", size(END))
         .value("tokenizer.ggml.add_bos_token", Value::Bool(false))
         .value("tokenizer.chat_template", text(TEMPLATE));
+    if embeds {
+        // llama.cpp's number for pooling by the last token.
+        file.value("llama.pooling_type", size(3));
+    }
     let mut tensor = |name: &str, shape: &[usize], values: &[f32]| {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         file.tensor(name, shape, WeightType::F32, bytes);

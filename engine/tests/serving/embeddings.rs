@@ -46,6 +46,9 @@ async fn inputs_of_every_kind_get_vectors_of_length_1_in_their_order() {
     assert_eq!(one["usage"], json!({"prompt_tokens": 3, "total_tokens": 3}));
     let ids = server.json(PATH, &json!({"input": [BEGIN, 97, 98]})).await;
     assert_eq!(ids["data"], one["data"]);
+    // vLLM's benchmark client asks to cut a prompt to the model's context, which this one fits in.
+    let whole = server.json(PATH, &json!({"input": "ab", "truncate_prompt_tokens": -1})).await;
+    assert_eq!(whole["data"], one["data"]);
     let bare = server.json(PATH, &json!({"input": "ab", "add_special_tokens": false})).await;
     assert_near(&bare["data"][0]["embedding"], &expected(b, 1));
     // Texts of different lengths share steps, and come back in the order of the request.

@@ -14,7 +14,7 @@ use crate::kv::Layout;
 use crate::lanes::{LANES, Lanes, Pairs};
 use crate::shared::Shared;
 use crate::tile::{
-    self, Bf16Pair, Element, InBf16, InF32, Left, Out, Products, Right, SideBySide, TILE_ROWS,
+    self, Bf16Pair, Element, InBf16, InF32, Left, Out, Right, SideBySide, TILE_ROWS, TileArithmetic,
 };
 
 /// Arguments of the attention kernel for one task over KV pages of element type `E`.
@@ -56,12 +56,12 @@ impl PairKernel for Run<'_, '_, Bf16Pair> {
 impl<'a, E> Run<'a, '_, E> {
     /// Computes the attention task and writes its result.
     #[inline(always)]
-    fn compute<P: Products<E>>(mut self, products: P) {
-        let lanes = products.lanes();
+    fn compute<P: TileArithmetic<E>>(mut self, arithmetic: P) {
+        let lanes = arithmetic.lanes();
         self.scale_queries();
-        let queries = products.left(&self.work.queries, &mut self.work.rounded_queries);
+        let queries = arithmetic.left(&self.work.queries, &mut self.work.rounded_queries);
         for part in self.task.parts() {
-            self.attend(products, queries, part);
+            self.attend(arithmetic, queries, part);
             match self.target {
                 OutputTarget::Out(_) if part.start == self.task.start => {
                     mem::swap(&mut self.work.whole, &mut self.work.part);
@@ -101,13 +101,18 @@ impl<'a, E> Run<'a, '_, E> {
     /// Computes attention over only the positions of the task `part`, and leaves it in the thread's
     /// partial result.
     #[inline(always)]
-    fn attend<P: Products<E>>(&mut self, products: P, queries: *const P::Left, part: Task<'_>) {
+    fn attend<P: TileArithmetic<E>>(
+        &mut self,
+        arithmetic: P,
+        queries: *const P::Left,
+        part: Task<'_>,
+    ) {
         self.work.part.clear(self.rows(), self.call.width());
         for block in (part.start..part.end).step_by(BLOCK) {
             let positions = BLOCK.min(part.end - block);
-            self.score(products, queries, block, positions);
-            self.softmax(products.lanes(), block, positions);
-            self.multiply_values(products, block);
+            self.score(arithmetic, queries, block, positions);
+            self.softmax(arithmetic.lanes(), block, positions);
+            self.multiply_values(arithmetic, block);
         }
     }
 
@@ -129,7 +134,11 @@ impl<'a, E> Run<'a, '_, E> {
     /// Pointers for positions past the end of the work item's context repeat the last one within
     /// it, so that all can be prefetched safely.
     #[inline(always)]
-    fn keys<P: Products<E>>(&self, item: Item<'_>, block: usize) -> [*const E; BLOCK / LANES] {
+    fn keys<P: TileArithmetic<E>>(
+        &self,
+        item: Item<'_>,
+        block: usize,
+    ) -> [*const E; BLOCK / LANES] {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
         let d = self.call.layer.shape.head_dim;
         let last = (block + BLOCK).min(item.last()) - 1;
@@ -145,7 +154,7 @@ impl<'a, E> Run<'a, '_, E> {
     /// Returns pointers to the values of a block of positions, one for each KV page that the block
     /// reaches. Entries for further pages repeat the pointer of the block's first page.
     #[inline(always)]
-    fn values<P: Products<E>>(&self, item: Item<'_>, block: usize) -> Values<E> {
+    fn values<P: TileArithmetic<E>>(&self, item: Item<'_>, block: usize) -> Values<E> {
         let layout = Layout::new(self.call.kv.shape, self.call.layer.kv_layer);
         let width = self.call.width();
         let page_tokens = self.call.kv.shape.page_tokens;
@@ -172,9 +181,9 @@ impl<'a, E> Run<'a, '_, E> {
     /// Computes the attention scores, `queries * keys`, for the block of positions that begins at
     /// `block`.
     #[inline(always)]
-    fn score<P: Products<E>>(
+    fn score<P: TileArithmetic<E>>(
         &mut self,
-        products: P,
+        arithmetic: P,
         queries: *const P::Left,
         block: usize,
         positions: usize,
@@ -189,7 +198,7 @@ impl<'a, E> Run<'a, '_, E> {
         let out = Out { start: self.work.scores.as_mut_ptr(), row_stride: BLOCK, fresh: true };
         // SAFETY: queries are `rows` by `d`, every group was just found to hold vectors for `d`, and
         // the scores have room for all groups of a block.
-        unsafe { tile::multiply(products, rows, left, &[right], out) };
+        unsafe { tile::multiply(arithmetic, rows, left, &[right], out) };
     }
 
     /// Computes the online softmax of a block: masks it, turns its scores into probabilities
@@ -257,7 +266,7 @@ impl<'a, E> Run<'a, '_, E> {
     /// Adds `probabilities * values` of the block to the accumulators of the partial result, KV
     /// page by KV page.
     #[inline(always)]
-    fn multiply_values<P: Products<E>>(&mut self, products: P, block: usize) {
+    fn multiply_values<P: TileArithmetic<E>>(&mut self, arithmetic: P, block: usize) {
         let (rows, width) = (self.rows(), self.call.width());
         let values = self.values::<P>(self.task.item, block);
         let ahead = self.ahead(block + BLOCK).map(|(item, block)| self.values::<P>(item, block));
@@ -274,13 +283,13 @@ impl<'a, E> Run<'a, '_, E> {
                 ahead.as_ref().map(|ahead| SideBySide { start: ahead.starts[page], count });
             piece.k = values.elements[page];
         }
-        let start = products.left(&self.work.scores, &mut self.work.rounded_scores);
+        let start = arithmetic.left(&self.work.scores, &mut self.work.rounded_scores);
         let left = Left { start, row_stride: BLOCK / P::STEPS, k_stride: 1 };
         let out = Out { start: self.work.part.sums.as_mut_ptr(), row_stride: width, fresh: false };
         // SAFETY: probabilities are `rows` by at least as many as the block has positions, each
         // page's values its `k` by `width` as just sliced, and the sums have room for `rows` by
         // `width`.
-        unsafe { tile::multiply(products, rows, left, &pieces[..values.pages], out) };
+        unsafe { tile::multiply(arithmetic, rows, left, &pieces[..values.pages], out) };
     }
 }
 

@@ -1,9 +1,9 @@
-"""The `openai` package: chats, responses and completions."""
+"""The `openai` package: chats, responses, completions and embeddings."""
 
 from pydantic import BaseModel
 from openai import BadRequestError, NotFoundError, OpenAI, pydantic_function_tool
 
-from report import MODEL, TEXT, URL, capability
+from report import EMBEDDER_URL, MODEL, TEXT, URL, capability
 
 client = OpenAI(base_url=URL + "/v1", api_key="any", max_retries=0)
 messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi!"}]
@@ -180,6 +180,20 @@ def completions():
         text += "".join(choice.text for choice in chunk.choices)
         used = chunk.usage or used
     assert text == whole.choices[0].text and used == whole.usage, (text, used, whole)
+
+
+@capability("embeddings")
+def embeddings():
+    embedder = OpenAI(base_url=EMBEDDER_URL + "/v1", api_key="any", max_retries=0)
+    texts = ["Hi!", "Go on", "Oh!"]
+    answer = embedder.embeddings.create(model=MODEL, input=texts)
+    rows = [row.embedding for row in answer.data]
+    assert [row.index for row in answer.data] == [0, 1, 2] and answer.usage.prompt_tokens > 0, answer
+    assert all(abs(sum(x * x for x in row) - 1) < 1e-6 for row in rows), rows
+    # The model's embedding tells the last character, and nothing else.
+    assert rows[0] == rows[2] != rows[1], rows
+    as_floats = embedder.embeddings.create(model=MODEL, input=texts[0], encoding_format="float")
+    assert as_floats.data[0].embedding == rows[0], as_floats
 
 
 @capability("errors")

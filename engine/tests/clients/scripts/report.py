@@ -8,7 +8,9 @@ import sys
 
 # Address of the server, without a path.
 URL = sys.argv[1]
-# Name of the served model.
+# Address of a server whose model embeds.
+EMBEDDER_URL = sys.argv[2]
+# Name of the served models.
 MODEL = "tiny"
 # Text that the tests' model writes where nothing forces another one.
 TEXT = "Yes, ok!"
