@@ -45,7 +45,7 @@ const STAGES: &[Stage] = &[
     ("pages", |shell| build::and_render(shell, &[OsString::from("--check")])),
     ("site", |shell| build::and_render(shell, &[])),
     ("documentation", docs),
-    ("inputs", |shell| fetch(shell, &[])),
+    ("inputs", |shell| fetch(shell, &INPUTS)),
     (TESTS, |shell| tests(shell, "default")),
 ];
 
@@ -58,6 +58,10 @@ const EXTRA: &[Stage] = &[
     ("inputs", |shell| fetch(shell, &EXTRA_INPUTS)),
     (TESTS, |shell| tests(shell, "extra")),
 ];
+
+/// Ids of the inputs that the tests need: model, conversations, and the tokenizer with which
+/// published tools draw requests.
+const INPUTS: [&str; 3] = ["smollm2-135m-instruct-q4_1", "sharegpt-head", "qwen3-tokenizer"];
 
 /// Ids of the inputs that the slower tests need: tokenizers of published models.
 const EXTRA_INPUTS: [&str; 3] = ["qwen3-tokenizer", "qwen3-tokenizer-config", "gpt-oss-tokenizer"];
@@ -89,8 +93,7 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// Downloads the inputs `ids`, or without ids the default model and conversations. The stage also
-/// succeeds without a network: tests that need the inputs then report that they are skipped.
+/// Downloads the inputs `ids`. The stage also succeeds without a network: tests that need the inputs then report that they are skipped.
 fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
     let ids: Vec<OsString> = ids.iter().map(OsString::from).collect();
     match build::and_run(shell, "redline-campaign", "fetch", &ids)? {

@@ -149,13 +149,21 @@ impl<'a> Contents<'a> {
         about.filter_map(imports::options_link).collect()
     }
 
+    /// True when a run in an overlay may be of a release that supersedes the one that the lab
+    /// recommends: it is of the lab's model and hardware.
+    fn may_supersede(&self, lab: &Lab<'_>) -> bool {
+        let at = (&lab.asked.file.model, &lab.campaign.hardware);
+        let mut runs = self.catalog.registry.of_releases().filter(|run| run.root != 0);
+        runs.any(|run| (&run.record.model.id, &run.record.hardware.id) == at)
+    }
+
     pub(super) fn labs(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         for lab in lab::all(self.catalog, self.judged) {
             let campaign = lab.campaign.record_sha256.clone();
             let mut sources =
                 Sources::runs(lab.runs.clone()).with(self.events()).with(vec![campaign]);
-            sources.fresh |= lab.root != 0;
+            sources.fresh |= lab.root != 0 || self.may_supersede(&lab);
             let title = format!("{} on {}", lab.name(), lab.campaign.hardware);
             let crumbs = vec![(lab.name(), None), (lab.campaign.id.clone(), None)];
             let (view, rows) = lab::view(&lab, self.claims_of(&lab.asked.file.model));

@@ -1,8 +1,8 @@
 //! Tests of a lab's page: the conclusion comes first and is that of `judge`, failures are shown as
 //! reasons and not as numbers, and a lab whose runs are incomplete has no conclusion.
 
-use judge::Registry;
 use judge::records::Retraction;
+use judge::{Registry, Stored};
 use samples::lab::{Fate, lab};
 use samples::registry::registry;
 use samples::{LAB, Sample};
@@ -388,6 +388,32 @@ fn a_large_lab_with_hostile_names_is_cut_into_whole_pages() {
     }
     let (_guard, out) = built(&empty);
     assert!(!out.join("lab").exists(), "a lab of no engine is none");
+}
+
+/// A campaign commits the pages that its records change, and a newer release changes the page of a
+/// lab that recommends an older one.
+#[test]
+fn a_release_that_is_measured_after_a_lab_renders_its_page_again() {
+    let mut registry = gain();
+    let rendered = |registry: &Registry| {
+        let catalog = Catalog::of(registry);
+        let renderer = Renderer::new().expect("templates compile");
+        let all = pages::render(&catalog, &renderer, false).expect("renders");
+        let of_lab = |(path, _): &(String, String)| path.starts_with("pages/labs/");
+        let only = pages::render(&catalog, &renderer, true).expect("renders");
+        let [all, only] =
+            [all, only].map(|pages| pages.into_iter().filter(of_lab).collect::<Vec<_>>());
+        (all, only)
+    };
+    let (before, only) = rendered(&registry);
+    assert_eq!(only, [], "nothing is in an overlay");
+    let model = registry.runs[0].record.model.id.clone();
+    let newer =
+        Sample { release: "v9.0.0".to_owned(), model, serial: 999_999, ..Sample::default() };
+    registry.runs.push(Stored { path: "run.json".into(), root: 1, record: newer.record() });
+    let (after, only) = rendered(&registry);
+    assert!(after != before && after[0].1.contains("superseded by v9.0.0"), "{}", after[0].1);
+    assert_eq!(only, after);
 }
 
 #[test]
