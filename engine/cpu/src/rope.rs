@@ -16,8 +16,8 @@ use super::shared::Shared;
 use super::tile::{self, Bf16Pair, Element, InBf16, InF32, TileArithmetic};
 use engine_core::{AttentionLayer, AttentionShape, HeadNorms, KvType, ScheduledSequence};
 
-/// Largest head size, in elements, that RoPE and the write to the KV cache support.
-const HEAD_DIM_MAX: usize = 512;
+/// Largest head size, in elements, that RoPE, the write to the KV cache and attention support.
+pub(super) const HEAD_DIM_MAX: usize = 512;
 
 /// Arguments of RoPE and the write to the KV cache, without the buffers that are written.
 #[derive(Clone, Copy)]

@@ -51,7 +51,7 @@ pub(super) struct AttentionFigures {
     /// Share that attention reaches of a limit of the machine, 0 to 1: the larger one of its shares
     /// of memory bandwidth and of arithmetic.
     limit_share: f64,
-    /// Name of the machine's limit of which attention reaches the larger share: `read_bytes_per_s`,
+    /// Name of the limit to which `limit_share` belongs: `read_bytes_per_s`,
     /// `bf16_flops_per_s` or `f32_flops_per_s`.
     limit: &'static str,
 }

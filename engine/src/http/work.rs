@@ -142,8 +142,8 @@ mod tests {
         Box::leak(Box::new(Queue::new(threads, places, time_max)))
     }
 
-    /// Work that says when it begins, and goes on until nobody waits for it or it is told to end; then
-    /// it says whether somebody waits.
+    /// Work of a test. It sends `true` when it begins, runs until nobody waits for it or `end` has a
+    /// message, and then sends whether somebody waits.
     fn work(said: Sender<bool>, end: Receiver<()>) -> impl FnOnce(IsWanted<'_>) + Send {
         move |is_wanted: IsWanted<'_>| {
             said.send(true).unwrap();

@@ -159,8 +159,8 @@ impl Client {
         Some(command)
     }
 
-    /// Runs the client against servers of its own, of which the second embeds; `None` if it cannot be
-    /// installed.
+    /// Runs the client against two servers of its own: one generates text, the other embeds. Returns
+    /// `None` if the client cannot be installed.
     fn run(&self) -> Option<Row> {
         let mut command = self.command()?;
         let (model, embedding_model) = (one_answer_model(), embedding_model());

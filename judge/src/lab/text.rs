@@ -121,8 +121,8 @@ pub fn designs(lab: &LabFile, policy: &PolicyFile) -> Vec<String> {
 }
 
 /// Says in the words of a plan how many runs each engine of a lab takes before the confirmation:
-/// beside the other engines, and for its options, which are tried if it is the best. An engine that
-/// takes none has no line.
+/// beside the other engines, and for its options, which are tried if it is the best. An engine without
+/// such runs has no line.
 pub fn shares(lab: &LabFile, policy: &PolicyFile) -> Vec<String> {
     let between = |least: u32, most: u32| match least < most {
         true => format!("{least} to {most}"),

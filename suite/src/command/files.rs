@@ -72,7 +72,7 @@ impl ScenarioFile {
     ) -> ScenarioFacts {
         let scenario = &self.scenario;
         let mut lengths = manifest.requests.iter().map(|entry| entry.output_tokens);
-        // Embeddings are asked for without a length.
+        // A request for embeddings has no output length.
         let first = lengths.next().filter(|_| request.dialect().generates());
         ScenarioFacts {
             id: self.id.clone(),

@@ -24,6 +24,7 @@ use super::isa::{Isa, Kernel};
 use super::kv::{Kv, StepMetadata};
 use super::lanes::{LANES, Lanes};
 use super::pool::Pool;
+use super::rope::HEAD_DIM_MAX;
 use super::shared::Shared;
 use super::tile::Bf16Pair;
 use engine_core::{AttentionLayer, AttentionShape, KvType, ScheduledSequence};
@@ -44,8 +45,6 @@ const PART: usize = 512;
 /// Number of attention work items per thread from which on a step's contexts are not split; with
 /// fewer items, and several threads, each part of a long context becomes a task of its own.
 const FEW_ITEMS: usize = 8;
-/// Number of 16-element vectors in a head of the largest supported size, 512 elements.
-const MAX_VALUE_GROUPS: usize = 512 / LANES;
 
 /// Working memory of the attention kernels: that of each thread, and the partial results of split
 /// work items.
@@ -142,7 +141,7 @@ impl Attention<'_> {
     /// * D]` to `out`.
     pub(super) fn run(&self, pool: &mut Pool, scratch: &mut Scratch, out: &mut [f32]) {
         let AttentionShape { kv_heads, head_dim, .. } = self.layer.shape;
-        assert!(head_dim <= MAX_VALUE_GROUPS * LANES, "heads are not larger than 512");
+        assert!(head_dim <= HEAD_DIM_MAX, "heads are not larger than 512");
         assert_eq!((kv_heads, head_dim), (self.kv.shape.kv_heads, self.kv.shape.head_dim));
         let items = self.items();
         let out = Shared::new(out);

@@ -156,6 +156,11 @@ fn long_contexts_give_the_same_bits_whoever_shares_them() {
     }
 }
 
+/// Shape of a KV cache with two pages of 16 positions for one head.
+fn two_pages(kv_type: KvType) -> KvShape {
+    KvShape { layers: 2, kv_heads: 1, head_dim: 16, pages: 2, page_tokens: 16, kv_type }
+}
+
 /// A NaN that a KV page still holds from an earlier sequence must not reach the sequence that uses
 /// the page next. In bf16 the last of an odd number of positions has half of a pair.
 #[test]
@@ -166,15 +171,7 @@ fn what_a_page_held_before_does_not_matter() {
         for (kv_type, rows) in
             [KvType::F32, KvType::F16, KvType::Bf16].into_iter().flat_map(|t| [(t, 20), (t, 21)])
         {
-            let cache = KvShape {
-                layers: 2,
-                kv_heads: 1,
-                head_dim: 16,
-                pages: 2,
-                page_tokens: 16,
-                kv_type,
-            };
-            let mut kv = cpu.kv(cache).unwrap();
+            let mut kv = cpu.kv(two_pages(kv_type)).unwrap();
             let qkv = numbers(rows * shape.qkv_cols(), 8);
             let clean = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
             // All bits set is a NaN in every type.
@@ -194,20 +191,12 @@ fn a_position_that_is_written_again_has_its_new_value() {
         let layer = Layer::new(shape, 1);
         let cols = shape.qkv_cols();
         for kv_type in [KvType::F32, KvType::F16, KvType::Bf16] {
-            let cache = KvShape {
-                layers: 2,
-                kv_heads: 1,
-                head_dim: 16,
-                pages: 2,
-                page_tokens: 16,
-                kv_type,
-            };
             let qkv = numbers(20 * cols, 8);
             let mut drafts = qkv.clone();
             drafts[9 * cols..13 * cols].reverse();
-            let mut kv = cpu.kv(cache).unwrap();
+            let mut kv = cpu.kv(two_pages(kv_type)).unwrap();
             let clean = attend(cpu, &qkv, &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
-            let mut kv = cpu.kv(cache).unwrap();
+            let mut kv = cpu.kv(two_pages(kv_type)).unwrap();
             attend(cpu, &drafts[..13 * cols], &layer, &mut kv, &[rotation(vec![1.0])], &[0]);
             // The same cache is written again from each of the drafts on.
             for first in [9, 10, 12] {

@@ -23,7 +23,8 @@ const MULTIPLE_MAX: u64 = 10_000;
 pub(super) struct Size<'a> {
     /// Number of schemas where each reference counts as one.
     pub(super) own: u64,
-    /// The same, but with the subschema itself resolved if it is a reference.
+    /// Number of schemas where each reference counts as one, except the subschema itself: if it is a
+    /// reference, it is resolved.
     pub(super) top: u64,
     /// Number of schemas with all references resolved.
     pub(super) full: u64,
@@ -44,7 +45,7 @@ pub(super) struct Size<'a> {
 pub(super) enum Shape<'a> {
     /// Object whose other properties are free or forbidden: the sizes of its properties.
     Object(Rc<BTreeMap<&'a str, Size<'a>>>),
-    /// Alternatives, of which one must hold; with `true` exactly one.
+    /// List of alternatives: at least one must hold, or with `true` exactly one.
     Alternatives(Rc<Vec<Size<'a>>>, bool),
     /// Schema of this type, which intersects with no schema of another type.
     Typed(&'a str),
