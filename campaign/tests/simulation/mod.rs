@@ -6,7 +6,8 @@
 //! records are then those of a campaign that nothing disturbed.
 //!
 //! `REDLINE_SEED=7 cargo nextest run -p campaign simulation --no-capture` replays a seed and prints
-//! its steps; `REDLINE_SEED=0..100000` runs many.
+//! its steps. `REDLINE_SEED=0..100000 cargo test --release -p campaign simulation` runs many: cargo's
+//! own runner has no time limit.
 
 pub mod campaigns;
 mod cluster;
