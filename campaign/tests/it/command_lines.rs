@@ -2,7 +2,7 @@
 //! that this suite replaces. The pages themselves are compared where they are available.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use campaign::server_spec::{CommandLine, Filling, ServerSettings, command_line, container_line};
 use campaign::server_spec::{Contained, Container, Runtime, image_name};
@@ -11,11 +11,11 @@ use schema::engine::{EngineFile, parse};
 use schema::target::Accelerator;
 use shell_words::split as split_flags;
 
-const VLLM: &str = "002_91a68daabf788996.txt";
-const SGLANG: &str = "004_6333425655433de6.txt";
-const LMDEPLOY: &str = "000_b2ae4b46d7319053.txt";
-const README: &str = "001_3cde0a572bd247c1.txt";
-const LAB: &str = "003_b58ebedf0df33e6b.txt";
+const VLLM: &str = "002_";
+const SGLANG: &str = "004_";
+const LMDEPLOY: &str = "000_";
+const README: &str = "001_";
+const LAB: &str = "003_";
 
 /// A published command line: its page, and its first line, counted from 1.
 struct Published {
@@ -138,20 +138,16 @@ fn words_at(page: &str, line: usize) -> Vec<String> {
     split_flags(&text).unwrap()
 }
 
-fn pages() -> Option<PathBuf> {
-    let folder = std::env::var_os("REDLINE_FIXTURES").map(|dir| PathBuf::from(dir).join("seeds"));
-    let folder = folder.filter(|dir| dir.is_dir());
-    if folder.is_none() {
-        println!("skipped: the pages are not there; hint: set REDLINE_FIXTURES");
-    }
-    folder
+/// Text of the page whose file name begins with `number`; reports a skip and returns `None` without
+/// the pages.
+fn page_of(number: &str) -> Option<String> {
+    Some(fs::read_to_string(fixtures::published_page(number)?).unwrap())
 }
 
 #[test]
 fn every_published_launch_comes_out_of_its_engine_file() {
-    let Some(folder) = pages() else { return };
     for published in &PUBLISHED {
-        let page = fs::read_to_string(folder.join(published.page)).unwrap();
+        let Some(page) = page_of(published.page) else { return };
         let expected = words_at(&page, published.line);
         assert_eq!(
             line(published, Runtime::Docker),
@@ -166,9 +162,8 @@ fn every_published_launch_comes_out_of_its_engine_file() {
 /// A line with shell variables is a template, not a command line of a server.
 #[test]
 fn no_launch_of_a_page_is_forgotten() {
-    let Some(folder) = pages() else { return };
     for name in [VLLM, SGLANG, LMDEPLOY, README] {
-        let page = fs::read_to_string(folder.join(name)).unwrap();
+        let Some(page) = page_of(name) else { return };
         let begins =
             |text: &str| text.starts_with("docker run") || text.starts_with("lmdeploy serve");
         let lines = page.lines().enumerate().filter(|(_, text)| begins(text));
