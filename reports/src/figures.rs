@@ -41,6 +41,11 @@ const REQUEST_RATE: &str = "request_rate";
 
 /// Names of the figures without which a published result is incomplete and is not read.
 const NEEDED: &[&str] = &["completed", "duration", "total_output_tokens"];
+/// Names of the figures without which a published result of embeddings is incomplete.
+const NEEDED_OF_EMBEDDINGS: &[&str] =
+    &["completed", "duration", "total_input_tokens", "total_throughput"];
+/// Parts of the names of figures that only answers with output tokens have.
+const OF_OUTPUT: [&str; 4] = ["output", "ttft", "tpot", "itl"];
 
 /// Words that a console block prints in place of a missing value; `not` is the first word of
 /// SGLang's `not set`.
@@ -187,7 +192,14 @@ impl Figures {
     /// Checks that a published result has the figures that a record needs; the error names the
     /// first that is missing.
     pub fn complete(&self) -> Result<(), String> {
-        self.complete_with(NEEDED)
+        if self.is_of_embeddings() { Ok(()) } else { self.complete_with(NEEDED) }
+    }
+
+    /// True for the figures of a run of embeddings, as vLLM's tool prints them: all tokens are those of
+    /// prompts, and no figure is one of output tokens.
+    fn is_of_embeddings(&self) -> bool {
+        let has_output = self.0.keys().any(|name| OF_OUTPUT.iter().any(|part| name.contains(part)));
+        !has_output && self.complete_with(NEEDED_OF_EMBEDDINGS).is_ok()
     }
 
     /// Checks that a published result has the figures called `needed`; the error names the first
@@ -226,11 +238,15 @@ impl Figures {
     fn metrics(&self, tool: Tool) -> Metrics {
         let gaps = self.summary("itl");
         let (chunks, tokens) = if tool.gaps_are_chunks() { (gaps, None) } else { (None, gaps) };
+        let total = self.get("total_throughput");
         Metrics {
             requests_per_s: self.get("request_throughput"),
-            input_tokens_per_s: self.get("input_throughput"),
+            // Embeddings have no tokens but those of prompts, so the prompts' count checks their rate.
+            input_tokens_per_s: self
+                .get("input_throughput")
+                .or_else(|| total.filter(|_| self.is_of_embeddings())),
             output_tokens_per_s: self.get("output_throughput"),
-            total_tokens_per_s: self.get("total_throughput"),
+            total_tokens_per_s: total,
             output_tokens_per_s_peak: self.get("max_output_tokens_per_s"),
             concurrency_mean: self.get("concurrency"),
             ttft_us: self.summary("ttft"),

@@ -16,6 +16,34 @@ Output token throughput (tok/s):         101.00
 ==================================================
 ";
 
+/// Result of `redline-bench serving --backend openai-embeddings --save-result`, with the keys of
+/// vLLM's tool.
+const EMBEDDINGS: &str = r#"{"date": "20261128-120000", "endpoint_type": "openai-embeddings",
+ "backend": "openai-embeddings", "model_id": "example/Embed-1B", "num_prompts": 1000,
+ "request_rate": "inf", "burstiness": 1.0, "max_concurrency": 16, "duration": 10.0,
+ "completed": 1000, "total_input_tokens": 128000, "total_input_sequences": 1000,
+ "request_throughput": 100.0, "input_sequence_throughput": 100.0,
+ "total_token_throughput": 12800.0, "latencies": [0.14], "mean_e2el_ms": 150.0,
+ "median_e2el_ms": 140.0, "std_e2el_ms": 20.0, "p90_e2el_ms": 180.0, "p99_e2el_ms": 210.0}"#;
+
+/// The same as a console block.
+const EMBEDDINGS_BLOCK: &str = "\
+============ Serving Benchmark Result ============
+Successful requests:                     1000
+Failed requests:                         0
+Maximum request concurrency:             16
+Benchmark duration (s):                  10.00
+Total input tokens:                      128000
+Request throughput (req/s):              100.00
+Input throughput (inputs/s):             100.00
+Total token throughput (tok/s):          12800.00
+----------------End-to-end Latency----------------
+Mean E2EL (ms):                          150.00
+Median E2EL (ms):                        140.00
+P99 E2EL (ms):                           210.00
+==================================================
+";
+
 fn audit(arguments: &[&str]) -> Output {
     let binary = env!("CARGO_BIN_EXE_redline-bench");
     Command::new(binary).arg("audit").args(arguments).output().expect("it runs")
@@ -158,4 +186,49 @@ fn the_tables_of_guidellm_and_aiperf_are_read() {
     let output = audit(&[log.to_str().expect("UTF-8")]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("E06 `requests_per_s` is 900.00"), "{text}");
+}
+
+#[test]
+fn results_of_embeddings_are_read_and_checked() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("embeddings.txt");
+    let said = |text: &str| {
+        fs::write(&file, text).expect("writable");
+        let output = audit(&[file.to_str().expect("UTF-8")]);
+        (output.status.code(), String::from_utf8(output.stdout).expect("UTF-8"))
+    };
+    let (code, text) = said(EMBEDDINGS);
+    assert_eq!(code, Some(0), "{text}");
+    let line = "embeddings.txt:1: result 1, unknown, 1000 requests; tool vllm, server \
+                openai-embeddings, model example/Embed-1B\n";
+    assert!(text.contains(line), "{text}");
+    let (code, text) = said(EMBEDDINGS_BLOCK);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("1000 requests; tool vllm"), "{text}");
+    let wrong = [
+        (EMBEDDINGS, "12800.0", "25600.0", "E06 `input_tokens_per_s` is 25600.00"),
+        (EMBEDDINGS_BLOCK, "12800.00", "25600.00", "E06 `input_tokens_per_s` is 25600.00"),
+        (
+            EMBEDDINGS,
+            "t_throughput\": 100.0",
+            "t_throughput\": 50.0",
+            "E06 `requests_per_s` is 50.00",
+        ),
+        (EMBEDDINGS, "210.0", "110.0", "E07 "),
+        (
+            EMBEDDINGS,
+            "num_prompts\": 1000",
+            "num_prompts\": 1200",
+            "E25 survivorship: 1000 of 1200",
+        ),
+    ];
+    for (sound, from, to, finding) in wrong {
+        let (code, text) = said(&sound.replace(from, to));
+        assert_eq!(code, Some(1), "{finding}: {text}");
+        assert!(text.contains(finding), "{finding}: {text}");
+    }
+    // Without its rate of tokens a result may be one of generated text that lost its end.
+    let (code, text) = said(&EMBEDDINGS.replace("total_token_throughput", "lost"));
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("not read: a result without `total_output_tokens`"), "{text}");
 }

@@ -132,6 +132,10 @@ fn the_report_is_that_of_vllms_tool_for_pooling() {
     assert!((tokens - 88.0).abs() < 1e-6, "{tokens}");
     let latencies = found["latencies"].as_array().expect("a list");
     assert!(latencies.iter().all(|latency| latency.as_f64() >= Some(0.02)), "{latencies:?}");
+    let audited = workspace.bench().args(["audit", "v.json"]).output().expect("runs");
+    let said = String::from_utf8_lossy(&audited.stdout);
+    assert_eq!(audited.status.code(), Some(0), "{said}");
+    assert!(said.contains("v.json:1: result 1, unknown, 8 requests; tool vllm"), "{said}");
 }
 
 #[test]
