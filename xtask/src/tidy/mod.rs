@@ -8,6 +8,7 @@ mod dependencies;
 mod docs;
 mod layers;
 mod source;
+mod top_level;
 mod vocabulary;
 
 use std::fmt;
@@ -69,6 +70,7 @@ const RULES: &[Rule] = &[
     cycles::check,
     source::check,
     docs::check,
+    top_level::check,
     vocabulary::check,
 ];
 
