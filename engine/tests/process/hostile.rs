@@ -56,8 +56,8 @@ fn object(count: usize, is_required: bool) -> Value {
         "additionalProperties": false})
 }
 
-/// Expression with 94 alternatives, all of which a text with the first character `a` may take: together
-/// with three others it has 94^4 combinations.
+/// Regular expression with 94 alternatives that all match a text whose first character is `a`. Four
+/// of them in one schema have 94^4 combinations of alternatives.
 fn overlapping(end: char) -> Value {
     let ways = (b'!'..=b'~').map(|code| format!(r"(a|\x{code:02x})\x{code:02x}{end}.*"));
     let pattern = format!("^({})$", ways.collect::<Vec<_>>().join("|"));

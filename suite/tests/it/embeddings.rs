@@ -16,7 +16,7 @@ use suite::mock_server::script::{Answer, Script, Scripted, When};
 use suite::mock_server::server::Logged;
 
 use crate::harness::Exchange;
-use crate::workspace::{Workspace, server, stderr, url};
+use crate::workspace::{Workspace, assert_refused, server, stderr, url};
 
 const MS: u64 = 1_000_000;
 /// Flags that draw eight conversations.
@@ -236,14 +236,7 @@ fn flags_that_do_not_apply_to_embeddings_are_refused_by_name() {
         (&["--backend", "openai", "--endpoint", "/v1/embeddings"], apart),
         (&["--disable-stream"], "`--disable-stream` is not supported"),
     ];
-    for (flags, expected) in cases {
-        let workspace = Workspace::new();
-        let output = serving(&workspace, &exchange, flags);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
-        assert!(said.contains(expected), "{flags:?}: {said}");
-        assert_eq!(workspace.left_over(), [""; 0], "{flags:?}");
-    }
+    assert_refused(&cases, |workspace, flags| serving(workspace, &exchange, flags));
     let few = ["--percentile-metrics", "e2el", "--random-input-len", "9", "--num-prompts", "4"];
     let output = serving(&Workspace::new(), &exchange, &few);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));

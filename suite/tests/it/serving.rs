@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use suite::mock_server::script::{Answer, Framing, Scripted, Shape, Steady, When};
 
 use crate::harness::Exchange;
-use crate::workspace::{Workspace, server, stderr, url};
+use crate::workspace::{Workspace, assert_refused, server, stderr, url};
 
 /// Flags of each tool for eight conversations, and below for six prompts of fixed length.
 const SHAREGPT: [(&str, &[&str]); 3] = [
@@ -371,14 +371,7 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--goodput", "itl:5"], "give `ttft:MS`, `tpot:MS` or `e2el:MS`"),
         (&["--percentile-metrics", "queue"], "`queue` is no quantity"),
     ];
-    for (flags, expected) in cases {
-        let workspace = Workspace::new();
-        let output = serving(&workspace, &exchange, flags);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
-        assert!(said.contains(expected), "{flags:?}: {said}");
-        assert_eq!(workspace.left_over(), [""; 0], "{flags:?}");
-    }
+    assert_refused(&cases, |workspace, flags| serving(workspace, &exchange, flags));
 }
 
 #[test]

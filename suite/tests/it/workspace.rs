@@ -140,3 +140,16 @@ pub fn script(first: Vec<Answer>) -> Script {
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
+
+/// Checks that a command, which `run` starts with the flags of a case, refuses those of each case with
+/// the words beside them, and writes nothing.
+pub fn assert_refused(cases: &[(&[&str], &str)], run: impl Fn(&Workspace, &[&str]) -> Output) {
+    for (flags, expected) in cases {
+        let workspace = Workspace::new();
+        let output = run(&workspace, flags);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.contains(expected), "{flags:?}: {said}");
+        assert_eq!(workspace.left_over(), [""; 0], "{flags:?}");
+    }
+}
