@@ -1,5 +1,5 @@
 //! `probe.v1`: version and effective configuration that `redline-bench probe` reads from a running
-//! server of any engine.
+//! server of any engine; and the outputs of `redline-bench first-answer` and `redline-bench abort`.
 
 use std::collections::BTreeMap;
 
@@ -42,4 +42,17 @@ pub struct FirstAnswer {
     /// Arrival of the first byte of the first successful answer, in nanoseconds of CLOCK_MONOTONIC,
     /// which all processes of a machine share.
     pub first_byte_ns: u64,
+}
+
+/// Output of `redline-bench abort`: how many requests were aborted, and when.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aborted {
+    /// Number of requests whose client closed the connection before the answer had ended.
+    pub requests: u64,
+    /// The aborted requests by the moment at which the client left: `body` (in the middle of sending
+    /// it), `waiting` (before reading anything), `head` (after the answer's head) and `tokens` (after
+    /// some tokens).
+    pub moments: BTreeMap<String, u64>,
+    /// Number of requests whose answer had ended before the client left.
+    pub answered: u64,
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use schema::untrusted;
-use suite::command::{alternate, audit, export, manual, plan, probe, run, serving, sweep};
+use suite::command::{abort, alternate, audit, export, manual, plan, probe, run, serving, sweep};
 
 /// Measures an LLM server over its HTTP API.
 ///
@@ -56,6 +56,7 @@ enum Command {
     VerifyManifest(plan::VerifyManifestFlags),
     Probe(probe::ProbeFlags),
     FirstAnswer(probe::FirstAnswerFlags),
+    Abort(abort::AbortFlags),
     Export(export::ExportFlags),
     Audit(audit::AuditFlags),
     Completions(manual::CompletionsFlags),
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         Command::VerifyManifest(flags) => plan::execute_verify(&flags),
         Command::Probe(flags) => probe::execute(&flags),
         Command::FirstAnswer(flags) => probe::execute_first_answer(&flags),
+        Command::Abort(flags) => abort::execute(&flags),
         Command::Export(flags) => export::execute(&flags),
         Command::Audit(flags) => audit::execute(&flags),
         Command::Completions(flags) => manual::complete(&flags, Flags::command()),

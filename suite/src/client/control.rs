@@ -506,18 +506,18 @@ impl<'a> Caller<'a> {
 }
 
 /// Returns the time left until `deadline`, at least 1 ms, or a timeout error where it has passed.
-fn left(deadline: Instant) -> io::Result<Duration> {
+pub(super) fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left.max(SHORTEST)) }
 }
 
 /// True for the error of a timeout, which a blocking socket reports as `WouldBlock`.
-fn is_timeout(error: &io::Error) -> bool {
+pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock)
 }
 
 /// Connects to a server for blocking HTTP calls, by `deadline`.
-fn connect(server: &Server, deadline: Instant) -> Result<Box<dyn Channel>, CallError> {
+pub(super) fn connect(server: &Server, deadline: Instant) -> Result<Box<dyn Channel>, CallError> {
     let limit = left(deadline)?.min(CONNECT_LIMIT);
     let socket = TcpStream::connect_timeout(&server.address, limit);
     let socket = socket.map_err(|error| match is_timeout(&error) {

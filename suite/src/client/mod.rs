@@ -2,6 +2,7 @@
 //! stamp for every read, and blocking control requests. No other part of `redline-bench` speaks
 //! HTTP to a server; `measure` turns times into metrics.
 
+pub(crate) mod abort;
 mod api_format;
 mod channel;
 mod connection;

@@ -1,6 +1,7 @@
 //! Commands of `redline-bench`: flags in, files and exit codes out. In the library, only this
 //! module prints results.
 
+pub mod abort;
 pub mod alternate;
 pub mod audit;
 pub mod export;

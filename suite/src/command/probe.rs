@@ -86,7 +86,7 @@ pub fn execute_first_answer(flags: &FirstAnswerFlags) -> anyhow::Result<Exit> {
 
 /// Prints the text of a result on standard output and returns success, or prints the error on
 /// standard error and returns the exit code of a failure of the environment.
-fn answered<T, E: Display>(
+pub(super) fn answered<T, E: Display>(
     answer: Result<T, E>,
     text: impl FnOnce(&T) -> anyhow::Result<String>,
 ) -> anyhow::Result<Exit> {

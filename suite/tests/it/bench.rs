@@ -506,6 +506,7 @@ fn the_help_teaches() {
         "verify-manifest",
         "probe",
         "first-answer",
+        "abort",
         "export",
         "audit",
     ] {

@@ -27,6 +27,7 @@ fn what_is_no_short_regular_file_is_refused_at_once_and_named() {
         vec!["probe", "--url", &url, "--engine", "FILE"],
         vec!["probe", "--url", &url, "--api-key-file", "FILE"],
         [&run[..], &["--plan", "FILE"]].concat(),
+        [&["abort"][..], &run[1..], &["--plan", "FILE"]].concat(),
         [&run[..], &["--scenario", "short.toml", "--reference", "FILE"]].concat(),
         vec!["run", "--url", "https://127.0.0.1:9", "--ca-file", "FILE"],
         vec!["audit", "FILE"],

@@ -1,6 +1,7 @@
 //! Integration tests of the suite against its mock server and the pinned inputs; one file per
 //! promise.
 
+mod abort;
 mod alternate;
 mod api_formats;
 mod arrival;
