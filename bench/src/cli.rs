@@ -54,7 +54,8 @@ pub enum Verb {
     GateBench(GateBench),
     /// Time the registry's tools and the site on a large simulated registry, and print a table.
     ScaleBench(ScaleBench),
-    /// Keep the working tree's server under load for a long time, and detect memory leaks.
+    /// Keep the working tree's server under load for a long time, and detect leaks of memory, KV
+    /// pages, files and threads.
     Soak(Soak),
     /// Validate a release in stages on a GPU machine without network and compiler.
     GpuValidation {
@@ -93,10 +94,12 @@ pub struct PeerBench {
     pub inputs: Inputs,
 }
 
-/// Keep the working tree's server under load for a long time, and detect memory leaks. Loads follow
-/// each other, each answered in full. Between loads the server's memory, descriptors and threads
-/// are counted; those of the last quarter of the loads are compared with those of the second
-/// quarter.
+/// Keep the working tree's server under load for a long time, and detect leaks of memory, KV pages,
+/// files and threads. Loads follow each other. Each sends four scenarios, with free text, tool calls
+/// and structured output, which are answered in full; meanwhile other clients send as many requests
+/// and abort each. Between loads the server's memory, descriptors and threads are counted; those of
+/// the last quarter of the loads are compared with those of the second quarter. At the end, without
+/// load, the server must report no request and no KV page of one.
 #[derive(Debug, Args)]
 pub struct Soak {
     /// Minutes for which the server is under load; at least eight loads are sent, however long they

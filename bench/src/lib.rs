@@ -1,5 +1,5 @@
 //! Redline beside others: comparison with rival engines and load generators, GPU validation of a
-//! release, a memory-leak test, the time that the registry's tools take on a large registry, and
+//! release, a test for leaks, the time that the registry's tools take on a large registry, and
 //! what the gate finds of planted changes.
 //!
 //! Nothing here is part of a campaign. The commands share with `campaign` how servers are built and

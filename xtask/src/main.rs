@@ -84,7 +84,7 @@ Measure
                           its own log (--row NAME: only that row; --document: into docs/method/client.md)
   scale-bench             time the registry's tools and the site on a large generated registry
                           (--records N; --document: into docs/method/scale.md)
-  soak                    detect memory leaks: keep the working tree's server under load
+  soak                    detect leaks: keep the working tree's server under load
                           (--minutes N; default: an hour)
   gpu-validation pack VERSION
                           pack a release into a bundle that validates it on a machine with a GPU,
