@@ -104,7 +104,7 @@ pub fn abort(server: &Server, payloads: &[Payload], crowd: Crowd) -> anyhow::Res
         }
     };
     let ended: Vec<anyhow::Result<Aborted>> = thread::scope(|scope| {
-        let clients: Vec<_> = (0..crowd.clients).map(|_| scope.spawn(&client)).collect();
+        let clients: Vec<_> = (0..crowd.clients).map(|_| scope.spawn(client)).collect();
         let ended = clients.into_iter().map(thread::ScopedJoinHandle::join);
         ended.map(|ended| ended.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     });
