@@ -38,7 +38,7 @@ pub fn write(document: &Path, part: &str) -> Result<bool> {
     if found == wanted {
         return Ok(false);
     }
-    std::fs::write(document, wanted)
+    whole_file::write(document, wanted.as_bytes())
         .with_context(|| format!("cannot write `{}`", document.display()))?;
     Ok(true)
 }

@@ -2,9 +2,10 @@
 //! pure function of the records, so that it is as fresh as the pages.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use judge::order;
 use whole_file::TEXT_MAX;
 
@@ -15,6 +16,8 @@ use crate::{escape, outside, text};
 const LINE: (usize, usize) = (18, 8);
 /// Space around the text, in SVG units.
 const MARGIN: usize = 16;
+/// Title of the picture, by which an earlier one is recognized.
+const TITLE: &str = "<title>Output of cargo xtask release-bench</title>";
 /// Number of columns of the terminal.
 const COLUMNS: usize = judge::table::COLUMNS;
 
@@ -55,7 +58,7 @@ fn svg(lines: &[&str]) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
          width=\"{width}\" height=\"{height}\" role=\"img\">\n\
-         <title>Output of cargo xtask release-bench</title>\n\
+         {TITLE}\n\
          <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#14181f\"/>\n\
          <g font-family=\"ui-monospace, SFMono-Regular, Menlo, Consolas, monospace\" \
          font-size=\"13\" fill=\"#dfe5ee\">\n"
@@ -79,13 +82,33 @@ fn svg(lines: &[&str]) -> String {
 ///
 /// # Errors
 ///
-/// The file cannot be written.
+/// `file` is something else than an earlier picture, or cannot be written.
 pub fn write(file: &Path, picture: &str) -> Result<bool> {
+    check_replaceable(file)?;
     if stale(file, picture).is_none() {
         return Ok(false);
     }
-    std::fs::write(file, picture).with_context(|| format!("cannot write `{}`", file.display()))?;
+    whole_file::replace(file, picture.as_bytes())
+        .with_context(|| format!("cannot write `{}`", file.display()))?;
     Ok(true)
+}
+
+/// Refuses to replace what no earlier call has written: a link, a device, or another file.
+fn check_replaceable(file: &Path) -> Result<()> {
+    let Ok(found) = fs::symlink_metadata(file) else { return Ok(()) };
+    // The second line of a picture is its title.
+    let is_picture = || {
+        let text = whole_file::read_text(file, "picture", TEXT_MAX).unwrap_or_default();
+        text.starts_with("<svg ") && text.lines().nth(1) == Some(TITLE)
+    };
+    if found.is_file() && is_picture() {
+        return Ok(());
+    }
+    bail!(
+        "`{}` is no picture of an earlier call, and is not replaced\n  hint: name a file that does \
+         not exist",
+        file.display()
+    )
 }
 
 /// Returns a line that reports that `file` is not the picture; `None` where it is.

@@ -236,6 +236,32 @@ fn only_an_earlier_site_or_an_empty_folder_is_replaced() {
 }
 
 #[test]
+fn only_an_earlier_picture_is_replaced() {
+    let folder = registry();
+    let at = |name: &str| folder.path().join(name);
+    let pages =
+        |picture: &str| site(folder.path(), &["pages", "--out", "results", "--terminal", picture]);
+    let (exit, said) = pages("new.svg");
+    assert_eq!((exit, said.lines().last()), (Some(0), Some("new.svg changed")), "{said}");
+    let picture = fs::read_to_string(at("new.svg")).expect("a picture");
+    fs::write(at("new.svg"), picture.replace("textLength", "length")).expect("a file");
+    assert_eq!(pages("new.svg").0, Some(0));
+    assert_eq!(fs::read_to_string(at("new.svg")).expect("a picture"), picture);
+
+    fs::write(at("letter"), "dear").expect("a file");
+    fs::write(at("other.svg"), "<svg xmlns=\"http://www.w3.org/2000/svg\"/>\n").expect("a file");
+    std::os::unix::fs::symlink("letter", at("link")).expect("a link");
+    std::os::unix::fs::symlink("new.svg", at("picture")).expect("a link");
+    for named in ["letter", "other.svg", "link", "picture", "results", "/dev/null"] {
+        let (exit, said) = pages(named);
+        assert_eq!(exit, Some(2), "{named}: {said}");
+        assert!(said.contains("is no picture of an earlier call, and is not replaced"), "{said}");
+    }
+    assert_eq!(fs::read_to_string(at("letter")).expect("a file"), "dear");
+    assert_eq!(fs::read_link(at("link")).expect("a link"), Path::new("letter"));
+}
+
+#[test]
 fn an_unsound_record_stops_every_command() {
     let folder = registry();
     let stray = folder.path().join("results/runs/redline/v0.9.1/broken.json");
