@@ -12,7 +12,7 @@ use super::access::Access;
 use super::error::{ApiError, ErrorKind, Result};
 use super::origins::Origins;
 use super::responses::Store;
-use super::work::{blocking, tokenizing};
+use super::work::{blocking, inline, tokenizing};
 use crate::config::Setting;
 use crate::metrics::Metrics;
 use crate::tokenize::Text;
@@ -23,6 +23,10 @@ use engine_schedule::Limits;
 /// Length in bytes up to which a text is tokenized on the event loop. A longer one would block it
 /// for milliseconds and goes to a blocking thread.
 const INLINE_BYTES_MAX: usize = 8 * 1024;
+
+/// Number of times that usual tokenizers may make a text longer, as far as their steps tell. For
+/// others the length of a text counts that much more often.
+const GROWTH_USUAL: usize = 32;
 
 /// Number of bytes per token up to which a text may well fit, so that it is tokenized at once; for
 /// a longer one the fewest tokens that it can have are counted first. Texts have 2 to 5 bytes per
@@ -156,8 +160,10 @@ impl Ready {
         text: String,
         add_special_tokens: bool,
     ) -> Result<Vec<u32>> {
-        if text.len() <= INLINE_BYTES_MAX {
-            return self.known(self.text.encode(&text, add_special_tokens)?);
+        let bytes = text.len().saturating_mul(self.text.growth().div_ceil(GROWTH_USUAL));
+        if bytes <= INLINE_BYTES_MAX {
+            let encode = || self.text.encode(&text, add_special_tokens);
+            return self.known(inline("the tokenizer", encode)??);
         }
         let longest = self.limits.max_seq_len;
         let most = BYTES_PER_TOKEN_MAX.saturating_mul(longest).max(TEXT_BYTES_MIN);
@@ -185,7 +191,6 @@ impl Ready {
             }
         }
         let shared = Arc::clone(&self.text);
-        let bytes = text.len();
         self.known(tokenizing(bytes, move || shared.encode(&text, add_special_tokens)).await??)
     }
 

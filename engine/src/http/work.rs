@@ -2,11 +2,12 @@
 //! must not wait. Work whose cost a client decides is limited in how much of it runs at once, and the
 //! building of a grammar ends when its client leaves.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::task::{JoinError, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::error::{ApiError, ErrorKind, Result};
@@ -43,7 +44,12 @@ pub(super) async fn blocking<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
-    spawn_blocking(work).await.map_err(|panicked| failed(what, panicked))
+    spawn_blocking(work).await.map_err(|_| failed(what))
+}
+
+/// Runs a quick function on the event loop. A panic becomes the same error as in [`blocking`].
+pub(super) fn inline<T>(what: &str, work: impl FnOnce() -> T) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| failed(what))
 }
 
 /// Tokenizes a text of `bytes` bytes on a blocking thread, by `work`, once the texts that are being
@@ -103,7 +109,7 @@ impl Queue {
         let waits = Arc::downgrade(&waiting);
         let work = move || work(&|| waits.strong_count() > 0);
         match timeout(self.time_max, spawn_blocking(holding(thread, work))).await {
-            Ok(built) => built.map_err(|panicked| failed("the grammar", panicked)),
+            Ok(built) => built.map_err(|_| failed("the grammar")),
             Err(_) => {
                 let seconds = self.time_max.as_secs();
                 let message =
@@ -123,9 +129,9 @@ fn holding<T>(permit: SemaphorePermit<'static>, work: impl FnOnce() -> T) -> imp
     }
 }
 
-fn failed(what: &str, panicked: JoinError) -> ApiError {
-    let error = ApiError::new(ErrorKind::EngineFailed, format!("{what} failed"));
-    ApiError { source: Some(Box::new(panicked)), ..error }
+/// Error of work that panicked; what the panic said is in the log.
+fn failed(what: &str) -> ApiError {
+    ApiError::new(ErrorKind::EngineFailed, format!("{what} failed"))
 }
 
 #[cfg(test)]

@@ -75,6 +75,10 @@ impl Detokenizer for TableDetokenizer {
     }
 }
 
+/// Largest number of ids without a token below the largest id of a vocabulary: models pad their
+/// vocabularies, and tables have a place for each id.
+const UNUSED_IDS_MAX: usize = 1 << 20;
+
 /// Table of the bytes of all tokens of a vocabulary, one after another, by token id.
 #[derive(Debug)]
 pub(super) struct Pieces {
@@ -105,13 +109,21 @@ struct Piece<'a> {
 }
 
 impl Pieces {
-    pub(super) fn new(tokenizer: &Tokenizer) -> Self {
+    /// Builds the table; an error, with the number, if the vocabulary has an id far beyond its size.
+    pub(super) fn new(tokenizer: &Tokenizer) -> Result<Self, String> {
         let spelling = spelling(tokenizer);
         let vocabulary: BTreeMap<u32, String> =
             tokenizer.get_vocab(true).into_iter().map(|(token, id)| (id, token)).collect();
         let added = tokenizer.get_added_tokens_decoder();
         let from_char = byte_level_table();
         let len = vocabulary.keys().next_back().map_or(0, |id| *id as usize + 1);
+        if len > vocabulary.len() + UNUSED_IDS_MAX {
+            let (id, count) = (len - 1, vocabulary.len());
+            return Err(format!(
+                "it has a token with the id {id}, but {count} tokens; at most {UNUSED_IDS_MAX} ids \
+                 may have no token"
+            ));
+        }
         let mut pieces =
             Self { bytes: Vec::new(), ends: vec![0; len], special: vec![false; len], spelling };
         let mut filled = 0;
@@ -130,7 +142,7 @@ impl Pieces {
             pieces.ends[id] = pieces.bytes.len() as u32;
             filled = id + 1;
         }
-        pieces
+        Ok(pieces)
     }
 
     /// Returns true if `▁` stands for a space in the vocabulary.

@@ -7,6 +7,7 @@ mod detokenizer;
 mod fewest;
 mod gguf;
 mod harmony;
+mod limits;
 mod marks;
 mod reasoning;
 
@@ -15,7 +16,6 @@ mod tests;
 
 use std::fmt;
 use std::io;
-use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -52,6 +52,12 @@ pub trait Text: Send + Sync + fmt::Debug {
     /// only as far as the number is at most `enough`.
     fn fewest_tokens(&self, _text: &str, _enough: usize) -> usize {
         0
+    }
+
+    /// Returns the number of times, at most, that the tokenizer makes a text longer before it looks
+    /// for tokens, which lengthens its work as much.
+    fn growth(&self) -> usize {
+        1
     }
 
     /// Decodes `tokens` to text, without special tokens; empty if the model has no tokenizer.
@@ -177,6 +183,7 @@ pub enum TokenizerError {
 #[derive(Debug)]
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    growth: usize,
     pieces: Arc<Pieces>,
     info: TokenizerInfo,
     template: Option<ChatTemplate>,
@@ -224,13 +231,8 @@ impl Tokenizer {
 
     fn new(path: &Path, parts: Parts) -> Result<Self, TokenizerError> {
         let unusable = |reason: String| TokenizerError::Unusable { path: path.to_owned(), reason };
-        // The library panics on some of what a checkpoint may say.
-        let read = catch_unwind(|| tokenizers::Tokenizer::from_bytes(&parts.json));
-        let read = read.map_err(|_| unusable("the tokenizer library panicked on it".to_owned()))?;
-        let mut inner = read.map_err(|err| unusable(err.to_string()))?;
-        // Settings for training in the checkpoint must not truncate or pad prompts.
-        inner.with_truncation(None).map_err(|err| unusable(err.to_string()))?;
-        inner.with_padding(None);
+        let (inner, growth) = limits::read(&parts.json).map_err(unusable)?;
+        let pieces = Pieces::new(&inner).map_err(unusable)?;
         let reasoning = reasoning_of(&inner);
         let mut end_ids = parts.end_ids;
         // A checkpoint that lists no end tokens ends its answers with EOS.
@@ -260,8 +262,9 @@ impl Tokenizer {
                 TemplateError::NoThread(error) => TokenizerError::NoThread(error),
             })?;
         Ok(Self {
-            pieces: Arc::new(Pieces::new(&inner)),
+            pieces: Arc::new(pieces),
             inner,
+            growth,
             info,
             template,
             reasoning,
@@ -306,6 +309,10 @@ impl Text for Tokenizer {
     fn fewest_tokens(&self, text: &str, enough: usize) -> usize {
         let cover = self.cover.get_or_init(|| Cover::new(&self.inner, &self.pieces));
         cover.as_ref().map_or(0, |cover| cover.fewest_tokens(text, enough))
+    }
+
+    fn growth(&self) -> usize {
+        self.growth
     }
 
     fn decode(&self, tokens: &[u32]) -> String {

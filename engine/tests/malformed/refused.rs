@@ -148,3 +148,39 @@ fn end_tokens_that_are_no_token_ids_end_the_process_with_code_2() {
     let want = "generation_config.json` has no usable `eos_token_id`";
     check_refused_with(folder.path(), &random, want);
 }
+
+#[test]
+fn tokenizers_that_would_harm_the_server_end_the_process_with_code_2() {
+    let folder = folder_model(|_| ());
+    let byte_level = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true});
+    let doubling = json!({"type": "Sequence", "pretokenizers": vec![byte_level; 24]});
+    let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
+    let repeated: Vec<Value> = vec![json!({"Sequence": {"id": "A", "type_id": 0}}); 3000];
+    let template = |single: Vec<Value>| json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}});
+    let missing = vec![json!({"SpecialToken": {"id": "q", "type_id": 0}})];
+    let charsmap = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
+    let nested = json!({"type": "Sequence", "normalizers": [charsmap("/////wAAAAAA")]});
+    let (long, panics) = ("times as long", "the tokenizer library panic");
+    let cut_off = "its `precompiled_charsmap` is cut off, or claims more than it has";
+    for (key, value, want) in [
+        ("pre_tokenizer", doubling, long),
+        ("normalizer", replace("a", &"b".repeat(5000)), long),
+        ("post_processor", template(repeated), long),
+        ("pre_tokenizer", json!({"type": "FixedLength", "length": 0}), panics),
+        ("normalizer", replace("", &"x".repeat(3000)), long),
+        ("post_processor", template(missing), "failed to read the tokenizer"),
+        ("normalizer", charsmap("/////wAAAAAA"), cut_off),
+        ("normalizer", nested, cut_off),
+        (
+            "model",
+            json!({"type": "BPE", "vocab": {"a": u32::MAX, "b": 5}, "merges": []}),
+            "it has a token with the id 4294967295, but 2 tokens",
+        ),
+    ] {
+        let mut tokenizer = json!({"version": "1.0", "added_tokens": [], "model": {
+            "type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}});
+        tokenizer[key] = value;
+        fs::write(folder.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        check_refused_with(folder.path(), &["--load-format", "random"], want);
+    }
+}

@@ -263,6 +263,20 @@ async fn a_token_that_the_model_does_not_have_never_reaches_it() {
 }
 
 #[tokio::test]
+async fn a_panic_of_the_tokenizer_is_an_answer_whatever_the_length_of_the_text() {
+    let server = start(Setup::default()).await;
+    let long = format!("{}\u{7}", " ".repeat(10_000));
+    for body in [json!({"prompt": "\u{7}"}), json!({"prompt": long})] {
+        for path in ["/v1/completions", "/tokenize"] {
+            let response = server.post(path, &body).await;
+            assert_eq!(response.status(), 500, "{path}");
+            let value: Value = response.json().await.unwrap();
+            assert_eq!(value["error"]["message"], "the tokenizer failed", "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_error_repeats_little_of_what_the_client_sent() {
     let server = start(Setup::default()).await;
     let long = "é".repeat(50_000);
