@@ -154,9 +154,15 @@ fn tokenizers_that_would_harm_the_server_end_the_process_with_code_2() {
     let folder = folder_model(|_| ());
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true});
     let doubling = json!({"type": "Sequence", "pretokenizers": vec![byte_level; 24]});
-    let replace = |pattern: &str, content: &str| json!({"type": "Replace", "pattern": {"String": pattern}, "content": content});
+    let replace = |pattern: &str, content: &str| {
+        json!({"type": "Replace", "content": content,
+            "pattern": {"String": pattern}})
+    };
     let repeated: Vec<Value> = vec![json!({"Sequence": {"id": "A", "type_id": 0}}); 3000];
-    let template = |single: Vec<Value>| json!({"type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {}});
+    let template = |single: Vec<Value>| {
+        json!({"type": "TemplateProcessing", "single": single,
+            "pair": [], "special_tokens": {}})
+    };
     let missing = vec![json!({"SpecialToken": {"id": "q", "type_id": 0}})];
     let charsmap = |text: &str| json!({"type": "Precompiled", "precompiled_charsmap": text});
     let nested = json!({"type": "Sequence", "normalizers": [charsmap("/////wAAAAAA")]});
