@@ -16,6 +16,7 @@ use git2::{
 };
 use judge::finding::Finding;
 use schema::exit::Exit;
+use schema::untrusted;
 use serde::Serialize;
 use store::StoreError;
 use store::layout::FileKind;
@@ -401,7 +402,7 @@ pub fn chain(error: &anyhow::Error) -> String {
         if cause.is::<git2::Error>() {
             messages.push("git failed".to_owned());
         }
-        let text = cause.to_string();
+        let text = untrusted::message(cause);
         let mut lines = text.lines();
         messages.push(lines.next().unwrap_or_default().to_owned());
         hints.extend(lines.map(|line| format!("\n{line}")));

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 pub use crate::arrival::{Arrival, Growth};
 pub use crate::run::CacheState;
-use crate::untrusted::excerpt;
+use crate::untrusted::parser_message;
 pub use crate::workload::{Pack, Workload};
 
 /// Number of requests of the `sharegpt` scenario, the sample of ShareGPT conversations on which
@@ -196,27 +196,13 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 #[error("{0}")]
 pub struct InvalidFile(pub String);
 
-/// Largest part of a line of a file that an error quotes, in characters: the file may be another
-/// than the user meant, with lines of any length.
-const QUOTED_MAX: usize = 200;
-/// Largest list of accepted names in an error, in characters.
-const ACCEPTED_MAX: usize = 1000;
-
 /// Parses a TOML file.
 ///
 /// # Errors
 /// The text is not TOML with the fields of `T`. The message quotes at most 200 characters of a line,
 /// in which nothing acts on a terminal.
 pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, InvalidFile> {
-    toml::from_str(text).map_err(|error| {
-        // A line of the message quotes the file; the names that are accepted follow that.
-        let shortened = |line: &str| {
-            let (quoted, accepted) = line.split_at(line.rfind(", expected").unwrap_or(line.len()));
-            excerpt(quoted, QUOTED_MAX) + &excerpt(accepted, ACCEPTED_MAX)
-        };
-        let told = error.to_string();
-        InvalidFile(told.lines().map(shortened).collect::<Vec<_>>().join("\n"))
-    })
+    toml::from_str(text).map_err(|error| InvalidFile(parser_message(&error)))
 }
 
 /// Returns the error that the value of `key` must be `wanted` and is `found`.

@@ -2,7 +2,15 @@
 //! into Markdown: escaped there, so that a reader sees it and it does nothing.
 
 use std::borrow::Cow;
+use std::error::Error;
 use std::fmt::Write as _;
+use std::iter;
+
+/// Largest part of a line of a file that an error quotes, in characters: the file may be another
+/// than the user meant, with lines of any length.
+const QUOTED_MAX: usize = 200;
+/// Largest list of accepted names in an error, in characters.
+const ACCEPTED_MAX: usize = 1000;
 
 /// True for a character that is not shown as itself: a control character, one that changes the
 /// order of the text around it (Unicode, UAX 9), or one without width, by which two different texts
@@ -32,6 +40,31 @@ pub fn shortened(text: &str, chars_max: usize) -> Cow<'_, str> {
         Some((end, _)) => format!("{}…", &text[..end]).into(),
         None => text.into(),
     }
+}
+
+/// Returns the message of a parser. At most 200 characters of each line are quoted, in which nothing
+/// acts on a terminal.
+pub fn parser_message(error: &impl ToString) -> String {
+    // A line of the message quotes the file; the names that are accepted follow that.
+    let shortened = |line: &str| {
+        let (quoted, accepted) = line.split_at(line.rfind(", expected").unwrap_or(line.len()));
+        excerpt(quoted, QUOTED_MAX) + &excerpt(accepted, ACCEPTED_MAX)
+    };
+    error.to_string().lines().map(shortened).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the message of `error`; that of a parser as [`parser_message`] does.
+pub fn message(error: &(dyn Error + 'static)) -> String {
+    match error.downcast_ref::<serde_json::Error>() {
+        Some(error) => parser_message(error),
+        None => error.to_string(),
+    }
+}
+
+/// Returns the [`message`] of `error` and of each of its causes for a terminal, as [`lines`] does.
+pub fn report(error: &(dyn Error + 'static)) -> String {
+    let causes = iter::successors(Some(error), |error| error.source());
+    lines(&causes.map(message).collect::<Vec<_>>().join(": "))
 }
 
 /// Returns `text` for a terminal like [`one_line`], but with its line feeds, for a message of which
@@ -113,6 +146,19 @@ mod tests {
             r"a\u{1b}[31m\u{9b}31m\u{202e}b\r\u{7}\u{e0041}\nc\u{200b} é模"
         );
         assert_eq!(lines("x\ny\u{1b}\u{2028}"), "x\ny\\u{1b}\\u{2028}");
+    }
+
+    #[test]
+    fn a_parser_quotes_little_and_says_what_it_expected() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("not a number")]
+        struct Outer(#[source] serde_json::Error);
+
+        let text = format!("\"{}\"", "A".repeat(100_000));
+        let said = report(&Outer(serde_json::from_str::<u64>(&text).unwrap_err()));
+        assert!(said.starts_with("not a number: invalid type: string \"AAAA"), "{said}");
+        assert!(said.ends_with("A…, expected u64 at line 1 column 100002"), "{said}");
+        assert!(said.chars().count() < 300, "{said}");
     }
 
     #[test]

@@ -31,6 +31,7 @@ use schema::gpu_validation::{
 };
 use schema::kernel::{KernelBench, KernelRecord};
 use schema::run::Time;
+use schema::untrusted::parser_message;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -103,8 +104,10 @@ fn read_bundle(dir: &Path) -> Result<ValidationBundle, Stop> {
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, Stop> {
-    serde_json::from_str(&files::read_text(path)?)
-        .map_err(|error| Stop::wrong_use(format!("`{}` cannot be read: {error}", path.display())))
+    serde_json::from_str(&files::read_text(path)?).map_err(|error| {
+        let said = parser_message(&error);
+        Stop::wrong_use(format!("`{}` cannot be read: {said}", path.display()))
+    })
 }
 
 fn write_json<T: Serialize>(path: &Path, document: &T) -> Result<(), Stop> {

@@ -13,6 +13,7 @@ use schema::alternation::AlternatingComparison;
 use schema::canonical::{record_sha256, sha256_hex};
 use schema::exit::Exit;
 use schema::run::RunRecord;
+use schema::untrusted::parser_message;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -207,8 +208,9 @@ impl Job {
     /// `job.json` cannot be read or parsed.
     pub fn read(places: &CampaignPlaces) -> Result<Self, Stop> {
         let path = places.dir.join("job.json");
-        serde_json::from_str(&read_text(&path)?)
-            .map_err(|error| wrong_use!("`{}` is no job: {error}", path.display()))
+        serde_json::from_str(&read_text(&path)?).map_err(|error| {
+            wrong_use!("`{}` is no job: {}", path.display(), parser_message(&error))
+        })
     }
 
     /// Writes the facts about the job to `job.json` in the folder `places`.
@@ -401,7 +403,7 @@ pub fn verified<T: DeserializeOwned>(dir: &Path, fact: &FileFact) -> Result<T, S
         );
         return Err(other(&what));
     }
-    serde_json::from_str(&read_text(&path)?).map_err(|error| other(&error.to_string()))
+    serde_json::from_str(&read_text(&path)?).map_err(|error| other(&parser_message(&error)))
 }
 
 /// Checks the staged records of `runs`: each must lie at its own path, carry the hash of its
@@ -449,8 +451,9 @@ pub fn records(staged: &Path) -> Result<Vec<RunRecord>, Stop> {
 /// # Errors
 /// The file cannot be read or is not a run record.
 pub fn read_record(path: &Path) -> Result<RunRecord, Stop> {
-    serde_json::from_str(&read_text(path)?)
-        .map_err(|error| wrong_use!("`{}` is not a record: {error}", path.display()))
+    serde_json::from_str(&read_text(path)?).map_err(|error| {
+        wrong_use!("`{}` is not a record: {}", path.display(), parser_message(&error))
+    })
 }
 
 /// Time that a job's time limit allows in addition to its runs, once per job: for checks of the

@@ -16,7 +16,7 @@ use schema::canonical::sha256_hex;
 use schema::submission::{
     MANIFEST_SCHEMA, SCHEMA, SubmissionBundle, SubmissionManifest, SubmittedFile,
 };
-use schema::untrusted::excerpt;
+use schema::untrusted::{excerpt, parser_message};
 use store::layout::FileKind;
 use store::storage::RECORD_BYTES_MAX;
 
@@ -56,7 +56,8 @@ impl Bundle {
     /// The bytes are not a bundle; the finding says why.
     pub fn parse(bytes: &[u8]) -> Result<(Self, Vec<Finding>), Finding> {
         let unreadable = |what: &str, error: serde_json::Error| {
-            FORM.breach(WHOLE, format!("not a `{what}` document: {error}"))
+            let said = parser_message(&error);
+            FORM.breach(WHOLE, format!("not a `{what}` document: {said}"))
         };
         let bundle: SubmissionBundle =
             serde_json::from_slice(bytes).map_err(|error| unreadable(SCHEMA, error))?;

@@ -234,6 +234,17 @@ fn a_hostile_bundle_is_refused_and_nothing_is_written() {
         let answer = submit(&maintainer, ["accept", name], &signers, &[]);
         assert_eq!(answer.code, 2, "{answer:?}");
     }
+    // A message quotes little of a value of another kind than the manifest has.
+    let mut manifest: serde_json::Value = serde_json::from_str(&sound.manifest).unwrap();
+    manifest["files"] = "A".repeat(100_000).into();
+    let changed = SubmissionBundle { manifest: manifest.to_string(), ..sound };
+    fs::write(&bundle, to_file_text(&changed).unwrap()).unwrap();
+    for action in ["check", "accept"] {
+        let answer = submit(&maintainer, [action, name], &signers, &[]);
+        assert_eq!(answer.code, 2, "{action}");
+        let said = answer.out.len() + answer.err.len();
+        assert!(said < 2000, "{action}: {said} bytes");
+    }
     // A file of a terabyte is refused by its length.
     fs::File::create(&bundle).unwrap().set_len(1 << 40).unwrap();
     let answer = submit(&maintainer, ["accept", name], &signers, &[]);

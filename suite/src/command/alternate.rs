@@ -12,6 +12,7 @@ use schema::alternation::{Alternation, SCHEMA, Side, Slice};
 use schema::exit::Exit;
 use schema::metric::Metric;
 use schema::scenario::Scenario;
+use schema::untrusted::excerpt;
 use whole_file::DATA_MAX;
 
 use super::files;
@@ -234,7 +235,8 @@ fn earlier(path: &Path) -> anyhow::Result<Alternation> {
         path, "slices", DATA_MAX,
     )?)
     .with_context(|| format!("`{shown}` is no file that `redline-bench alternate` wrote"))?;
-    ensure!(found.schema == SCHEMA, "`{shown}` is a `{}`, not a `{SCHEMA}`", found.schema);
+    let named = excerpt(&found.schema, 40);
+    ensure!(found.schema == SCHEMA, "`{shown}` is a `{named}`, not a `{SCHEMA}`");
     Ok(found)
 }
 

@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::samples::{Line, Sample};
+use schema::untrusted::excerpt;
 use whole_file::DATA_MAX;
 
 use super::files;
@@ -110,7 +111,7 @@ impl Saved {
         ensure!(
             measurement.schema == schema::measurement::SCHEMA,
             "`{shown}` is a `{}`, not a `{}`",
-            measurement.schema,
+            excerpt(&measurement.schema, 40),
             schema::measurement::SCHEMA
         );
         let samples = samples(&path.with_extension("samples.jsonl"))?;

@@ -55,4 +55,19 @@ fn of_a_file_given_by_mistake_little_is_shown() {
         assert_eq!(output.status.code(), Some(2), "{} bytes", said.len());
         assert!(said.len() < 1000 && !said.contains('\u{1b}'), "{} bytes", said.len());
     }
+    let long = "A".repeat(100_000);
+    workspace.write("number.json", &format!("{{\"schema\": \"x\", \"counts\": \"{long}\"}}"));
+    workspace.write("list.json", &format!("\"{long}\""));
+    let exchange = server(Vec::new());
+    let url = url(&exchange);
+    let run = ["run", "--url", &url, "--tokenizer", "tiny.json"];
+    let run = [&run[..], &["--engine", "redline.toml", "--plan"]].concat();
+    for file in ["number.json", "list.json"] {
+        for words in [&["export", "--format", "vllm-json"][..], &run[..]] {
+            let output = workspace.bench().args(words).arg(file).output().expect("runs");
+            let said = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{words:?}: {} bytes", said.len());
+            assert!(said.len() < 1000 && said.contains(file), "{} bytes", said.len());
+        }
+    }
 }
