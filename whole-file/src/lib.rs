@@ -9,9 +9,10 @@ use std::error::Error;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::OFlag;
 use tempfile::{Builder, NamedTempFile};
 
 /// Part of a temporary file's name between the name of the file that it becomes and a random end.
@@ -62,11 +63,16 @@ pub fn open(path: &Path, what: &'static str) -> Result<File, ReadError> {
     // Before it is opened, because the opening of a pipe waits for a writer.
     let found = fs::metadata(path).map_err(|error| ReadError::new(what, path, error))?;
     if !found.is_file() {
-        let why = "not a regular file\nhint: save the output of a pipe or device to a file first";
-        return Err(ReadError::new(what, path, why));
+        return Err(ReadError::new(what, path, NOT_REGULAR));
     }
-    File::open(path).map_err(|error| ReadError::new(what, path, error))
+    // Files of `/proc` are regular by their mode, and some wait for what the kernel says next.
+    let without_waiting = OFlag::O_NONBLOCK.bits();
+    let file = File::options().read(true).custom_flags(without_waiting).open(path);
+    file.map_err(|error| ReadError::new(what, path, error))
 }
+
+const NOT_REGULAR: &str =
+    "not a regular file\nhint: save the output of a pipe or device to a file first";
 
 /// Reads the file that a user names by `path`, of at most `max` bytes; `what` as in [`open`].
 ///
@@ -89,6 +95,9 @@ pub fn read(path: &Path, what: &'static str, max: u64) -> Result<Vec<u8>, ReadEr
             Err(ReadError::new(what, path, format!("it has more than {max} bytes")))
         }
         Ok(_) => Ok(bytes),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            Err(ReadError::new(what, path, NOT_REGULAR))
+        }
         Err(error) => Err(ReadError::new(what, path, error)),
     }
 }

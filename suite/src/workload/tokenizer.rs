@@ -5,6 +5,7 @@
 use anyhow::{Context, anyhow};
 use std::fmt::Display;
 use std::io::BufReader;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use schema::canonical::{sha256_hex, sha256_of};
@@ -38,6 +39,8 @@ const IN_A_CHECKPOINT: &str = "tokenizer.json";
 /// Tokenizer that converts text to token ids and back.
 #[derive(Debug)]
 pub struct Tokenizer {
+    /// File that it was read from; empty where it was made from metadata.
+    path: PathBuf,
     inner: tokenizers::Tokenizer,
     /// Id of the beginning-of-sequence token to prepend, where a GGUF file requests it; otherwise
     /// `None`: a `tokenizer.json` has a post-processor for that.
@@ -65,6 +68,14 @@ fn untokenizable(error: impl Display) -> anyhow::Error {
     anyhow!("text cannot be tokenized: {error}")
 }
 
+/// Runs `work` of the tokenizer library with the tokenizer at `path`. The library panics on some of
+/// what a file may say.
+fn caught<T>(path: &Path, work: impl FnOnce() -> T) -> anyhow::Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| {
+        anyhow!("tokenizer `{}` cannot be used: its library panicked on it", path.display())
+    })
+}
+
 impl Tokenizer {
     /// Reads the tokenizer at `path`: a GGUF file (by its extension), a checkpoint's folder with a
     /// `tokenizer.json`, or a `tokenizer.json`.
@@ -79,16 +90,17 @@ impl Tokenizer {
             let input = BufReader::new(whole_file::open(path, what)?);
             let facts = read_tokenizer(input)
                 .with_context(|| format!("`{shown}` has no usable GGUF head"))?;
-            return Self::from_gguf(&facts);
+            return Ok(Self { path: path.to_owned(), ..Self::from_gguf(&facts)? });
         }
         if path.is_dir() {
             return Self::open(&path.join(IN_A_CHECKPOINT));
         }
         let bytes = whole_file::read(path, what, DATA_MAX)?;
-        let inner = tokenizers::Tokenizer::from_bytes(&bytes)
+        let inner = caught(path, || tokenizers::Tokenizer::from_bytes(&bytes))?
             .map_err(|error| anyhow!("`{shown}` is not a `tokenizer.json`: {error}"))?;
         let template = Template::Folder(path.parent().unwrap_or(Path::new("")).to_owned());
-        Ok(Self { inner, bos: None, template, sha256: sha256_hex(&bytes) })
+        let path = path.to_owned();
+        Ok(Self { path, inner, bos: None, template, sha256: sha256_hex(&bytes) })
     }
 
     /// Builds the byte-level BPE tokenizer that a GGUF file's metadata describe.
@@ -138,7 +150,8 @@ hint: give \
             bos: token(facts.bos),
             eos: token(facts.eos),
         });
-        Ok(Self { inner, bos: facts.bos.filter(|_| facts.add_bos), template, sha256 })
+        let (path, bos) = (PathBuf::new(), facts.bos.filter(|_| facts.add_bos));
+        Ok(Self { path, inner, bos, template, sha256 })
     }
 
     /// Reads and compiles the chat template of the tokenizer's model.
@@ -163,7 +176,8 @@ hint: give \
     /// # Errors
     /// The tokenizer's model rejects the text.
     pub fn encode(&self, text: &str) -> anyhow::Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, true).map_err(untokenizable)?;
+        let encoding = caught(&self.path, || self.inner.encode_fast(text, true))?;
+        let encoding = encoding.map_err(untokenizable)?;
         Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
@@ -172,7 +186,8 @@ hint: give \
     /// # Errors
     /// The tokenizer's model rejects the text.
     pub fn encode_plain(&self, text: &str) -> anyhow::Result<Vec<u32>> {
-        let encoding = self.inner.encode_fast(text, false).map_err(untokenizable)?;
+        let encoding = caught(&self.path, || self.inner.encode_fast(text, false))?;
+        let encoding = encoding.map_err(untokenizable)?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -191,7 +206,8 @@ hint: give \
     /// # Errors
     /// The tokenizer's model rejects the text.
     pub fn token_ends(&self, text: &str) -> anyhow::Result<Vec<usize>> {
-        let encoding = self.inner.encode(text, false).map_err(untokenizable)?;
+        let encoding = caught(&self.path, || self.inner.encode(text, false))?;
+        let encoding = encoding.map_err(untokenizable)?;
         Ok(encoding.get_offsets().iter().map(|(_, end)| *end).collect())
     }
 

@@ -6,8 +6,9 @@ use std::os::unix::fs::symlink;
 
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
+use serde_json::{Value, json};
 
-use crate::workspace::{Workspace, server, stderr, url};
+use crate::workspace::{PLAN, Workspace, server, stderr, url};
 
 #[test]
 fn what_is_no_short_regular_file_is_refused_at_once_and_named() {
@@ -41,6 +42,37 @@ fn what_is_no_short_regular_file_is_refused_at_once_and_named() {
             assert!(said.contains(&format!("`{file}`")), "{arguments:?}: {said}");
         }
     }
+}
+
+#[test]
+fn a_file_whose_reader_waits_for_the_kernel_is_refused_at_once() {
+    // It is a regular file by its mode, which root alone may open.
+    let kernel = "/proc/kmsg";
+    let code = if File::open(kernel).is_ok() { 2 } else { 4 };
+    let workspace = Workspace::new();
+    for words in [
+        ["plan", "--scenario", "short.toml", "--dataset", "rows.json", "--tokenizer", kernel],
+        ["plan", "--scenario", "short.toml", "--tokenizer", "tiny.json", "--dataset", kernel],
+    ] {
+        let output = workspace.bench().args(words).output().expect("runs");
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(said.contains("`/proc/kmsg`"), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn a_tokenizer_on_which_its_library_panics_is_named() {
+    let workspace = Workspace::new();
+    let sound = std::fs::read_to_string(workspace.path("tiny.json")).expect("a tokenizer");
+    let mut tokenizer: Value = serde_json::from_str(&sound).expect("JSON");
+    tokenizer["pre_tokenizer"] = json!({"type": "FixedLength", "length": 0});
+    workspace.write("tiny.json", &tokenizer.to_string());
+    let output = workspace.bench().args(PLAN).output().expect("runs");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    let last = said.lines().rfind(|line| line.starts_with("error: ")).unwrap_or_default();
+    assert!(last.contains("`tiny.json`") && last.contains("its library panicked"), "{said}");
 }
 
 #[test]
