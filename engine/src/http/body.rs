@@ -73,9 +73,17 @@ pub(super) async fn read(request: Request, patience: Duration) -> Result<Request
 /// connection that is closed with unread bytes is reset, and the client may then lose the answer. A
 /// client that waits for the consent to send (`Expect: 100-continue`) sends nothing.
 pub(super) fn discard(request: Request) {
-    if !request.headers().contains_key(EXPECT) && !request.body().is_end_stream() {
-        discard_rest(request.into_body().into_data_stream());
+    drop(without_body(request));
+}
+
+/// Returns a request for a route that takes no body without the one that it has, which is read as in
+/// [`discard`].
+pub(super) fn without_body(request: Request) -> Request {
+    let (parts, body) = request.into_parts();
+    if !parts.headers.contains_key(EXPECT) && !body.is_end_stream() {
+        discard_rest(body.into_data_stream());
     }
+    Request::from_parts(parts, Body::empty())
 }
 
 fn discard_rest(mut frames: BodyDataStream) {

@@ -165,11 +165,15 @@ async fn admit(
         }
     }
     let takes_body = request.method() == Method::POST && !is_health;
-    let request = if takes_body { body::read(request, body_patience).await? } else { request };
+    let is_whole = takes_body || request.body().is_end_stream();
+    let request = match takes_body {
+        true => body::read(request, body_patience).await?,
+        false => body::without_body(request),
+    };
     // A client of HTTP/1.0 cannot be asked whether it still waits for the answer.
     if let Some(connection) = connection
         && request.version() == Version::HTTP_11
-        && (takes_body || request.body().is_end_stream())
+        && is_whole
     {
         connection.await_answer();
     }

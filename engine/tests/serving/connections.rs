@@ -143,6 +143,23 @@ async fn a_client_that_asks_first_need_not_send_a_body_that_is_too_long() {
 }
 
 #[tokio::test]
+async fn a_body_that_no_route_takes_does_not_cost_the_answer() {
+    let server = start(Setup::default()).await;
+    for target in ["POST /health", "POST /health/live", "PUT /v1/models"] {
+        for _ in 0..8 {
+            let said = server.talk(move |stream| {
+                let host = "Host: localhost\r\nContent-Type: application/json\r\n";
+                let head = format!("{target} HTTP/1.1\r\n{host}Content-Length: 3000000\r\n\r\n");
+                stream.write_all(head.as_bytes()).unwrap();
+                stream.write_all(&vec![b'x'; 3_000_000]).unwrap();
+                response(stream)
+            });
+            assert_eq!(error_of(&said.await), (405, "method_not_allowed".into()), "{target}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_head_that_is_too_long_is_refused() {
     let server = start(Setup::default()).await;
     let head = format!("GET /health HTTP/1.1\r\nX: {}", "x".repeat(65_536));
