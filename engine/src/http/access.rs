@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, ORIGIN};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue};
 use sha2::{Digest, Sha256};
@@ -141,7 +141,11 @@ fn host_of(authority: &str) -> Option<String> {
     if authority.contains('@') {
         return None;
     }
-    Some(parsed.host().to_ascii_lowercase())
+    // The parser takes anything after the bracket that ends an IPv6 address.
+    let port = authority.strip_prefix(parsed.host())?;
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+    is_whole.then(|| parsed.host().to_ascii_lowercase())
 }
 
 /// Returns true if a host is written as a name, with letters, digits and the signs of names only.
@@ -181,6 +185,12 @@ pub(super) fn is_json(headers: &HeaderMap) -> bool {
     };
     let kind = kind.split(';').next().unwrap_or_default();
     kind.trim().eq_ignore_ascii_case("application/json")
+}
+
+/// Returns true if the headers say that the body is compressed or otherwise encoded.
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
+    encodings.any(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 fn text(value: &HeaderValue) -> String {
@@ -231,6 +241,8 @@ mod tests {
             "",
             "evil.example@localhost",
             "localhost/x",
+            "[::1].evil.example",
+            "[::1]evil:80",
         ] {
             assert!(!names.include(host), "{host}");
         }

@@ -37,7 +37,7 @@ pub enum ErrorKind {
     /// The server has no API key, and the request names a foreign host or comes from a foreign web
     /// page.
     Forbidden,
-    /// The body of the request is not declared as JSON.
+    /// The body of the request is not declared as JSON, or is compressed.
     UnsupportedMediaType,
     /// The request names a model that this server does not have.
     ModelNotFound,

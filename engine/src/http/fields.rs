@@ -277,6 +277,8 @@ pub(super) fn tokens(name: &str, json: Json, vocab_size: usize) -> Result<Vec<u3
 /// short, which value was found.
 pub(super) fn wrong_type(name: &str, wanted: &str, found: &Value) -> ApiError {
     let found = match found {
+        Value::Array(items) if items.is_empty() => "an empty list".to_owned(),
+        Value::Array(_) if wanted.contains("list") => "a list of something else".to_owned(),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
         Value::String(text) if text.len() > 40 => "a string".to_owned(),
@@ -318,6 +320,17 @@ mod tests {
 
     fn refused(body: &str) -> Option<String> {
         Fields::parse(body.as_bytes()).unwrap().finish().err().and_then(|error| error.param)
+    }
+
+    #[test]
+    fn a_list_of_the_wrong_kind_is_told_from_the_wanted_one() {
+        for (found, told) in [
+            (serde_json::json!([1]), "`x` must be a list of texts, but is a list of something else"),
+            (serde_json::json!([]), "`x` must be a list of texts, but is an empty list"),
+            (serde_json::json!(1), "`x` must be a list of texts, but is `1`"),
+        ] {
+            assert_eq!(wrong_type("x", "a list of texts", &found).message, told);
+        }
     }
 
     #[test]

@@ -199,6 +199,10 @@ fn check(
         let message = "the body must be declared as JSON; hint: `Content-Type: application/json`";
         return Err(ApiError::new(ErrorKind::UnsupportedMediaType, message));
     }
+    if has_body && access::is_encoded(request.headers()) {
+        let message = "the body is encoded; hint: send it without `Content-Encoding`";
+        return Err(ApiError::new(ErrorKind::UnsupportedMediaType, message));
+    }
     key.filter(|_| computes).map_or(Ok(None), Key::place)
 }
 

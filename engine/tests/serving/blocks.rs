@@ -97,6 +97,26 @@ async fn a_response_is_a_list_of_items() {
 }
 
 #[tokio::test]
+async fn an_error_names_the_fields_of_its_own_api() {
+    let server = server("Yes.").await;
+    let tools = json!([{"type": "function", "name": "f", "parameters": 1}]);
+    let unnamed = json!([{"type": "function", "name": "a b"}]);
+    let schema = json!({"format": {"type": "json_schema", "name": "x", "schema": 5}});
+    for (field, value, param, named) in [
+        ("tools", tools, "tools.0.parameters", "`tools.0.parameters` must be"),
+        ("tools", unnamed, "tools.0", "`tools.0.name` is"),
+        ("text", json!({"format": {"type": "xml"}}), "text.format", "`text.format` of type"),
+        ("text", schema, "text.format.schema", "`text.format.schema` must be"),
+        ("max_output_tokens", json!(-1), "max_output_tokens", "`max_output_tokens` must be"),
+    ] {
+        let answer = server.post(RESPONSES, &json!({"input": "b", field: value})).await;
+        let error = answer.json::<Value>().await.unwrap()["error"].clone();
+        assert_eq!(error["param"], param, "{error}");
+        assert!(error["message"].as_str().unwrap().starts_with(named), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_response_continues_an_earlier_one() {
     let server = server("Yes.").await;
     let first = server.json(RESPONSES, &json!({"input": "a", "temperature": 0})).await;

@@ -103,6 +103,11 @@ async fn only_json_is_taken() {
     for kind in ["application/json", "Application/JSON; charset=utf-8"] {
         assert_eq!(send(Some(kind)).await.status(), 200, "{kind}");
     }
+    for (encoding, status) in [("gzip", 415), ("identity, br", 415), ("Identity", 200)] {
+        let request = server.client.post(server.url(COMPLETIONS)).json(&body());
+        let answer = request.header("content-encoding", encoding).send().await.unwrap();
+        assert_eq!(answer.status(), status, "{encoding}");
+    }
     // An empty body needs no type.
     let reset = server.client.post(server.url("/reset_prefix_cache")).send().await.unwrap();
     assert_eq!(reset.status(), 200);

@@ -44,16 +44,30 @@ pub(super) async fn responses(State(app): State<App>, body: Bytes) -> Result<Res
     turn::respond(answer, ready, begun, streams).await
 }
 
-/// Names the field of an error as this API does.
+/// Fields of a chat request that an error may name, and their names in this API.
+const NAMES: [(&str, &str); 7] = [
+    ("max_tokens", "max_output_tokens"),
+    ("max_completion_tokens", "max_output_tokens"),
+    ("messages", "input"),
+    ("prompt", "input"),
+    ("reasoning_effort", "reasoning.effort"),
+    ("response_format", "text.format"),
+    ("response_format.json_schema.schema", "text.format.schema"),
+];
+
+/// Names the field of an error as this API does, also in its message.
 fn renamed(mut error: ApiError) -> ApiError {
-    let name = match error.param.as_deref() {
-        Some("max_tokens" | "max_completion_tokens") => "max_output_tokens",
-        Some("messages" | "prompt") => "input",
-        Some("reasoning_effort") => "reasoning.effort",
-        Some("response_format") => "text.format",
-        _ => return error,
+    let Some(param) = error.param.take() else { return error };
+    let (old, new) = match NAMES.iter().find(|(old, _)| *old == param) {
+        Some((old, new)) => ((*old).to_owned(), (*new).to_owned()),
+        None => {
+            // The properties of a tool's function stand beside its `type` here.
+            let tool = param.split(".function").next().unwrap_or_default();
+            (format!("{tool}.function"), tool.to_owned())
+        }
     };
-    error.param = Some(name.to_owned());
+    error.message = error.message.replace(&format!("`{old}"), &format!("`{new}"));
+    error.param = Some(param.replacen(&old, &new, 1));
     error
 }
 
