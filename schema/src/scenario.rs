@@ -168,10 +168,24 @@ impl Output {
                  hint: prompts and lengths are those of `workload`; `output` has `ignore_eos` and \
                  `temperature`"
             ))),
-            None => Ok(()),
+            None => self.check_temperature(),
+        }
+    }
+
+    fn check_temperature(&self) -> Result<(), InvalidFile> {
+        match self.temperature {
+            // `contains` is false for NaN.
+            Some(temperature) if !(0.0..=TEMPERATURE_MAX).contains(&temperature) => {
+                let wanted = format!("from 0 to {TEMPERATURE_MAX}");
+                Err(out_of_range("output.temperature", &wanted, temperature))
+            }
+            _ => Ok(()),
         }
     }
 }
+
+/// Largest temperature that a scenario may have; at it every token is equally likely.
+const TEMPERATURE_MAX: f64 = 1e6;
 
 /// Tier of a scenario: how many requests it sends. Quality rules apply by tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -304,6 +304,8 @@ fn counts_that_no_run_has_are_refused_with_their_field() {
         });
         lines.collect::<Vec<_>>().join("\n")
     };
+    let temperature =
+        |text: &str| usual.replace("temperature = 0.0", &format!("temperature = {text}"));
     let arrival = |text: &str| usual.replace("{ kind = \"all-at-once\" }", text);
     for (text, field) in [
         (words("1000000000000", "8", "8"), "`workload.requests`"),
@@ -322,6 +324,10 @@ fn counts_that_no_run_has_are_refused_with_their_field() {
             "days",
         ),
         (usual.replace("requests = 2,", "requests = 1000000000000,"), "`warmup.requests`"),
+        (temperature("nan"), "`output.temperature` must be from 0 to 1000000, found NaN"),
+        (temperature("inf"), "`output.temperature`"),
+        (temperature("-0.5"), "`output.temperature`"),
+        (temperature("1e300"), "`output.temperature`"),
     ] {
         let workspace = Workspace::new();
         workspace.write("short.toml", &text);
