@@ -44,10 +44,10 @@ enum Command {
         out: PathBuf,
         /// Address at which the site will be published; with it, `sitemap.xml` lists the pages for
         /// search engines.
-        #[arg(long, value_name = "URL")]
+        #[arg(long, value_name = "URL", value_parser = web_address)]
         address: Option<String>,
         /// Address of the repository, which every page links to.
-        #[arg(long, value_name = "URL")]
+        #[arg(long, value_name = "URL", value_parser = web_address)]
         repository: Option<String>,
     },
     /// Serves the HTML site on this machine, and rebuilds it when records, templates or static
@@ -188,6 +188,12 @@ fn run(command: &Command) -> Result<Exit> {
         }
     }
     Ok(Exit::Well)
+}
+
+/// Refuses an address that would do something else than lead to a page, such as `javascript:`.
+fn web_address(text: &str) -> Result<String, &'static str> {
+    let is_web = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+    if is_web { Ok(text.to_owned()) } else { Err("it must begin with `http://` or `https://`") }
 }
 
 fn read(source: &Source) -> Result<Registry> {

@@ -202,6 +202,18 @@ fn a_published_site_has_a_site_map_and_links_to_its_repository() {
 }
 
 #[test]
+fn an_address_that_is_no_web_page_is_wrong_use() {
+    let folder = registry();
+    for flag in ["--address", "--repository"] {
+        let (exit, said) =
+            site(folder.path(), &["build", "--out", "site", flag, "javascript:alert(1)"]);
+        assert_eq!(exit, Some(2), "{said}");
+        assert!(said.contains("it must begin with `http://` or `https://`"), "{said}");
+        assert!(!folder.path().join("site").exists());
+    }
+}
+
+#[test]
 fn a_release_that_is_not_there_is_wrong_use() {
     let folder = registry();
     let arguments = ["table", "--registry", ".", "--release", "v9", "--hardware", "gone"];
