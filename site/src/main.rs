@@ -116,7 +116,7 @@ fn main() -> ExitCode {
     match run(&Cli::parse().command) {
         Ok(exit) => ExitCode::from(exit.code()),
         Err(error) => {
-            eprintln!("error: {}", untrusted::report(error.as_ref()));
+            eprintln!("error: {}", untrusted::report(&*error));
             ExitCode::from(exit_of(&error))
         }
     }

@@ -45,7 +45,7 @@ pub fn exit_code(ended: anyhow::Result<()>) -> ExitCode {
     let exit = match ended {
         Ok(()) => Exit::Well,
         Err(error) => {
-            eprintln!("error: {}", untrusted::report(error.as_ref()));
+            eprintln!("error: {}", untrusted::report(&*error));
             Exit::Environment
         }
     };

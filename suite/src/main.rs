@@ -81,7 +81,7 @@ fn main() -> ExitCode {
         Command::Man(flags) => manual::write_pages(&flags, Flags::command()),
     };
     let exit = done.unwrap_or_else(|error| {
-        eprintln!("error: {}", untrusted::report(error.as_ref()));
+        eprintln!("error: {}", untrusted::report(&*error));
         run::exit_of_error(&error)
     });
     ExitCode::from(exit.code())

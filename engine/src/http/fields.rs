@@ -325,7 +325,10 @@ mod tests {
     #[test]
     fn a_list_of_the_wrong_kind_is_told_from_the_wanted_one() {
         for (found, told) in [
-            (serde_json::json!([1]), "`x` must be a list of texts, but is a list of something else"),
+            (
+                serde_json::json!([1]),
+                "`x` must be a list of texts, but is a list of something else",
+            ),
             (serde_json::json!([]), "`x` must be a list of texts, but is an empty list"),
             (serde_json::json!(1), "`x` must be a list of texts, but is `1`"),
         ] {
