@@ -27,6 +27,10 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
     let mut read_to = 0;
     // The words of the title also occur in prose; only a title follows a row of `=`.
     for (title, _) in text.match_indices(TITLE).filter(|(at, _)| text[..*at].ends_with('=')) {
+        // Words of the title within a block belong to that block.
+        if title < read_to {
+            continue;
+        }
         let Some(block) = block_at(text, title) else {
             let why = "a `Serving Benchmark Result` without its closing line".to_owned();
             results.push(Err(Unread { line: line_at(text, title), why }));

@@ -138,6 +138,14 @@ fn what_cannot_be_read_is_named_by_its_line() {
 }
 
 #[test]
+fn a_title_within_a_block_begins_no_other() {
+    let doubled =
+        SOUND.replace("Benchmark duration", "a= Serving Benchmark Result =\nBenchmark duration");
+    let Reading { records, unread } = read("log.txt", &doubled);
+    assert_eq!((records.len() + unread.len(), doubled.matches("Benchmark Result").count()), (1, 2));
+}
+
+#[test]
 fn files_of_vllm_and_sglang_are_read_as_python_writes_them() {
     let vllm = r#"{"backend": "openai", "num_prompts": 100, "request_rate": "inf",
         "completed": 90, "failed": 10, "duration": 10.0, "total_output_tokens": 9000,
