@@ -5,7 +5,7 @@ use super::figures::{Figures, name_of_label};
 use super::served::{served, variant};
 use super::tool::Tool;
 use super::workload::workload_before;
-use super::{Found, Unread, line_at, printed};
+use super::{Found, Unread, line_at, notes, printed};
 use schema::run::Printed;
 
 const TITLE: &str = " Serving Benchmark Result ";
@@ -23,7 +23,8 @@ struct Block<'a> {
 /// Reads every `Serving Benchmark Result` block of `text`; a block that cannot be read gives an
 /// error with its line.
 pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
-    let mut results = Vec::new();
+    let mut results: Vec<Result<Found, Unread>> = Vec::new();
+    let mut bodies = Vec::new();
     let mut read_to = 0;
     // The words of the title also occur in prose; only a title follows a row of `=`.
     for (title, _) in text.match_indices(TITLE).filter(|(at, _)| text[..*at].ends_with('=')) {
@@ -40,7 +41,14 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
         let lost = text[..block.start].rfind('\0').map_or(0, |at| at + 1);
         let (before, between) = (&text[lost..block.start], &text[read_to.max(lost)..block.start]);
         results.push(found(text, &block, before, between));
+        bodies.push(block.start..block.end);
         read_to = block.end;
+    }
+    // What is prose and what is a log cannot be told beside a damaged result.
+    if results.iter().all(Result::is_ok) {
+        for (found, notes) in results.iter_mut().flatten().zip(notes::notes(text, &bodies)) {
+            found.printed.notes = notes;
+        }
     }
     results
 }
@@ -89,6 +97,8 @@ fn found(text: &str, block: &Block<'_>, before: &str, between: &str) -> Result<F
             settings: asked.settings.clone(),
             log: printed::log(between),
             rows,
+            // Read when all results of the text are known.
+            notes: Vec::new(),
         },
         asked,
         lines,

@@ -8,6 +8,7 @@ mod evalscope;
 mod figures;
 mod inferencex;
 mod nested;
+mod notes;
 mod printed;
 mod pytorch_hud;
 mod redact;
@@ -67,7 +68,7 @@ struct Found {
 
 /// Revision of the reader: raised whenever it reads another record from the same text. It is part of
 /// a record's id and path, so that a later reading stands beside the earlier one.
-pub const READER: u32 = 4;
+pub const READER: u32 = 5;
 
 /// Reads the results in `text`; the name `file` and the text's SHA-256 are recorded as their
 /// source.

@@ -34,6 +34,14 @@ pub fn public_text(text: &str) -> String {
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
+/// True for an address without a path of somebody's machine and without a secret among the settings
+/// that it gives.
+pub fn is_public_address(address: &str) -> bool {
+    let settings = address.split_once('?').map_or("", |(_, settings)| settings);
+    let mut settings = settings.split(['&', '#']).filter_map(|part| part.split_once('='));
+    public(address) == address && !settings.any(|(name, value)| is_secret(name, value))
+}
+
 /// Returns the row of a setting, without what names a machine or is a secret.
 pub fn setting(name: &str, value: &str) -> PrintedRow {
     let address = ADDRESSES.iter().find(|(known, _)| *known == name);

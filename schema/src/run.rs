@@ -11,7 +11,7 @@ use serde_json::Value;
 
 pub use crate::correctness::{Correctness, FixedOutput, IdsSource};
 pub use crate::figures::{Histograms, Metrics, Slice, Stalls, Summary, TtftParts};
-pub use crate::printed::{Printed, PrintedRow};
+pub use crate::printed::{Printed, PrintedLink, PrintedNote, PrintedRow};
 use crate::scenario::{Arrival, CacheProtocol, Connections, Tier, Warmup};
 pub use crate::setup::{
     BuildFacts, ClientPlace, EngineFacts, Gpu, GpuState, HardwareFacts, ModelFacts, Parallel,

@@ -91,6 +91,25 @@ pub fn json(text: &str) -> String {
     })
 }
 
+/// Limit on the length of a web address, in bytes.
+const ADDRESS_BYTES_MAX: usize = 500;
+
+/// True for an address to which a page may link: `https`, a host with a domain, and no character
+/// that has a meaning in HTML or Markdown. An address with a user or a port, or of a machine without
+/// a domain, is none.
+pub fn is_web_address(text: &str) -> bool {
+    let Some(rest) = text.strip_prefix("https://") else { return false };
+    let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let domain = host.rsplit_once('.').map_or("", |(_, domain)| domain);
+    let is_of_host = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"'()<>[\\]^`{|}".contains(&byte);
+    text.len() <= ADDRESS_BYTES_MAX
+        && host.chars().all(is_of_host)
+        && !domain.is_empty()
+        && domain.chars().all(|c| c.is_ascii_alphabetic())
+        && rest.bytes().all(is_plain)
+}
+
 /// Formats `text` as a Markdown code span that may stand in a table cell; empty for a blank text.
 pub fn code_span(text: &str) -> String {
     let line = text.replace(['\n', '\r'], " ");
@@ -168,6 +187,33 @@ mod tests {
         let safe = json(&text);
         assert!(safe.contains(r"\u202ea") && safe.contains(r"\u009b\udb40\udc41é\n"), "{safe}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
+    }
+
+    #[test]
+    fn only_plain_https_addresses_are_links() {
+        for address in ["https://example.org", "https://a-b.example.org/x_y.md?b=1&c=%20#d"] {
+            assert!(is_web_address(address), "{address}");
+        }
+        let long = format!("https://example.org/{}", "a".repeat(ADDRESS_BYTES_MAX));
+        for other in [
+            "javascript:alert(1)",
+            "http://example.org/",
+            "HTTPS://example.org/",
+            "https://",
+            "https://localhost/x",
+            "https://10.0.0.1/x",
+            "https://user:word@example.org/",
+            "https://example.org:8443/",
+            "https://example.org/\"onclick=x",
+            "https://example.org/a)[b](c",
+            "https://example.org/a b",
+            "https://example.org/\u{202e}",
+            "//example.org",
+            "../x.md",
+            long.as_str(),
+        ] {
+            assert!(!is_web_address(other), "{other}");
+        }
     }
 
     #[test]

@@ -1,5 +1,8 @@
-//! A record of a published result has every row, digit and setting that the page prints about it.
+//! A record of a published result has every row, digit and setting that the page prints about it, and
+//! the records of a page have its sentences and links.
 //! The pages are read here by a parser of its own, word by word.
+
+use std::collections::BTreeSet;
 
 use super::tests::published;
 use super::*;
@@ -148,5 +151,63 @@ fn what_a_page_says_about_server_machine_and_profile_is_known() {
     ];
     for (index, headings, variant, profile) in expected {
         assert_eq!(trail(index), (headings.to_owned(), variant, profile), "{index}");
+    }
+}
+
+/// Returns the sections of the notes in `record`, each with the number of its notes.
+fn sections(record: &RunRecord) -> Vec<(&str, usize)> {
+    let mut sections: Vec<(&str, usize)> = Vec::new();
+    for note in &printed(record).notes {
+        let section = note.section.as_deref().unwrap_or_default();
+        match sections.last_mut() {
+            Some((last, count)) if *last == section => *count += 1,
+            _ => sections.push((section, 1)),
+        }
+    }
+    sections
+}
+
+#[test]
+fn every_sentence_and_link_of_the_published_lab_is_in_a_record() {
+    let Some((text, records)) = records("003_") else { return };
+    let own: Vec<_> = records.iter().map(sections).collect();
+    // Sentences and table, five numbered notes; then the engines, and the method.
+    assert_eq!(own[0], [("Conclusion", 12), ("Engine Version", 2), ("", 1)]);
+    assert_eq!(own[16], [("Summary of Optimization Options", 10)]);
+    let summed: Vec<usize> = (0..records.len()).filter(|index| own[*index].len() == 1).collect();
+    assert_eq!(summed, [1, 7, 9, 11, 15, 16], "a summary stands below the last result it compares");
+    let notes: Vec<_> = records.iter().flat_map(|record| &printed(record).notes).collect();
+    assert_eq!(notes.iter().filter(|note| note.text.starts_with("Summary: ")).count(), 5);
+    let skipped = "Success rate: 51.5%, optimization skipped";
+    assert!(notes.iter().any(|note| note.text.contains(skipped)));
+    let words: BTreeSet<&str> = text.split_whitespace().collect();
+    for note in &notes {
+        // Words beside a link or in bold have marks of Markdown on the page.
+        let is_kept = |word: &&str| words.contains(word) || text.contains(&format!("{word}]("));
+        let lost = |word: &&str| !is_kept(word) && !text.contains(&format!("**{word}"));
+        let lost = note.text.split_whitespace().filter(lost).collect::<Vec<_>>();
+        assert!(lost.len() <= 2 * note.links.len(), "{lost:?} of {note:?}");
+    }
+    let links: Vec<&str> =
+        notes.iter().flat_map(|note| &note.links).map(|link| link.url.as_str()).collect();
+    let on_page = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
+    let on_page: Vec<&str> = on_page.filter(|url| url.starts_with("https://")).collect();
+    assert_eq!((links.len(), links), (4, on_page));
+}
+
+#[test]
+fn a_note_of_a_page_is_kept_once_and_a_table_of_contents_is_none() {
+    let pages: [(&str, &[usize]); 3] = [("000_", &[]), ("002_", &[]), ("004_", &[16, 20])];
+    for (page, noted) in pages {
+        let Some((_, records)) = records(page) else { return };
+        let own = |index: &usize| !printed(&records[*index]).notes.is_empty();
+        assert_eq!((0..records.len()).filter(own).collect::<Vec<_>>(), noted, "{page}");
+        for index in noted {
+            let notes = &printed(&records[*index]).notes;
+            assert!(notes.len() == 1 && notes[0].links.is_empty(), "{notes:?}");
+            let said = "Note that in benchmark_serving.sh, the dataset settings have been changed to \
+                        `--dataset-name sharegpt --num-prompts 10000` to prevent crashes.";
+            assert_eq!(notes[0].text, said);
+        }
     }
 }

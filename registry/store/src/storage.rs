@@ -103,7 +103,7 @@ pub fn read(path: &str, bytes: &[u8]) -> Result<Parsed, Finding> {
 }
 
 /// Parses the file at `path` as [`read`] does, and checks it by rules S03, S04, S05, S07, S08, S10,
-/// S11 and S12, and an event by S02.
+/// S11 and S12, an event by S02, and the notes of an imported record by S01.
 ///
 /// # Errors
 ///
@@ -211,6 +211,7 @@ fn verify(path: &str, value: Option<&Value>, parsed: &Parsed) -> Vec<Finding> {
             found.extend(findings(path, record));
             found.extend(release(path, &record.engine));
             found.extend(private(path, record));
+            found.extend(notes(path, record));
         }
         Parsed::Kernels(record) => found.extend(release(path, &record.engine)),
         Parsed::Event(event) => {
@@ -350,13 +351,27 @@ fn private(path: &str, record: &RunRecord) -> Vec<Finding> {
     let printed = record.source.as_ref().and_then(|source| source.printed.as_ref());
     let rows = printed.into_iter().flat_map(|p| p.settings.iter().chain(&p.log).chain(&p.rows));
     let rows = rows.map(|row| (format!("source.printed `{}`", row.label), row.text.as_str()));
-    for (field, text) in argv.chain(env).chain(config).chain(rows) {
+    let notes = printed.into_iter().flat_map(|printed| &printed.notes);
+    let notes = notes.flat_map(|note| {
+        let links = note.links.iter().flat_map(|link| [&link.text, &link.url]);
+        links.chain([&note.text]).chain(&note.section)
+    });
+    let notes = notes.map(|text| ("source.printed.notes".to_owned(), text.as_str()));
+    for (field, text) in argv.chain(env).chain(config).chain(rows).chain(notes) {
         if PRIVATE_PLACES.iter().any(|place| text.contains(place)) {
             let detail = format!("`{field}` holds a path of the machine");
             found.push(Finding::breach(PRIVATE, path, detail));
         }
     }
     found
+}
+
+/// Returns the finding that the notes of an imported record do not have the form that its reader
+/// gives them; `None` where they have it.
+fn notes(path: &str, record: &RunRecord) -> Option<Finding> {
+    let fault = record.source.as_ref()?.printed.as_ref()?.fault_in_notes()?;
+    let finding = Finding::breach(READ, path, format!("`source.printed.notes` has {fault}"));
+    Some(finding.with_hint("import the report again with this program"))
 }
 
 /// Largest time, in milliseconds, by which the clock of the machine that wrote a record may be
@@ -400,7 +415,7 @@ pub fn repeated_ids<'a>(
 mod tests {
     use super::*;
     use samples::Sample;
-    use schema::run::{Printed, PrintedRow, Source};
+    use schema::run::{Printed, PrintedLink, PrintedNote, PrintedRow, Source};
 
     #[test]
     fn secrets_and_paths_are_found_and_look_alikes_are_not() {
@@ -430,9 +445,29 @@ mod tests {
         let mut record = RunRecord::default();
         for (text, breach) in [("578.48", false), ("{path}", false), ("/home/ada/x", true)] {
             let row = PrintedRow { text: text.into(), ..PrintedRow::default() };
-            let printed = Printed { log: vec![row], ..Printed::default() };
-            record.source = Some(Source { printed: Some(printed), ..Source::default() });
-            assert_eq!(!private("imports/x.json", &record).is_empty(), breach, "{text}");
+            let in_log = Printed { log: vec![row], ..Printed::default() };
+            let note = PrintedNote { text: text.into(), ..PrintedNote::default() };
+            let in_note = Printed { notes: vec![note], ..Printed::default() };
+            for printed in [in_log, in_note] {
+                record.source = Some(Source { printed: Some(printed), ..Source::default() });
+                assert_eq!(!private("imports/x.json", &record).is_empty(), breach, "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_link_of_a_report_to_anything_but_the_web_is_found() {
+        let mut record = RunRecord::default();
+        for (url, breach) in [("https://example.org/a", false), ("javascript:alert(1)", true)] {
+            let link = PrintedLink { text: "\u{1b}[31mhere".into(), url: url.into() };
+            let note = PrintedNote { links: vec![link], ..PrintedNote::default() };
+            let printed = Some(Printed { notes: vec![note], ..Printed::default() });
+            record.source = Some(Source { printed, ..Source::default() });
+            let found = notes("imports/x.json", &record);
+            let said = found.map(|finding| finding.to_string());
+            assert_eq!(said.is_some(), breach, "{url}: {said:?}");
+            let quoted = |said: String| said.contains(['\u{1b}', '(']);
+            assert!(!said.is_some_and(quoted), "the text of the report is printed");
         }
     }
 }
