@@ -9,6 +9,7 @@ use minijinja::value::{Serde, Value};
 use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, Output, State, UndefinedBehavior, context,
 };
+use schema::untrusted::is_web_address;
 use serde::Serialize;
 
 use crate::escape;
@@ -42,7 +43,7 @@ templates! {
     pages:
         across claims corrections data diff explore frontier hardware health imports kernels lab
         method model model_on overview pick release report run scenario side_by_side trend trends,
-    partials: beside campaigns card commands decision failures figure findings matrix over_releases pager picks printed rival section trends verdicts,
+    partials: beside campaigns card commands decision failures figure findings matrix over_releases pager picks printed quotes rival section trends verdicts,
     others:
         "documents/feed.xml" "documents/measured.md" "documents/picks.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
 }
@@ -189,6 +190,9 @@ impl Renderer {
             let address = target.address(place, depth);
             Value::from_safe_string(linked(place, text, address.as_deref()))
         });
+        let foreign = Value::from_function(move |text: String, address: String| {
+            Value::from_safe_string(foreign(place, &text, &address))
+        });
         let context = context! {
             page => Value::from(Serde(frame)),
             view => view.clone(),
@@ -196,6 +200,7 @@ impl Renderer {
             registry => place == Place::Registry,
             href => href,
             link => link,
+            foreign => foreign,
         };
         let template = self.env.get_template(name).map_err(|error| explain(error, name))?;
         template.render(context).map_err(|error| explain(error, name))
@@ -211,6 +216,20 @@ fn linked(place: Place, text: &str, address: Option<&str>) -> String {
         (Place::Html, None) => escape::html(text),
         (_, Some(address)) => format!("[{}]({address})", escape::markdown(text)),
         (_, None) => escape::markdown(text),
+    }
+}
+
+/// Formats the link of a published report from `text` to `address`: only to an address of the web,
+/// and without recommending it to search engines. Any other leaves the text alone.
+fn foreign(place: Place, text: &str, address: &str) -> String {
+    match place {
+        _ if !is_web_address(address) => linked(place, text, None),
+        Place::Html => format!(
+            "<a href=\"{}\" rel=\"nofollow noopener noreferrer\"><bdi>{}</bdi></a>",
+            escape::html(address),
+            escape::html(text)
+        ),
+        _ => linked(place, text, Some(address)),
     }
 }
 
@@ -345,6 +364,21 @@ mod tests {
         assert_eq!(at("a.html", Place::Html), html);
         assert_eq!(at("a.md", Place::Markdown), r"[a\|b](health/index.md)");
         assert_eq!(at("a.md", Place::Registry), r"a\|b");
+    }
+
+    #[test]
+    fn a_link_that_leaves_the_site_is_an_address_of_the_web_and_recommends_nothing() {
+        let good = "https://example.org/a?b=1&c=2";
+        assert_eq!(
+            foreign(Place::Html, "<x>", good),
+            "<a href=\"https://example.org/a?b=1&amp;c=2\" rel=\"nofollow noopener noreferrer\">\
+             <bdi>&lt;x&gt;</bdi></a>"
+        );
+        assert_eq!(foreign(Place::Registry, "a|b", good), format!(r"[a\|b]({good})"));
+        for address in ["javascript:alert(1)", "https://example.org/\"onclick=\"x", "data:,x", ""] {
+            assert_eq!(foreign(Place::Html, "<x>", address), "&lt;x&gt;");
+            assert_eq!(foreign(Place::Registry, "[x]", address), r"\[x\]");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use judge::records::Retraction;
 use samples::registry as sample;
 use schema::kernel::{KernelBench, KernelRecord};
 use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
+use schema::untrusted::is_web_address;
 use site::{Catalog, Renderer, build, pages, text};
 
 /// Largest page, in bytes, that a phone should have to load; compressed, an eighth of it travels.
@@ -157,6 +158,17 @@ fn own() -> (Registry, PathBuf) {
     (registry, records)
 }
 
+/// Folder of a report's pages in the site `out`, such as `imports/x/01234567-r2`: the report is given
+/// by its source and the first digits of its hash, and the reading is the one that is shown.
+fn reading(out: &Path, report: &str) -> String {
+    let (source, digits) = report.split_once('/').expect("a source and digits");
+    let folders = fs::read_dir(out.join("imports").join(source)).expect("reports");
+    let names = folders.map(|entry| entry.expect("a report").file_name());
+    let mut names = names.map(|name| name.to_string_lossy().into_owned());
+    let name = names.find(|name| name.starts_with(digits)).expect("a reading");
+    format!("imports/{source}/{name}")
+}
+
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder") {
@@ -234,12 +246,16 @@ fn assert_whole(name: &str, out: &Path) {
             let known = pages.get(&file).is_some_and(|page| page.ids.contains(&anchor));
             assert!(known, "{shown}: `{link}` has no such place");
         }
+        let are_of_the_web = parsed.foreign.iter().all(|link| is_web_address(link));
+        assert!(are_of_the_web, "{shown}: {:?}", parsed.foreign);
     }
     for page in with_extension(&files, "md") {
         let text = fs::read_to_string(page).expect("a page");
         let shown = page.strip_prefix(out).expect("below the site").display().to_string();
         let page = page.canonicalize().expect("a page");
-        for link in markdown_links(&without_code(&text)) {
+        let links = markdown_links(&without_code(&text)).into_iter();
+        // Links of reports leave the site.
+        for link in links.filter(|link| !is_web_address(link)) {
             leads(&root, &page, &link, &format!("{name}: {shown}"));
         }
     }
@@ -488,17 +504,17 @@ fn a_clock_that_was_set_during_a_run_is_shown_though_the_run_ended_well() {
 fn nothing_that_a_record_says_becomes_markup() {
     let (_guard, out) = built(&hostile());
     let files = files(&out);
+    let mut foreign = 0;
     for page in with_extension(&files, "html").chain(with_extension(&files, "md")) {
         let text = fs::read_to_string(page).expect("a page");
         let html = page.extension().is_some_and(|extension| extension == "html");
         let prose = if html { text.clone() } else { without_code(&text) };
-        for bad in ["<script>", "<img", "**bold**"] {
-            assert!(
-                html && bad.starts_with('*') || !prose.contains(bad),
-                "{} has `{bad}`",
-                page.display()
-            );
+        let markup = ["<script>", "<img", "=\"javascript:"];
+        let markdown = ["**bold**", "](javascript:", "](https://example.invalid"];
+        for bad in markup.iter().chain(markdown.iter().filter(|_| !html)) {
+            assert!(!prose.contains(bad), "{} has `{bad}`", page.display());
         }
+        foreign += text.matches("rel=\"nofollow noopener noreferrer\"").count();
         let shown = prose.to_lowercase();
         for wild in [">nan<", "| nan", " inf ", ">inf<", "nan %"] {
             assert!(!shown.contains(wild), "{} has `{wild}`", page.display());
@@ -508,6 +524,7 @@ fn nothing_that_a_record_says_becomes_markup() {
         }
         assert!(!text.contains(&"x".repeat(1_000)), "{} has it all", page.display());
     }
+    assert!(foreign > 0, "no page has the sound link of a report");
 }
 
 /// Removes code from Markdown, because nothing in code is markup.

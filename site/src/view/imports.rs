@@ -10,7 +10,7 @@ use judge::diff::words::plural;
 use judge::order;
 use judge::summary::difference_pct;
 use minijinja::{Value, context};
-use schema::run::{Check, Kind, Level, RunRecord, Status};
+use schema::run::{Check, Kind, Level, PrintedNote, RunRecord, Status};
 
 use super::figure::{self, Column, Figure};
 use super::finding::{self, RuleFindings};
@@ -229,10 +229,17 @@ fn table((model, hardware): (&str, &str), runs: &[&Run]) -> Value {
         }
     };
     let repeat = questions::lab_of(model, hardware);
+    let is_concluded = |note: &&PrintedNote| {
+        let section = note.section.as_deref().unwrap_or_default();
+        section.to_lowercase().starts_with("conclusion")
+    };
+    let concluded = runs.iter().flat_map(|run| printed::notes(run.record)).filter(is_concluded);
     context! {
         model => Link::model(model),
         hardware => outside::name(hardware),
         conclusion => conclusion(runs),
+        // Sentences of the report below its heading `Conclusion`.
+        quotes => printed::quotes(concluded),
         rows => choices.iter().map(row).collect::<Value>(),
         shared => shared.iter().map(|flag| outside::line(flag)).collect::<Value>(),
         baseline => outside::name(&baseline.0),

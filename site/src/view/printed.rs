@@ -1,10 +1,12 @@
 //! Tables of results published elsewhere, in the form of their source: its rows, labels, digits and
-//! flags, one column per result. Nothing is computed or rounded here.
+//! flags, one column per result, with its sentences as quotes below. Nothing is computed or rounded
+//! here.
 
 use judge::summary::share_pct;
 use minijinja::{Value, context};
 use schema::metric::{METRICS, Metric};
-use schema::run::{Kind, Printed, PrintedRow, RunRecord, Source};
+use schema::printed::{LINKS_MAX, NOTES_MAX};
+use schema::run::{Kind, Printed, PrintedLink, PrintedNote, PrintedRow, RunRecord, Source};
 
 use super::command;
 use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
@@ -23,6 +25,31 @@ type Row = ((String, String, usize), Vec<Option<String>>);
 /// and for the first reader, which did not keep it.
 pub fn printed(record: &RunRecord) -> Option<&Printed> {
     record.source.as_ref().filter(|_| record.kind == Kind::Imported)?.printed.as_ref()
+}
+
+/// Returns the sentences that the report prints beside the result of an imported record.
+pub fn notes(record: &RunRecord) -> impl Iterator<Item = &PrintedNote> {
+    printed(record).into_iter().flat_map(|printed| &printed.notes).take(NOTES_MAX)
+}
+
+/// Builds quotes from `notes`, each with its links. The heading above several notes stands at the
+/// first one.
+pub fn quotes<'a>(notes: impl Iterator<Item = &'a PrintedNote>) -> Value {
+    let link = |link: &PrintedLink| {
+        context! { text => outside::name(&link.text), url => link.url.clone() }
+    };
+    let mut last = String::new();
+    let quote = |note: &PrintedNote| {
+        let section = outside::name(note.section.as_deref().unwrap_or_default());
+        let title = if section == last { String::new() } else { section.clone() };
+        last = section;
+        context! {
+            section => title,
+            text => outside::line(&note.text),
+            links => note.links.iter().take(LINKS_MAX).map(link).collect::<Value>(),
+        }
+    };
+    notes.map(quote).collect()
 }
 
 /// Builds the tables of `runs`, which are results of one report in its order: one table for each
@@ -93,6 +120,7 @@ pub fn table(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> V
             .map(|run| column(run, &shared, twin_of(run.record)))
             .collect::<Value>(),
         rows => lines_of(rows(&records, &settings)),
+        quotes => quotes(records.iter().flat_map(|record| notes(record))),
     }
 }
 

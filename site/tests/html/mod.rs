@@ -11,8 +11,10 @@ use markup5ever_rcdom::{Handle, NodeData, RcDom};
 #[derive(Debug, Default)]
 pub struct Page {
     pub ids: BTreeSet<String>,
-    /// Every `href` and `src`, in order.
+    /// Every `href` and `src` within the site, in order.
     pub links: Vec<String>,
+    /// Every `href` of a link that is marked as one that leaves the site.
+    pub foreign: Vec<String>,
     /// Visible text, with tags as separators.
     pub text: String,
 }
@@ -36,9 +38,14 @@ pub fn parse(html: &str) -> Result<Page, String> {
         match &node.data {
             NodeData::Text { contents } => page.text.push_str(&contents.borrow()),
             NodeData::Element { attrs, .. } => {
-                for attribute in attrs.borrow().iter() {
+                let attrs = attrs.borrow();
+                let leaves = attrs.iter().any(|attribute| {
+                    &*attribute.name.local == "rel" && attribute.value.starts_with("nofollow ")
+                });
+                for attribute in attrs.iter() {
                     let value = attribute.value.to_string();
                     match &*attribute.name.local {
+                        "href" if leaves => page.foreign.push(value),
                         "href" | "src" => page.links.push(value),
                         "id" if !page.ids.insert(value.clone()) => {
                             return Err(format!("the id `{value}` is there twice"));

@@ -9,7 +9,7 @@ use samples::{LAB, Sample};
 use schema::lab::{Axis, Candidate, Combine, LabEngine, LabFile, LabOption};
 use site::{Catalog, Renderer, pages};
 
-use super::{assert_whole, built, built_from, own};
+use super::{assert_whole, built, built_from, own, reading};
 
 /// Budget of runs that none of these labs exhausts.
 const PLENTY: u32 = 10_000;
@@ -429,7 +429,8 @@ fn options_that_others_tried_stand_beside_their_audit() {
     let folder = tempfile::tempdir().expect("a folder");
     let (registry, records) = own();
     let out = built_from(&registry, &records, folder.path());
-    let report = out.join("imports/performance-lab/d88cdf37-r2");
+    let lab = reading(&out, "performance-lab/d88cdf37");
+    let report = out.join(&lab);
     let page = std::fs::read_to_string(report.join("options/index.md")).expect("a page");
     assert!(page.contains("24 blocks of 15 options"), "{page}");
     let options = page.split("### What a lab").next().expect("a table");
@@ -466,11 +467,8 @@ fn options_that_others_tried_stand_beside_their_audit() {
     assert!(page.contains("cargo xtask lab h100-qwen3.5-9b\n"));
     let whole = std::fs::read_to_string(report.join("index.md")).expect("a page");
     assert!(whole.contains("survivorship: 514 of 1000"), "the audit is on the report's page");
-    for from in [
-        "imports/index.md",
-        "m/qwen3.5-9b/index.md",
-        "imports/performance-lab/d88cdf37-r2/index.md",
-    ] {
+    let reported = format!("{lab}/index.md");
+    for from in ["imports/index.md", "m/qwen3.5-9b/index.md", reported.as_str()] {
         let text = std::fs::read_to_string(out.join(from)).expect("a page");
         assert!(text.contains("options/index.md"), "{from} does not lead there");
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use schema::run::{Kind, Printed, PrintedRow, Source};
+use schema::run::{Kind, Printed, PrintedLink, PrintedNote, PrintedRow, Source};
 
 /// Returns label and value of every row of the results in `page`, read line by line and word by
 /// word, without sections.
@@ -47,14 +47,14 @@ fn a_page_shows_every_row_and_digit_of_its_source_and_no_other() {
     let (registry, records) = own();
     let out = built_from(&registry, &records, folder.path());
     for (number, report) in [
-        ("000_", "llm_benchmark/67a79b7e-r2"),
-        ("002_", "llm_benchmark/64a87d32-r2"),
-        ("003_", "performance-lab/d88cdf37-r2"),
-        ("004_", "llm_benchmark/ee356a43-r2"),
+        ("000_", "llm_benchmark/67a79b7e"),
+        ("002_", "llm_benchmark/64a87d32"),
+        ("003_", "performance-lab/d88cdf37"),
+        ("004_", "llm_benchmark/ee356a43"),
     ] {
         let Some(source) = fixtures::published_page(number) else { return };
         let source = fs::read_to_string(source).expect("a published page");
-        let page = fs::read_to_string(out.join("imports").join(report).join("index.md"));
+        let page = fs::read_to_string(out.join(reading(&out, report)).join("index.md"));
         let page = page.expect("a page");
         let shown = cells(page.split("## Findings").next().expect("a part"));
         let mut printed: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -79,7 +79,8 @@ fn variants_keep_their_names_and_all_their_flags() {
     let (registry, records) = own();
     let out = built_from(&registry, &records, folder.path());
     let read = |page: &str| fs::read_to_string(out.join(page)).expect("a page");
-    let page = read("imports/performance-lab/d88cdf37-r2/index.md");
+    let lab = reading(&out, "performance-lab/d88cdf37");
+    let page = read(&format!("{lab}/index.md"));
     for name in [
         "Max Num Seqs › Seqs 1024",
         "Batch Token 48k and Seqs 768",
@@ -97,14 +98,16 @@ fn variants_keep_their_names_and_all_their_flags() {
     // Rules stand below, once each, with the results that they concern.
     let findings = page.split("## Findings").nth(1).expect("findings");
     assert_eq!(findings.matches("### E23: failed in 23 of 24").count(), 1, "{findings}");
-    let same = "[001](../../../run/d88cdf37-r2-001/index.md), [017](../../../run/d88cdf37-r2-017/";
+    let id = lab.rsplit('/').next().expect("a name");
+    let same = format!("[001](../../../run/{id}-001/index.md), [017](../../../run/{id}-017/");
     assert!(findings.contains(&format!("- {same}")), "{findings}");
     for page in ["r/vllm/v0.17.1/h100-80g/index.md", "r/vllm/v0.17.1/index.md"] {
         let page = read(page);
         assert!(!page.contains("tp1"), "ranks that nobody stated: {page}");
         assert!(!page.contains("--max-nu…"), "a flag is cut: {page}");
     }
-    let run = read("run/64a87d32-r2-001/index.md");
+    let vllm = reading(&out, "llm_benchmark/64a87d32");
+    let run = read(&format!("run/{}-001/index.md", vllm.rsplit('/').next().expect("a name")));
     let figures = run.split("## Provenance").next().expect("figures");
     assert!(figures.contains("| Mean ITL (ms) | 71.71 |") && !figures.contains("| - |"), "{run}");
 }
@@ -119,17 +122,63 @@ fn a_report_that_was_read_again_stands_there_once() {
     };
     let standing = imported(&registry);
     assert_eq!(standing.len(), 88);
-    assert!(standing.iter().all(|(retracted, path)| !retracted && path.contains("-r2/")));
+    assert!(standing.iter().all(|(retracted, _)| !retracted));
     // A retraction without a later reading stays visible.
-    registry.runs.retain(|run| !run.path.contains("-r2/"));
+    registry.runs.retain(|run| standing.iter().all(|(_, path)| *path != run.path));
     let retracted = imported(&registry);
     assert!(retracted.len() == 88 && retracted.iter().all(|(retracted, _)| *retracted));
+}
+
+#[test]
+fn sentences_of_a_source_are_quoted_and_its_conclusion_is_with_its_options() {
+    let (mut registry, records) = own();
+    let note = |section: &str, text: &str, links: Vec<PrintedLink>| PrintedNote {
+        section: Some(section.into()),
+        text: text.into(),
+        links,
+    };
+    let address = "https://example.org/docs/a_b.md#c";
+    let link = PrintedLink { text: "the docs".into(), url: address.into() };
+    let notes = vec![
+        note("Conclusion", "# Use `--fast`, see the docs", vec![link]),
+        note("Conclusion", "It may lose | elsewhere", Vec::new()),
+        note("Method", "Each was run once", Vec::new()),
+    ];
+    for run in registry.runs.iter_mut().filter(|run| run.path.contains("/d88cdf37")) {
+        let is_first = run.path.ends_with("/001.json");
+        let printed = run.record.source.as_mut().and_then(|source| source.printed.as_mut());
+        if let Some(printed) = printed {
+            printed.notes = if is_first { notes.clone() } else { Vec::new() };
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = built_from(&registry, &records, folder.path());
+    let report = out.join(reading(&out, "performance-lab/d88cdf37"));
+    let read = |page: &str| fs::read_to_string(report.join(page)).expect("a page");
+    let concluded = format!(
+        "In the words of the source:\n\n> **Conclusion**: \"# Use `--fast`, see the docs\" \
+         [the docs]({address})\n\n> \"It may lose \\| elsewhere\"\n"
+    );
+    let (page, options) = (read("index.md"), read("options/index.md"));
+    let method = "\n> **Method**: \"Each was run once\"\n";
+    assert_eq!(page.matches(&format!("{concluded}{method}\n")).count(), 1, "{page}");
+    assert!(page.split("## Findings").next().expect("tables").contains(method), "{page}");
+    let above = options.split("24 blocks of").next().expect("a conclusion");
+    assert!(above.contains(&format!("\n\n{concluded}\n")) && !above.contains(method), "{above}");
+    let link = format!("<a href=\"{address}\" rel=\"nofollow noopener noreferrer\">");
+    for page in ["index.html", "options/index.html"] {
+        assert_eq!(read(page).matches(&link).count(), 1, "{page}");
+    }
 }
 
 /// Makes a published result out of a record, with `text` wherever a report may have some.
 pub fn claim(mut record: RunRecord, text: &str, index: usize) -> RunRecord {
     let row = PrintedRow { section: Some(text.into()), label: text.into(), text: text.into() };
     let rows = vec![row.clone(), row];
+    let addresses = [text, "javascript:alert(1)", "https://example.org/a?b=1&c=2"];
+    let link = |url: &str| PrintedLink { text: text.into(), url: url.into() };
+    let links = addresses.map(link).to_vec();
+    let note = PrintedNote { section: Some(text.into()), text: text.into(), links };
     record.kind = Kind::Imported;
     record.id = format!("0123456{index}-r2-001");
     record.source = Some(Source {
@@ -142,6 +191,7 @@ pub fn claim(mut record: RunRecord, text: &str, index: usize) -> RunRecord {
             settings: rows.clone(),
             log: rows.clone(),
             rows,
+            notes: vec![note.clone(), note],
         }),
         ..Source::default()
     });
