@@ -44,7 +44,7 @@ pub fn read(text: &str) -> Vec<Result<Found, Unread>> {
         bodies.push(block.start..block.end);
         read_to = block.end;
     }
-    // What is prose and what is a log cannot be told beside a damaged result.
+    // Prose cannot be told from a log beside a damaged result.
     if results.iter().all(Result::is_ok) {
         for (found, notes) in results.iter_mut().flatten().zip(notes::notes(text, &bodies)) {
             found.printed.notes = notes;
