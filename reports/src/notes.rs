@@ -140,7 +140,7 @@ fn has_words(text: &str) -> bool {
 
 /// Splits prose into headings and blocks of text: a paragraph, a list item or a row of a table.
 fn blocks(prose: &str) -> Vec<Block> {
-    let mut blocks = Vec::new();
+    let mut blocks: Vec<Block> = Vec::new();
     // True while the next line may belong to the last block.
     let mut is_open = false;
     for line in prose.lines() {
@@ -191,7 +191,8 @@ fn item(line: &str) -> Option<&str> {
     }
     after(&BULLETS).or_else(|| {
         let (number, text) = line.split_once(". ")?;
-        let is_number = number.len() <= 3 && number.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number =
+            (1..=3).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
         is_number.then_some(text)
     })
 }
@@ -199,7 +200,8 @@ fn item(line: &str) -> Option<&str> {
 /// Returns the words of `block` without Markdown's marks, on one line, and its links. A link to
 /// another address than one of the web leaves its words only; an image leaves nothing.
 fn plain(block: &str) -> (String, Vec<PrintedLink>) {
-    let (mut text, mut links) = (String::new(), Vec::new());
+    let mut text = String::new();
+    let mut links: Vec<PrintedLink> = Vec::new();
     let mut rest = block;
     while let Some((before, after)) = rest.split_once("](") {
         let label = before.rsplit_once('[').zip(after.split_once(')'));

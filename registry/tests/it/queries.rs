@@ -6,7 +6,7 @@ use crate::scratch::{Scratch, place, repeats};
 use samples::{Sample, campaign_id, reseal};
 use schema::canonical::to_file_text;
 use schema::metric::by_name;
-use schema::run::{Kind, RunRecord};
+use schema::run::{Kind, Printed, PrintedLink, PrintedNote, RunRecord, Source};
 
 const HARDWARE: &str = "cpu-example-simulated-f6m1s1-2c";
 const MODEL: &str = "smollm2-135m-instruct-q4_1";
@@ -236,6 +236,11 @@ fn nothing_that_a_record_holds_acts_on_a_terminal() {
     let mut record = repeats("v0.9.1", 1, 1).remove(0);
     let hostile = "a\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}b";
     record.hardware.cpu_model = Some(hostile.to_owned());
+    let link = PrintedLink { text: hostile.to_owned(), url: format!("javascript:{hostile}") };
+    let section = Some(hostile.to_owned());
+    let note = PrintedNote { section, text: hostile.to_owned(), links: vec![link] };
+    let printed = Some(Printed { notes: vec![note], ..Printed::default() });
+    record.source = Some(Source { printed, ..Source::default() });
     let record = reseal(record);
     scratch.write(&place(&record), &to_file_text(&record).unwrap());
     for arguments in
@@ -249,4 +254,5 @@ fn nothing_that_a_record_holds_acts_on_a_terminal() {
     let shown: RunRecord =
         serde_json::from_str(&scratch.results(&["show", &record.id]).out).unwrap();
     assert_eq!(shown.hardware.cpu_model.as_deref(), Some(hostile), "the same document");
+    assert_eq!(shown.source, record.source);
 }
