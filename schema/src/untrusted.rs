@@ -63,7 +63,7 @@ pub fn message(error: &(dyn Error + 'static)) -> String {
 
 /// Returns the [`message`] of `error` and of each of its causes for a terminal, as [`lines`] does.
 pub fn report(error: &(dyn Error + 'static)) -> String {
-    let causes = iter::successors(Some(error), |error| error.source());
+    let causes = iter::successors(Some(error), |&error| error.source());
     lines(&causes.map(message).collect::<Vec<_>>().join(": "))
 }
 
