@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 fn main() -> io::Result<()> {
     let suite = PathBuf::from(variable("CARGO_MANIFEST_DIR")?).join("../suite").canonicalize()?;
     let mut text = String::new();
-    for name in ["SCENARIOS", "LABS", "MODELS", "DATASETS", "ENGINES", "VALIDATIONS"] {
+    for name in ["SCENARIOS", "LABS", "MODELS", "DATASETS", "ENGINES", "TARGETS", "VALIDATIONS"] {
         let folder = suite.join(name.to_lowercase());
         // A new file changes the folder's own time.
         println!("cargo::rerun-if-changed={}", folder.display());

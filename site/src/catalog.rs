@@ -303,6 +303,13 @@ pub fn names<'a>(runs: &[&Run<'a>], read: impl Fn(&'a RunRecord) -> &'a str) -> 
     names
 }
 
+/// Returns source and file of the imported record at `path`, which is
+/// `imports/<source>/<hash>/<block>.json`; `None` for a shorter path.
+pub fn report_of(path: &str) -> Option<(String, String)> {
+    let mut parts = path.split('/').skip(1).map(str::to_owned);
+    Some((parts.next()?, parts.next()?))
+}
+
 /// Returns `items` in their order, each once.
 pub fn distinct<T: PartialEq>(items: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut found = Vec::new();

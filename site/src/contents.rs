@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use judge::Stored;
+use judge::diff::published::Published;
 use minijinja::context;
 use minijinja::value::{Value, merge_maps};
 use schema::canonical::{sha256_hex, sha256_of};
@@ -16,7 +17,7 @@ use crate::outside;
 use crate::template::{Crumb, Frame, RenderError, Renderer};
 use crate::view::model::{self, ModelView};
 use crate::view::{
-    diff, explore, kernels, method, overview, pareto_frontier, release, run, subjects,
+    diff, explore, kernels, method, overview, pareto_frontier, published, release, run, subjects,
 };
 
 mod lists;
@@ -134,6 +135,7 @@ impl<'a> Contents<'a> {
         pages.extend(self.releases_everywhere());
         pages.extend(self.releases_on());
         pages.extend(self.diffs());
+        pages.extend(self.published());
         pages.extend(self.kernels());
         pages.extend(self.labs());
         pages.extend(self.picks());
@@ -301,8 +303,9 @@ impl<'a> Contents<'a> {
             sources.fresh |= self.has_fresh_neighbors(key);
             let related = self.related(key);
             let crumbs = vec![everywhere.clone(), (hardware.clone(), None)];
+            let published = self.judged.published_before(key);
             pages.push(self.page(("release", on.clone()), &title, crumbs, sources, move || {
-                release::view(key, runs, leading, related.clone())
+                release::view(key, runs, (leading, published), related.clone())
             }));
             let cells = catalog::cells(runs);
             if release::is_inline(&cells) {
@@ -332,7 +335,9 @@ impl<'a> Contents<'a> {
     /// True when the comparison with the release before or the kernel benchmarks, to which the
     /// release page of `key` links, are made from a record in an overlay.
     fn has_fresh_neighbors(&self, key: &ReleaseKey) -> bool {
-        let baseline = self.judged.leading_to(key).map(|(pair, _)| pair.releases()[0].clone());
+        let compared = self.judged.leading_to(key).map(|(pair, _)| pair);
+        let pair = compared.or_else(|| self.judged.published_before(key));
+        let baseline = pair.map(|pair| pair.releases()[0].clone());
         let runs = baseline.and_then(|key| self.releases.get(&key)).into_iter().flatten();
         let kernels = self.kernels.get(key).into_iter().flatten();
         runs.map(|run| run.root).chain(kernels.map(|stored| stored.root)).any(|root| root != 0)
@@ -368,6 +373,27 @@ impl<'a> Contents<'a> {
             self.parts(("diff", pair.target()), &text, crumbs, sources, list)
         };
         self.judged.diffs.iter().flat_map(pages).collect()
+    }
+
+    /// Returns the pages of pairs of releases that were only published elsewhere, split like long
+    /// comparisons.
+    fn published(&'a self) -> Vec<Page<'a>> {
+        let pages = |(pair, found): &(Pair, Vec<Published<'a>>)| {
+            let runs = pair.releases().into_iter().filter_map(|key| self.releases.get(&key));
+            let sources = Sources::runs(runs.flatten().copied().collect()).with(self.events());
+            let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
+            let text = format!("{title} on {}", pair.hardware);
+            let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
+            let list = List {
+                view: published::view(pair),
+                first: context! {},
+                key: "tables",
+                rows: found.iter().map(published::table).collect(),
+                most: published::TABLES_MAX,
+            };
+            self.parts(("published", pair.target()), &text, crumbs, sources, list)
+        };
+        self.judged.published.iter().flat_map(pages).collect()
     }
 
     fn kernel_pages(&self, test: impl Fn(&ReleaseKey) -> bool) -> Vec<Link> {

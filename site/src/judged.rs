@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use judge::diff::published::{Published, published};
 use judge::diff::words::is_worse;
 use judge::diff::{Diff, Filter, Row, diff, policy, waivers};
 use judge::lab::{self, Next, Replay, Superseded};
@@ -33,6 +34,11 @@ impl Pair {
             .map(|release| ReleaseKey::new(&self.engine, release, &self.hardware))
     }
 
+    /// Returns the filter of a comparison of the pair.
+    fn filter(&self) -> Filter {
+        Filter { engine: Some(self.engine.clone()), hardware: Some(self.hardware.clone()) }
+    }
+
     /// Returns the target of the page that compares the pair of releases.
     pub fn target(&self) -> Target {
         let Self { engine, hardware, baseline, candidate } = self.clone();
@@ -52,6 +58,9 @@ pub struct Judged<'a> {
     /// Comparison of each pair of consecutive releases of an engine on one hardware, ordered by
     /// engine and hardware.
     pub diffs: Vec<(Pair, Diff)>,
+    /// Figures of each pair of consecutive releases that others published and nobody measured here.
+    /// They are not judged.
+    pub published: Vec<(Pair, Vec<Published<'a>>)>,
     /// Trends of at least two points, one for each release-blocking metric of each cell, ordered by
     /// cell and metric.
     pub trends: Vec<Trend>,
@@ -79,21 +88,28 @@ impl<'a> Judged<'a> {
     ///
     /// `judge` cannot compare two releases, or cannot compute trends.
     pub fn of(catalog: &Catalog<'a>) -> Result<Self> {
-        let pairs = pairs(catalog);
+        let mut measured = Vec::new();
+        let mut published_pairs = Vec::new();
+        for pair in pairs(catalog) {
+            let (baseline, candidate) = (&pair.baseline, &pair.candidate);
+            match published(catalog.registry, baseline, candidate, &pair.filter()) {
+                Some(found) => published_pairs.push((pair, found)),
+                None => measured.push(pair),
+            }
+        }
         let compare = |pair: &Pair| -> Result<Diff> {
-            let filter =
-                Filter { engine: Some(pair.engine.clone()), hardware: Some(pair.hardware.clone()) };
-            let mut diff = diff(catalog.registry, &pair.baseline, &pair.candidate, &filter)?;
+            let (baseline, candidate) = (&pair.baseline, &pair.candidate);
+            let mut diff = diff(catalog.registry, baseline, candidate, &pair.filter())?;
             // Pages are a pure function of records and know no current day: a waiver is shown with
             // the day on which it ends.
             waivers::apply(&mut diff, catalog.registry, 0);
             Ok(diff)
         };
-        let diffs = pairs.par_iter().map(compare).collect::<Result<Vec<_>>>()?;
+        let diffs = measured.par_iter().map(compare).collect::<Result<Vec<_>>>()?;
         let trends = trend::trends(catalog.registry, &trend::Filter::default())?;
         let picks = pick::picks(catalog.registry, &pick::limits());
-        let diffs = pairs.into_iter().zip(diffs).collect();
-        Ok(Self { diffs, trends, labs: labs(catalog), picks })
+        let diffs = measured.into_iter().zip(diffs).collect();
+        Ok(Self { diffs, published: published_pairs, trends, labs: labs(catalog), picks })
     }
 
     /// Returns the picks of one model on one hardware, in page order; those of all models or of all
@@ -113,6 +129,12 @@ impl<'a> Judged<'a> {
     /// release.
     pub fn leading_to(&self, key: &ReleaseKey) -> Option<&(Pair, Diff)> {
         self.diffs.iter().find(|(pair, _)| pair.releases()[1] == *key)
+    }
+
+    /// Returns the release `key` and the one before it where both were only published elsewhere.
+    pub fn published_before(&self, key: &ReleaseKey) -> Option<&Pair> {
+        let mut pairs = self.published.iter().map(|(pair, _)| pair);
+        pairs.find(|pair| pair.releases()[1] == *key)
     }
 
     /// Returns the rows of release-blocking metrics that got worse, waived or not, in the

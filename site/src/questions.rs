@@ -1,6 +1,6 @@
 //! Files of the suite, compiled into this program: questions that its scenarios answer (the first key
-//! of each file), labs that ask about a model, engines, models, datasets and GPU validations. Knows
-//! ids, not records.
+//! of each file), labs that ask about a model, engines, targets, models, datasets and GPU
+//! validations. Knows ids, not records.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use schema::engine::EngineFile;
 use schema::model::InputSource;
 use schema::scenario::{Scenario, id_of};
 
-// Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS`, `ENGINES` and `VALIDATIONS` of id and text of
-// each file, which the build script writes.
+// Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS`, `ENGINES`, `TARGETS` and `VALIDATIONS` of id and
+// text of each file, which the build script writes.
 include!(concat!(env!("OUT_DIR"), "/suite.rs"));
 
 fn text(table: &'static [(&str, &str)], id: &str) -> Option<&'static str> {
@@ -19,6 +19,12 @@ fn text(table: &'static [(&str, &str)], id: &str) -> Option<&'static str> {
 /// Returns the engine file named `id`; `None` where the suite has none.
 pub fn engine(id: &str) -> Option<EngineFile> {
     schema::engine::parse(text(ENGINES, id)?).ok()
+}
+
+/// True when `hardware` is the id of one of the suite's targets, as that of a class of GPUs is. A
+/// processor's id names the processor, and its target is the one of machines without a GPU.
+pub fn is_target(hardware: &str) -> bool {
+    text(TARGETS, hardware).is_some()
 }
 
 /// Name of an input of the suite, as a reader has it.
@@ -136,6 +142,13 @@ mod tests {
         assert_eq!(known, stems("labs"));
         assert_eq!(lab_of("qwen3.5-9b", "h100-80g"), Some("h100-qwen3.5-9b"));
         assert_eq!(lab_of("qwen3.5-9b", "cpu"), None);
+    }
+
+    #[test]
+    fn every_target_of_the_suite_is_known() {
+        let known: BTreeSet<String> = TARGETS.iter().map(|(id, _)| (*id).to_owned()).collect();
+        assert_eq!(known, stems("targets"));
+        assert!(is_target("a100-80g") && !is_target("cpu-amd-epyc-f26m2s1-2c"));
     }
 
     #[test]

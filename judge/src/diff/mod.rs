@@ -7,7 +7,7 @@
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
 //! to verdicts, pure), [`campaigns`] (which pairs are judged together), `in_turns` (alternating
 //! comparisons), [`outputs`] (tokens, not speed), [`decision`] (ship, hold or inconclusive),
-//! [`waivers`] (accepted regressions), [`broad`] (all cells at once), [`drift`] (a baseline against
+//! [`waivers`] (accepted regressions), [`published`] (releases that others measured), [`broad`] (all cells at once), [`drift`] (a baseline against
 //! itself), [`improvement`] (effects on one axis).
 
 pub mod broad;
@@ -25,6 +25,7 @@ pub mod judge;
 pub mod junit;
 pub mod outputs;
 pub mod policy;
+pub mod published;
 pub mod report;
 pub mod waivers;
 pub mod words;

@@ -7,12 +7,14 @@ use schema::run::{Kind, RunRecord, ServerFacts};
 use schema::scenario::id_of;
 
 use super::fact;
-use crate::catalog::{Cell, Run, distinct};
+use crate::catalog::{Cell, ReleaseKey, Run, distinct};
 use crate::outside;
 use crate::questions::{self, Name};
 
 /// Port of a server whose record hides its port.
 const PORT: &str = "8000";
+/// Engine that `release-bench` measures where none is named.
+const OWN: &str = "redline";
 /// Largest number of server commands that a page shows for one model.
 const SERVE_MAX: usize = 4;
 
@@ -150,9 +152,24 @@ fn model(record: &RunRecord) -> (String, Option<String>) {
 /// it; `None` for other engines and for models that the suite does not have.
 pub fn from_clone(record: &RunRecord) -> Option<String> {
     let RunRecord { engine, model, .. } = record;
-    let is_known = engine.name == "redline" && questions::model(&model.id).is_some();
+    let is_known = engine.name == OWN && questions::model(&model.id).is_some();
     let words = ["cargo", "xtask", "serve", &engine.release, "--model", &model.id];
     is_known.then(|| outside::command(&words))
+}
+
+/// Returns the command that measures the release of `key` again on machines of its hardware, with the
+/// further arguments `rest`. Engine and target are named where they are not those that the command
+/// takes by itself.
+pub fn release_bench(key: &ReleaseKey, rest: &[&str]) -> String {
+    let mut words = vec!["cargo", "xtask", "release-bench", &key.release];
+    if key.engine != OWN {
+        words.extend(["--engine", &key.engine]);
+    }
+    if questions::is_target(&key.hardware) {
+        words.extend(["--target", &key.hardware]);
+    }
+    words.extend(rest);
+    outside::command(&words)
 }
 
 /// Builds the commands of one model: those that started the servers of `runs`, those that send the
@@ -160,19 +177,16 @@ pub fn from_clone(record: &RunRecord) -> Option<String> {
 pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     let mut serve = distinct(runs.iter().filter_map(|run| serve(run.record)));
     serve.truncate(SERVE_MAX);
-    let first = runs.first().map(|run| &run.record.engine);
-    let (engine, release) =
-        first.map(|engine| (engine.name.clone(), engine.release.clone())).unwrap_or_default();
+    let first = runs.first().map(|run| ReleaseKey::of(run.record));
+    let engine = first.as_ref().map(|key| key.engine.as_str()).unwrap_or_default();
     let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
     let port = serve.iter().find_map(|serve| serve.port.clone());
-    let (bench, files) = bench(model, cells, (&engine, published), port.as_deref());
+    let (bench, files) = bench(model, cells, (engine, published), port.as_deref());
     let is_validation = !published && runs.iter().all(|run| run.is_validation);
-    let again =
-        ["cargo", "xtask", "release-bench", &release, "--engine", &engine, "--model", model];
     let again = match (published, is_validation) {
         (true, _) => Vec::new(),
         (false, true) => validate(model, cells, runs),
-        (false, false) => vec![outside::command(&again)],
+        (false, false) => first.iter().map(|key| release_bench(key, &["--model", model])).collect(),
     };
     context! {
         serve => serve.iter().map(shown).collect::<Value>(),
@@ -289,6 +303,22 @@ mod tests {
         let found = command("vllm", "qwen3-8b", &["vllm", "serve", "{model}"]);
         assert_eq!(found.line, "vllm serve Qwen/Qwen3-8B");
         assert_eq!(found.port.as_deref(), Some("8000"), "the engine's default");
+    }
+
+    #[test]
+    fn a_release_is_measured_again_with_its_engine_on_its_target() {
+        let command = |engine, hardware| {
+            release_bench(&ReleaseKey::new(engine, "v0.10.0", hardware), &["--baseline", "v0.9.2"])
+        };
+        let start = "cargo xtask release-bench v0.10.0";
+        assert_eq!(
+            command("lmdeploy", "a100-80g"),
+            format!("{start} --engine lmdeploy --target a100-80g --baseline v0.9.2")
+        );
+        assert_eq!(
+            command("redline", "cpu-amd-epyc-f26m2s1-2c"),
+            format!("{start} --baseline v0.9.2")
+        );
     }
 
     #[test]

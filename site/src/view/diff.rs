@@ -18,7 +18,7 @@ use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
 use super::figure::{self, Figure};
 use super::finding::Tone;
-use super::{tip, words};
+use super::{command, tip, words};
 use crate::catalog::{ReleaseKey, distinct};
 use crate::chart::{
     Bar, BarGroup, Chart, Forest, ForestMark, ForestRow, Key, Look, Tip, bars, range_key,
@@ -31,7 +31,6 @@ use crate::outside;
 /// Builds the view of the page that compares the two releases of `pair`, with the figures of
 /// `diff`. The page's models are built by [`models`], because they are split into pages.
 pub fn view(pair: &Pair, diff: &Diff) -> Value {
-    let argv = ["cargo", "xtask", "release-bench", &pair.candidate, "--baseline", &pair.baseline];
     let names = |cells: &[Cell]| -> Value {
         let name = |cell: &Cell| format!("{} {} {}", cell.model, cell.config, cell.scenario);
         cells.iter().map(|cell| outside::name(&name(cell))).collect()
@@ -44,7 +43,9 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
             interval => or_dash(found.interval_pct, format::interval),
         }
     };
-    let [baseline_page, candidate_page] = pair.releases().map(Target::ReleaseOn);
+    let [baseline, candidate] = pair.releases();
+    let command = command::release_bench(&candidate, &["--baseline", &pair.baseline]);
+    let [baseline_page, candidate_page] = [baseline, candidate].map(Target::ReleaseOn);
     context! {
         engine => outside::name(&pair.engine),
         hardware => outside::name(&pair.hardware),
@@ -60,7 +61,7 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
         baseline_only => names(&diff.baseline_only),
         candidate_only => names(&diff.candidate_only),
         note => &diff.note,
-        command => outside::command(&argv),
+        command,
         ..decision(diff)
     }
 }

@@ -37,18 +37,11 @@ impl Report<'_, '_> {
     }
 }
 
-/// Returns source and file of the imported record at `path`, which is
-/// `imports/<source>/<hash>/<block>.json`; `None` for a shorter path.
-pub fn report_of(path: &str) -> Option<(String, String)> {
-    let mut parts = path.split('/').skip(1).map(str::to_owned);
-    Some((parts.next()?, parts.next()?))
-}
-
 /// Groups the imported records of `catalog` into reports, by source and file.
 pub fn reports<'a, 'b>(catalog: &'a Catalog<'b>) -> Vec<Report<'a, 'b>> {
     let mut reports: BTreeMap<(String, String), Vec<&Run>> = BTreeMap::new();
     for run in catalog.runs.iter().filter(|run| run.record.kind == Kind::Imported) {
-        reports.entry(report_of(run.path).unwrap_or_default()).or_default().push(run);
+        reports.entry(catalog::report_of(run.path).unwrap_or_default()).or_default().push(run);
     }
     let report = |((source, file), runs)| Report { source, file, runs };
     reports.into_iter().map(report).collect()

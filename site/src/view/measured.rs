@@ -15,7 +15,7 @@ use schema::run::{Kind, RunRecord};
 
 use super::figure::{self, Column};
 use super::release::{dates, day};
-use super::{fact, hardware};
+use super::{command, fact, hardware};
 use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::format::{self, or_dash};
 use crate::link::{Link, Target};
@@ -178,8 +178,8 @@ fn commands(
     if commands.is_empty() {
         let beside = format!("{}@{}", ours.engine, ours.release);
         let version = theirs.release.trim_start_matches('v');
-        let words = ["release-bench", "--engine", &theirs.engine, version, "--beside", &beside];
-        commands.push(format!("cargo xtask {}", outside::command(&words)));
+        let theirs = ReleaseKey::new(&theirs.engine, version, &theirs.hardware);
+        commands.push(command::release_bench(&theirs, &["--beside", &beside]));
     }
     commands
 }

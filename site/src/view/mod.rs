@@ -26,6 +26,7 @@ pub mod overview;
 pub mod pareto_frontier;
 pub mod pick;
 pub mod printed;
+pub mod published;
 pub mod release;
 pub mod run;
 pub mod side_by_side;

@@ -42,12 +42,18 @@ pub fn view(catalog: &Catalog, judged: &Judged, kernels: Vec<Link>) -> Value {
         more_open,
         hardware => hardware.map(|hardware| latest_on(catalog, hardware)).collect::<Value>(),
         releases => releases(catalog),
-        diffs => judged.diffs.iter().rev().map(|(pair, _)| pair.link()).collect::<Value>(),
+        diffs => pairs(judged).map(Pair::link).collect::<Value>(),
         labs => lab::all(catalog, judged).iter().map(Lab::line).collect::<Value>(),
         models => models.map(Link::model).collect::<Value>(),
         scenarios => scenarios.iter().map(|scenario| Link::scenario(scenario)).collect::<Value>(),
         kernels,
     }
+}
+
+/// Returns the pairs of consecutive releases that have a page, the judged ones first.
+fn pairs<'j>(judged: &'j Judged) -> impl Iterator<Item = &'j Pair> {
+    let compared = judged.diffs.iter().rev().map(|(pair, _)| pair);
+    compared.chain(judged.published.iter().rev().map(|(pair, _)| pair))
 }
 
 /// Builds the line about a regression: a metric that got worse in one cell.

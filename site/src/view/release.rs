@@ -14,7 +14,7 @@ use schema::verdict::VerdictKind;
 
 use super::figure::{self, Column, failed, launches};
 use super::finding::{self, Finding};
-use super::{diff, fact, health, model, subjects, table, words};
+use super::{command, diff, fact, health, model, subjects, table, words};
 use crate::catalog::{self, Catalog, Cell, CellKey, ReleaseKey, Run, distinct};
 use crate::chart::{Heat, HeatCell, HeatRow, shade};
 use crate::judged::{Judged, Pair};
@@ -33,12 +33,12 @@ pub const SUMMARY: [&str; 6] = [
 ];
 
 /// Builds the view of a release on a hardware from `runs`, which all belong to `key`. `leading` is
-/// the comparison with the release before, if there is one; `related` are links to other pages about
-/// the release.
+/// the comparison with the release before, if there is one, and `published` stands in its place where
+/// both were only published elsewhere; `related` are links to other pages about the release.
 pub fn view(
     key: &ReleaseKey,
     runs: &[&Run],
-    leading: Option<&(Pair, Diff)>,
+    (leading, published): (Option<&(Pair, Diff)>, Option<&Pair>),
     related: Vec<Link>,
 ) -> Value {
     let cells = catalog::cells(runs);
@@ -53,6 +53,7 @@ pub fn view(
         // Sentences that a reader must see before any figure.
         notices => notices(runs),
         since => leading.map(|(pair, found)| verdict(pair, found)),
+        published => published.map(Pair::link),
         effects => leading.map(|(pair, found)| diff::effects(pair, found)).unwrap_or_default(),
         // Sentences about figures that are doubtful.
         caveats => finding::caveats(&cells),
@@ -215,12 +216,7 @@ pub fn across(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -
     failures.truncate(FAILURES_MAX);
     let campaigns = catalog.registry.campaigns.iter();
     let campaigns = campaigns.filter(|stored| measures(&stored.record, engine, release));
-    let mut again = vec!["cargo", "xtask", "release-bench", release];
-    if engine != "redline" {
-        again.extend(["--engine", engine]);
-    }
     let on_hardware = |(key, runs): &(ReleaseKey, Vec<&Run>)| on_hardware(judged, key, runs);
-    let is_measured = runs.iter().any(|run| run.record.kind != Kind::Imported);
     context! {
         engine => outside::name(engine),
         release => outside::name(release),
@@ -233,10 +229,29 @@ pub fn across(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -
         // Number of failing cells beyond those listed; the health page lists all.
         more_failures,
         campaigns => campaigns.map(subjects::campaign).collect::<Value>(),
-        // Command that measures the release again; none where all its figures were published
-        // elsewhere.
-        again => is_measured.then(|| outside::command(&again)),
+        again => again(&keys),
+        // Commands that measure here what others published, and print both figures.
+        reproduce => reproduce(&runs),
     }
+}
+
+/// Returns the commands that measure a release again, one for each hardware whose commands differ;
+/// none for hardware on which all its figures were published elsewhere.
+fn again(keys: &[(ReleaseKey, Vec<&Run>)]) -> Vec<String> {
+    let is_measured = |runs: &[&Run]| runs.iter().any(|run| run.record.kind != Kind::Imported);
+    let measured = keys.iter().filter(|(_, runs)| is_measured(runs));
+    distinct(measured.map(|(key, _)| command::release_bench(key, &[])))
+}
+
+/// Returns the command for each imported report that any of `runs` was read from.
+fn reproduce(runs: &[&Run]) -> Vec<String> {
+    let imported = runs.iter().filter(|run| run.record.kind == Kind::Imported);
+    let reports = distinct(imported.filter_map(|run| catalog::report_of(run.path)));
+    let command = |(source, file): &(String, String)| {
+        let folder = format!("results/imports/{source}/{file}");
+        outside::command(&["cargo", "xtask", "reproduce", &folder])
+    };
+    reports.iter().map(command).collect()
 }
 
 fn is_unreported(record: &RunRecord) -> bool {
@@ -257,6 +272,8 @@ fn on_hardware(judged: &Judged, key: &ReleaseKey, runs: &[&Run]) -> Value {
         extent => extent(runs, &cells),
         matrix => table::matrix(&cells),
         since => judged.leading_to(key).map(|(pair, diff)| since(pair, diff)),
+        // Comparison with the release before where both were only published elsewhere.
+        published => judged.published_before(key).map(Pair::link),
     }
 }
 

@@ -80,7 +80,7 @@ fn reproduce(run: &Run) -> Option<String> {
 /// `None` for other records.
 fn published(run: &Run) -> Option<Value> {
     let source = run.record.source.as_ref()?;
-    let report = super::imports::report_of(run.path);
+    let report = catalog::report_of(run.path);
     Some(context! {
         report =>
             report.map_or(Target::Imports {}, |(source, file)| Target::Report { source, file }),

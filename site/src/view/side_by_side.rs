@@ -67,7 +67,7 @@ pub fn has_several(catalog: &Catalog, (model, hardware): (&str, &str)) -> bool {
 fn reports(runs: &[&Run]) -> Vec<Link> {
     let imported = runs.iter().filter(|run| run.record.kind == Kind::Imported);
     let mut found: Vec<(String, String)> =
-        imported.filter_map(|run| super::imports::report_of(run.path)).collect();
+        imported.filter_map(|run| catalog::report_of(run.path)).collect();
     found.sort();
     found.dedup();
     found.into_iter().map(Link::report).collect()

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use samples::Sample;
 use schema::run::{Kind, Printed, PrintedLink, PrintedNote, PrintedRow, Source};
 
 /// Returns label and value of every row of the results in `page`, read line by line and word by
@@ -169,6 +170,51 @@ fn sentences_of_a_source_are_quoted_and_its_conclusion_is_with_its_options() {
     for page in ["index.html", "options/index.html"] {
         assert_eq!(read(page).matches(&link).count(), 1, "{page}");
     }
+}
+
+/// Returns the result of a release of another engine whose page prints `throughput`.
+fn result(release: &str, serial: u64, throughput: &str) -> RunRecord {
+    let sample = Sample {
+        engine: "lmdeploy".into(),
+        release: release.into(),
+        hardware: "a100-80g".into(),
+        model: "qwen3-8b".into(),
+        scenario: "sharegpt".into(),
+        serial,
+        ..Sample::default()
+    };
+    let label = "Output token throughput (tok/s)".into();
+    let rows = vec![PrintedRow { section: None, label, text: throughput.into() }];
+    let printed = Some(Printed { rows, ..Printed::default() });
+    RunRecord {
+        kind: Kind::Imported,
+        id: format!("0123456{serial}-r2-001"),
+        campaign: None,
+        source: Some(Source { printed, ..Source::default() }),
+        ..sample.record()
+    }
+}
+
+#[test]
+fn releases_that_others_published_stand_side_by_side_and_are_not_judged() {
+    let results = vec![result("v0.9.2", 1, "4000.00"), result("v0.10.0", 2, "5000.00")];
+    let (_guard, out) = built(&sample::registry(results));
+    let read = |at: &str| fs::read_to_string(out.join(at)).expect("a page");
+    let page = read("diff/lmdeploy/v0.9.2..v0.10.0/a100-80g/index.md");
+    for text in [
+        "## Published on different days, not judged",
+        "| Output token throughput (tok/s) | 4000.00 | 5000.00 | 1.25x |",
+        "cargo xtask release-bench v0.10.0 --engine lmdeploy --target a100-80g --baseline v0.9.2",
+    ] {
+        assert!(page.contains(text), "`{text}` is not in {page}");
+    }
+    let across = read("r/lmdeploy/v0.10.0/index.md");
+    let on_hardware = read("r/lmdeploy/v0.10.0/a100-80g/index.md");
+    for page in [&page, &across, &on_hardware] {
+        assert!(page.contains("Published on different days, not judged"), "{page}");
+        assert!(!page.contains("INCONCLUSIVE"), "{page}");
+    }
+    assert!(across.contains("cargo xtask reproduce results/imports/sample/"), "{across}");
 }
 
 /// Makes a published result out of a record, with `text` wherever a report may have some.
