@@ -388,6 +388,7 @@ pub fn measure(
     decided: Decided,
 ) -> Result<Option<Exit>, Stop> {
     world.console.answer(decided.brief.render().trim_end())?;
+    refuse_beyond(&decided.brief, flags)?;
     if flags.dry_run {
         return Ok(None);
     }
@@ -424,17 +425,21 @@ fn unfinished(world: &World, flags: &ReleaseBench) -> Result<String, Stop> {
     })
 }
 
-/// Refuses a plan that is expected to take more GPU-hours than `--max-gpu-hours`. Otherwise,
-/// without `--yes`, asks the user to confirm a plan that is expected to take more than two hours or
-/// an unknown number of GPU-hours.
-fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result<(), Stop> {
-    if let Some(most) = flags.max_gpu_hours
-        && brief.gpu_hours() > most
-    {
-        let expected = brief.gpu_hours();
-        return Err(wrong_use!("this would take {expected:.1} GPU-hours, and {most} are allowed")
-            .with_hint("allow more, or name fewer `--model`, `--scenario` and `--repeats`"));
+/// Refuses a plan that is expected to take more GPU-hours than `--max-gpu-hours`.
+fn refuse_beyond(brief: &Brief, flags: &ReleaseBench) -> Result<(), Stop> {
+    let expected = brief.gpu_hours();
+    match flags.max_gpu_hours {
+        Some(most) if expected > most => {
+            Err(wrong_use!("this would take {expected:.1} GPU-hours, and {most} are allowed")
+                .with_hint("allow more, or name fewer `--model`, `--scenario` and `--repeats`"))
+        }
+        _ => Ok(()),
     }
+}
+
+/// Without `--yes`, asks the user to confirm a plan that is expected to take more than two hours or an
+/// unknown number of GPU-hours.
+fn confirm(brief: &Brief, flags: &ReleaseBench, interrupt: &Interrupt) -> Result<(), Stop> {
     let expected = brief.expected_us();
     let unknown = if brief.on_gpu { brief.unknown() } else { 0 };
     if flags.yes || (Duration::from_micros(expected) <= ASK_BEYOND && unknown == 0) {
@@ -504,10 +509,13 @@ mod release_bench_tests {
             runs: 3,
             each,
             start_us: None,
+            newer: None,
         };
         Brief {
             campaign: String::new(),
             variants: Vec::new(),
+            commands: Vec::new(),
+            jobs: None,
             hardware: String::new(),
             target: String::new(),
             on_gpu: true,
@@ -528,11 +536,11 @@ mod release_bench_tests {
     #[test]
     fn hours_are_spent_only_when_they_were_allowed() {
         let interrupt = Interrupt::new(crate::clock::Clock::start());
-        let confirmed = |each, args: &[&str]| confirm(&brief(each), &flags(args), &interrupt);
-        let most = confirmed(HOUR, &["--yes", "--max-gpu-hours", "20"]).unwrap_err().to_string();
+        let allowed = |args: &[&str]| refuse_beyond(&brief(HOUR), &flags(args));
+        let most = allowed(&["--max-gpu-hours", "20"]).unwrap_err().to_string();
         assert!(most.starts_with("error: this would take 24.0 GPU-hours, and 20 are allowed"));
-        assert!(confirmed(HOUR, &["--yes", "--max-gpu-hours", "24"]).is_ok());
-        assert!(confirmed(Estimate::Unknown, &["--yes"]).is_ok());
+        assert!(allowed(&["--max-gpu-hours", "24"]).is_ok());
+        assert!(confirm(&brief(Estimate::Unknown), &flags(&["--yes"]), &interrupt).is_ok());
         // A CPU plan of unknown length starts without a question: only unknown GPU-hours need
         // consent.
         let on_cpu = Brief { on_gpu: false, ..brief(Estimate::Unknown) };

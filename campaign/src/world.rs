@@ -20,7 +20,7 @@ use crate::inputs::cache::Cache;
 use crate::places::Places;
 use crate::process::Interrupt;
 use crate::redact::Identity;
-use crate::stop::{Stop, environment};
+use crate::stop::{Stop, environment, wrong_use};
 use crate::tools::Tools;
 
 /// Generator of ULIDs for a campaign and its runs. All share one timestamp, and their random part
@@ -117,13 +117,17 @@ pub fn exit_code(ended: Result<Exit, Stop>) -> ExitCode {
 /// of downloads.
 ///
 /// # Errors
-/// `root` is not given and the current directory is in no clone, no cache folder is known, or the
-/// system denies signal handlers or random bits.
+/// `root` is not given and the current directory is in no clone, a given file does not exist, no cache
+/// folder is known, or the system denies signal handlers or random bits.
 pub fn gather(
     root: Option<&Path>,
     tools_dir: Option<&Path>,
     given: BTreeMap<String, PathBuf>,
 ) -> Result<World, Stop> {
+    if let Some((id, path)) = given.iter().find(|(_, path)| !path.exists()) {
+        return Err(wrong_use!("`--input {id}={}` names no file", path.display())
+            .with_hint("a relative path begins at the folder in which the command is started"));
+    }
     let clock = Clock::start();
     let interrupt = Interrupt::new(clock);
     for signal in [SIGINT, SIGTERM, SIGHUP] {

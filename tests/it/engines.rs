@@ -249,6 +249,10 @@ fn a_matrix_of_another_machine_is_planned_from_published_hours() {
         assert!(known.contains(line), "no `{line}` in\n{known}");
     }
     assert!(!known.contains("unknown length"), "all of it was published:\n{known}");
+    let words = ["release-bench", "v0.10.1", "--engine", "vllm", "--target", "a100-80g"];
+    let few = ["--dry-run", "--max-gpu-hours", "0.1"];
+    let refused = clone.run("redline-campaign", &[&words[..], &few].concat()).expect_code(2);
+    refused.expect_said("GPU-hours, and 0.1 are allowed");
     let unknown = plan(&["--engine", "tensorrt-llm"]);
     assert!(unknown.contains("runs       72, and how long they take is unknown"), "{unknown}");
 }

@@ -19,7 +19,7 @@ use crate::executor::{Executor, Handle, JobEnd, JobState};
 use crate::files;
 use crate::node::run::Bench;
 use crate::places::CampaignPlaces;
-use crate::plan::PlannedRun;
+use crate::plan::{PlannedRun, by_job};
 use crate::publish::write_run;
 use crate::stop::{Stop, environment};
 use crate::world::World;
@@ -57,14 +57,8 @@ pub struct Drive<'a> {
     silences: u32,
 }
 
-/// Groups planned runs into jobs, in the order of the runs: one job for each group of consecutive
-/// runs of one cell, or on one server.
+/// Builds the jobs of planned runs, as [`by_job`] groups them.
 pub fn jobs_of(campaign: &str, runs: &[PlannedRun]) -> Vec<PlannedJob> {
-    let is_one_job = |a: &PlannedRun, b: &PlannedRun| match a.server {
-        None => a.cell == b.cell,
-        Some(_) => a.server == b.server,
-    };
-    let groups = runs.chunk_by(is_one_job);
     let planned = |runs: &[PlannedRun]| PlannedJob {
         key: job::key(campaign, runs, 1),
         cell: runs[0].cell,
@@ -73,7 +67,7 @@ pub fn jobs_of(campaign: &str, runs: &[PlannedRun]) -> Vec<PlannedJob> {
         lost: 0,
         excluded_nodes: Vec::new(),
     };
-    groups.map(planned).collect()
+    by_job(runs).map(planned).collect()
 }
 
 impl<'a> Drive<'a> {

@@ -28,8 +28,8 @@ use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
 use crate::process::{Group, show};
 use crate::server_spec::{
-    CommandLine, Container, Filling, ReadyCell, ServerSpec, command_line, container_line,
-    container_name, is_same,
+    CommandLine, Container, Filling, ReadyCell, ServerSpec, command_line, container_env,
+    container_line, container_name, is_same,
 };
 use crate::stop::Stop;
 use crate::tools::{self, BENCH};
@@ -359,15 +359,12 @@ impl Run<'_> {
             return Ok((command_line(file, filling)?, None));
         };
         let hub = bench.world.hub_home.to_string_lossy();
-        let more = file.launch.env.iter().map(|(name, value)| format!("{name}={value}"));
-        let of_image = file.launch.image.as_ref().map_or(&[][..], |image| &image.env);
-        let more: Vec<String> = more.filter(|variable| !of_image.contains(variable)).collect();
         let container = Container {
             contained,
             name: &container_name(&planned.run),
             hub: &hub,
             model: cell.model.hub.is_none().then_some(&*model),
-            env: &more,
+            env: &container_env(file),
             gpus: has_gpus(bench.hardware, contained.accelerator),
         };
         Ok((container_line(file, filling, &container)?, container.removal()))

@@ -24,6 +24,19 @@ pub struct CellBrief {
     /// Time that a server takes to start, in microseconds: the median of earlier runs; `None` if
     /// there are none.
     pub start_us: Option<u64>,
+    /// Newest revision of the scenario as `id@rev`, which published pages answer, and its dataset,
+    /// where an older revision is measured because the dataset is not at hand; `None` otherwise.
+    pub newer: Option<(String, String)>,
+}
+
+/// Jobs of a campaign on a scheduler, each of which takes one whole node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Jobs {
+    /// Name of the executor.
+    pub executor: &'static str,
+    pub count: usize,
+    /// Partition that the user names; `None` for the scheduler's default.
+    pub partition: Option<String>,
 }
 
 impl CellBrief {
@@ -40,6 +53,10 @@ pub struct Brief {
     pub campaign: String,
     /// Titles of the variants for the printed plan, baseline first.
     pub variants: Vec<String>,
+    /// Command lines that start the servers, each with the variant that it belongs to.
+    pub commands: Vec<String>,
+    /// Jobs on a scheduler; `None` where this machine runs them.
+    pub jobs: Option<Jobs>,
     pub hardware: String,
     pub target: String,
     /// True when a server takes one GPU per tensor-parallel rank; false when it runs on a
@@ -140,10 +157,18 @@ impl Brief {
                 listing.line("model", &format!("{model}, {} {ranks}", cell.tp));
             }
             listing.line("", &self.cell_line(cell, several));
+            if let Some((newest, dataset)) = &cell.newer {
+                let way = format!("`cargo xtask fetch {dataset}` gets their dataset");
+                listing.line("", &format!("not the published requests, those of {newest}: {way}"));
+            }
         }
+        listing.lines("commands", self.commands.iter().cloned());
         listing.inputs(self);
         if self.cells.iter().any(|cell| cell.runs > 0) {
             listing.line("runs", &self.total());
+        }
+        if let Some(jobs) = &self.jobs {
+            listing.line("executor", &jobs.shown());
         }
         if let Some(servers) = self.servers {
             let (way, other) = match servers {
@@ -186,6 +211,10 @@ impl Brief {
         if self.on_gpu {
             let _ = write!(total, " and {:.1} GPU-hours", self.gpu_hours());
         }
+        if self.jobs.is_some() {
+            // A job takes one whole node, whatever its server uses of it.
+            let _ = write!(total, ", {:.1} node-hours", gpu_hours(self.expected_us(), 1));
+        }
         total.push_str(" beside builds and downloads");
         if unknown > 0 {
             let _ = write!(total, ", and {unknown} of them of unknown length");
@@ -209,6 +238,15 @@ impl Brief {
         let each = cell.each.us().map_or("unknown".to_owned(), about);
         let basis = basis(cell.each);
         format!("{:<22} {engine}{runs}, {each} each{hours} ({basis})", cell.scenario)
+    }
+}
+
+impl Jobs {
+    /// Formats the jobs for the printed plan: `slurm, 8 jobs, each on a whole node, partition a100`.
+    fn shown(&self) -> String {
+        let partition = self.partition.as_deref().unwrap_or("the scheduler's choice");
+        let count = plural(self.count, "job");
+        format!("{}, {count}, each on a whole node, partition {partition}", self.executor)
     }
 }
 
@@ -281,6 +319,7 @@ mod tests {
             runs: 10,
             each,
             start_us: None,
+            newer: None,
         }
     }
 
@@ -288,6 +327,8 @@ mod tests {
         Brief {
             campaign: "01JD5XQ0000000000000000000".into(),
             variants: vec!["redline v0.9.1, commit 1111111111".into(), "redline v0.9.2".into()],
+            commands: Vec::new(),
+            jobs: None,
             hardware: "cpu-intel-xeon-f6m85s7-2c".into(),
             target: "cpu".into(),
             on_gpu: false,
@@ -357,6 +398,30 @@ mod tests {
         let text = Brief { servers: Some(Servers::PerModel), ..of_unknown }.render();
         assert!(text.contains("one for each model and repeat: 3 starts\n"), "{text}");
         assert!(text.contains("with `--servers per-run`: 3 starts\n"), "{text}");
+    }
+
+    #[test]
+    fn a_scheduler_gets_whole_nodes_and_other_requests_than_the_published_ones_are_marked() {
+        let hour = Estimate::Imported { us: 3_600_000_000, runs: 1 };
+        let newer = Some(("sharegpt@2".into(), "sharegpt".into()));
+        let cells = vec![CellBrief { runs: 3, newer, ..cell("lmdeploy", "sharegpt@1", hour) }];
+        let partition = Some("a100".to_owned());
+        let text = Brief {
+            on_gpu: true,
+            confirm_pairs: None,
+            commands: vec!["lmdeploy v0.10.0 (pytorch): lmdeploy serve api_server".into()],
+            jobs: Some(Jobs { executor: "slurm", count: 1, partition }),
+            ..brief(cells)
+        }
+        .render();
+        for line in [
+            "not the published requests, those of sharegpt@2: `cargo xtask fetch sharegpt` gets",
+            "commands   lmdeploy v0.10.0 (pytorch): lmdeploy serve api_server\n",
+            "runs       3, about 3.0 h and 3.0 GPU-hours, 3.0 node-hours beside builds",
+            "executor   slurm, 1 job, each on a whole node, partition a100\n",
+        ] {
+            assert!(text.contains(line), "`{line}` is not in {text}");
+        }
     }
 
     #[test]

@@ -13,17 +13,18 @@ use crate::build::variants::{self, Origin, Wanted};
 use crate::build::venv::Venv;
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::{ReleaseBench, Servers};
-use crate::executor::LOCAL;
+use crate::executor::{LOCAL, SLURM};
 use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
-use crate::plan::brief::{Brief, CellBrief};
+use crate::plan::brief::{Brief, CellBrief, Jobs};
+use crate::plan::commands;
 use crate::plan::estimate::{self, Of};
 use crate::plan::revision;
 use crate::plan::room::{self, Room};
 use crate::plan::suitable;
 use crate::plan::target;
-use crate::plan::{self, Cell, Plan, PlannedAlternation, Round};
+use crate::plan::{self, Cell, Plan, PlannedAlternation, PlannedRun, Round};
 use crate::server_spec::ReadyCell;
 use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
@@ -99,12 +100,7 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
             let round = Round::first(cells.len(), wanted.len(), repeats);
             plan::interleave(&round, || ids.next_id())
         }
-        Servers::PerModel => {
-            suitable::refuse_without_reset(&engine)?;
-            // The low bits of the system's random bits; the ids use them all.
-            let seed = world.random as u64;
-            plan::per_model(&cells, repeats, seed, || ids.next_id())
-        }
+        Servers::PerModel => per_model(world, &engine, (&cells, repeats), &mut ids)?,
     };
     let variants = wanted.iter().map(|wanted| wanted.variant.clone()).collect();
     let plan = Plan { campaign, variants, cells, runs };
@@ -114,13 +110,17 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let results = registry.join("results");
     // The Python of another machine is not known.
     let is_known = !flags.dry_run || target::is_here(target, &machine.gpus);
+    let memory_percent = alternation.and_then(|planned| planned.memory_percent);
+    let in_turns = (memory_percent, flags.gate.is_some());
     let brief = Brief {
         campaign: plan.campaign.clone(),
         variants: wanted.iter().map(Wanted::title).collect(),
+        commands: commands::lines(world, (&wanted, &plan.cells), in_turns, on_gpu)?,
+        jobs: jobs(world, flags, &plan, alternation.is_some()),
         hardware: hardware.id.clone(),
         target: target_id.to_owned(),
         on_gpu,
-        cells: cell_briefs(&plan, &scenarios, repeats, (&results, &hardware.id)),
+        cells: cell_briefs(world, (&plan, &scenarios), repeats, (&results, &hardware.id))?,
         confirm_pairs,
         alternation_us: alternation.map(|planned| planned.budget_us),
         pairs_because: stages.pairs_because,
@@ -132,6 +132,19 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
         records: records_line(world, &plan, commits, &registry),
     };
     Ok(Decided { wanted, plan, scenarios, hardware, brief, ids, alternation, commits, registry })
+}
+
+/// Plans the runs of one variant that share a server for each model and repeat.
+fn per_model(
+    world: &World,
+    engine: &Engine,
+    (cells, repeats): (&[Cell], u32),
+    ids: &mut Ids,
+) -> Result<Vec<PlannedRun>, Stop> {
+    suitable::refuse_without_reset(engine)?;
+    // The low bits of the system's random bits; the ids use them all.
+    let seed = world.random as u64;
+    Ok(plan::per_model(cells, repeats, seed, || ids.next_id()))
 }
 
 /// Returns the cells that the flags ask for: of a gate, by default, the target's first model under
@@ -235,17 +248,18 @@ fn room_in_cache(
 /// Summarizes each cell for the printed plan, once per engine, with an estimate from the registry's
 /// earlier runs and imported results.
 fn cell_briefs(
-    plan: &Plan,
-    scenarios: &[ScenarioEntry],
+    world: &World,
+    (plan, scenarios): (&Plan, &[ScenarioEntry]),
     repeats: u32,
     (results, hardware): (&Path, &str),
-) -> Vec<CellBrief> {
+) -> Result<Vec<CellBrief>, Stop> {
     let mut variants: BTreeMap<&str, u64> = BTreeMap::new();
     for variant in &plan.variants {
         *variants.entry(&variant.engine).or_default() += 1;
     }
     let mut briefs = Vec::new();
     for (cell, entry) in plan.cells.iter().zip(scenarios) {
+        let newer = revision::newer(world, entry)?;
         for (engine, count) in &variants {
             let (model, scenario, rev) = (&cell.model, &entry.id, entry.scenario.rev);
             let of = Of { engine, hardware, model, scenario, rev };
@@ -258,10 +272,28 @@ fn cell_briefs(
                 runs: u64::from(repeats) * count,
                 each,
                 start_us,
+                newer: newer.clone(),
             });
         }
     }
-    briefs
+    Ok(briefs)
+}
+
+/// Returns the jobs of the plan on a scheduler, one for each cell where servers are compared
+/// `in_turns`; `None` where this machine runs them.
+fn jobs(world: &World, flags: &ReleaseBench, plan: &Plan, in_turns: bool) -> Option<Jobs> {
+    let execution = &flags.execution;
+    if execution.executor != SLURM {
+        return None;
+    }
+    let mut options = execution.slurm_options.iter().rev();
+    let named = options.find_map(|option| option.strip_prefix("--partition="));
+    let of_user = || world.slurm_env.get("SBATCH_PARTITION").map(String::as_str);
+    Some(Jobs {
+        executor: SLURM,
+        count: plan::by_job(&plan.runs).count() + if in_turns { plan.cells.len() } else { 0 },
+        partition: named.or_else(of_user).map(str::to_owned),
+    })
 }
 
 /// Describes the virtual environment of each release that needs one; its size only with `is_known`.

@@ -2,6 +2,7 @@
 //! request gives the same plan.
 
 pub(crate) mod brief;
+mod commands;
 pub mod decide;
 pub(crate) mod estimate;
 pub(crate) mod fit;
@@ -250,6 +251,15 @@ pub fn per_model(
         }
     }
     runs
+}
+
+/// Groups planned runs as jobs, in the order of the runs: one job for each group of consecutive runs
+/// of one cell, or on one server.
+pub fn by_job(runs: &[PlannedRun]) -> impl Iterator<Item = &[PlannedRun]> {
+    runs.chunk_by(|a, b| match a.server {
+        None => a.cell == b.cell,
+        Some(_) => a.server == b.server,
+    })
 }
 
 /// Returns true if one server can serve both cells: they differ in nothing but the scenario.

@@ -59,6 +59,18 @@ pub fn at_hand(world: &World, named: &str) -> Result<ScenarioEntry, Stop> {
     Ok(revisions.remove(0))
 }
 
+/// Returns the newest revision of the scenario `entry`, as `id@rev`, and the dataset that it needs, if
+/// `entry` is older because that dataset is not at hand.
+///
+/// # Errors
+/// A file of the suite cannot be read or is invalid, or a file of the caches cannot be read or removed.
+pub fn newer(world: &World, entry: &ScenarioEntry) -> Result<Option<(String, String)>, Stop> {
+    let revisions = world.catalog.revisions(&entry.id)?;
+    let newest = revisions.first().filter(|newest| newest.scenario.rev > entry.scenario.rev);
+    let Some(newest) = newest else { return Ok(None) };
+    Ok(missing_dataset(world, newest)?.map(|dataset| (newest.cited(), dataset)))
+}
+
 /// Returns the id of the scenario's dataset if it needs a download.
 fn missing_dataset(world: &World, entry: &ScenarioEntry) -> Result<Option<String>, Stop> {
     let Some(id) = &entry.scenario.workload.dataset else { return Ok(None) };

@@ -155,6 +155,14 @@ pub fn image_name(
     }
 }
 
+/// Returns the environment variables of an engine that its container gets, each as `NAME=VALUE`: those
+/// of its file that the file does not already give to the image.
+pub fn container_env(file: &EngineFile) -> Vec<String> {
+    let all = file.launch.env.iter().map(|(name, value)| format!("{name}={value}"));
+    let of_image = file.launch.image.as_ref().map_or(&[][..], |image| &image.env);
+    all.filter(|variable| !of_image.contains(variable)).collect()
+}
+
 /// Values of the placeholders that are filled differently in the executed and in the recorded
 /// command line: program, model and port. The record keeps the placeholders of model and port.
 #[derive(Debug, Clone, Copy)]

@@ -18,8 +18,8 @@ use crate::files::size;
 use crate::inputs::Obtained;
 use crate::plan::{Cell, Variant};
 pub use command_line::{
-    CommandLine, Container, Filling, Runtime, ServerSettings, command_line, container_line,
-    container_name, image_name, image_of,
+    CommandLine, Container, Filling, Runtime, ServerSettings, command_line, container_env,
+    container_line, container_name, image_name, image_of,
 };
 
 /// Server specification of one variant: its engine, and the program or image that was built or

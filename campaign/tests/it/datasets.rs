@@ -139,6 +139,10 @@ fn the_newest_revision_whose_dataset_is_at_hand_is_measured() {
     let (_, older) = suite.scratch.records(&results).remove(0);
     assert_eq!((older.scenario.rev, older.scenario.dataset.as_deref()), (1, Some("talk")));
 
+    let planned = suite.run(&plan(&[])).expect(0, &[]).stdout;
+    let marked = "not the published requests, those of talk-lite@2: `cargo xtask fetch whole` gets";
+    assert!(planned.contains(marked), "{planned}");
+
     suite.put("b1", WHOLE);
     suite.run(&plan(&[])).expect(0, &["talk-lite@2            1 run"]);
     let named = plan(&["--scenario", "talk-lite@1"]);

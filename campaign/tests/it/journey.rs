@@ -372,8 +372,15 @@ fn a_dry_run_only_prints_the_plan() {
     let scratch = Scratch::new();
     scratch.run(&["release-bench", "v0.9.2", "--dry-run"]).expect(
         0,
-        &["runs       2, and how long they take is unknown", "results, committed on the branch"],
+        &[
+            "commands   redline v0.9.2: redline serve {model} --tp 1 --port {port}",
+            "runs       2, and how long they take is unknown",
+            "results, committed on the branch",
+        ],
     );
+    let slurm = ["--executor", "slurm", "--slurm-option=--partition=a100", "--dry-run"];
+    let line = "executor   slurm, 1 job, each on a whole node, partition a100";
+    scratch.run(&[&["release-bench", "v0.9.2"][..], &slurm].concat()).expect(0, &[line]);
     assert!(!scratch.root().join("target").exists(), "a dry run writes nothing");
     assert_eq!(scratch.calls(), "");
 }

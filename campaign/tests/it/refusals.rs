@@ -188,3 +188,11 @@ fn an_engine_without_a_chat_route_is_not_asked_to_chat() {
         ],
     );
 }
+
+#[test]
+fn a_given_input_that_does_not_exist_is_refused_at_once() {
+    let scratch = Scratch::new();
+    scratch
+        .run(&["release-bench", "v0.9.2", "--input", "tiny=nowhere.gguf", "--dry-run"])
+        .expect(2, &["`--input tiny=nowhere.gguf` names no file"]);
+}

@@ -226,6 +226,8 @@ fn an_image_is_planned_by_its_release_alone() {
     let plan = [&BOTH[..], &["--container", "podman", "--dry-run"]].concat();
     let ended = scratch.run(&plan).expect(0, &["peer v0.10.0, its image under podman"]);
     assert!(!ended.stdout.contains("packages"), "{}", ended.stdout);
+    let line = "peers/peer:v0.10.0 serve {model} --port {port}";
+    assert!(ended.stdout.contains(line), "{}", ended.stdout);
     scratch
         .write("suite/engines/peer.toml", &ENGINE.replace("[package]\nnames = [\"peer\"]\n", ""));
     scratch.run(&plan).expect(0, &[]);
