@@ -412,9 +412,9 @@ pub struct ImportArguments {
     /// Pages, logs or result files to read
     #[arg(required = true)]
     pub files: Vec<PathBuf>,
-    /// Id of the hardware that the results were measured on, such as a100-80g; pages do not state
-    /// it
-    #[arg(long, requires = "hardware_evidence")]
+    /// Id of the hardware that the results were measured on, such as a100-80g, which most pages do not
+    /// state; `unknown` where nobody knows it
+    #[arg(long)]
     pub hardware: Option<String>,
     /// Evidence that the results were measured on the hardware, as a sentence
     #[arg(long, requires = "hardware")]

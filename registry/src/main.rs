@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use clap::Parser;
 use cli::{Arguments, Command, SubmitCommand};
-use commands::{World, additions, queries, submissions};
+use commands::{World, additions, imports, queries, submissions};
 use registry::repository::{Unsound, chain, exit_of};
 use schema::event::EventKind;
 use schema::exit::Exit;
@@ -73,7 +73,7 @@ fn run(world: &World, command: &Command) -> anyhow::Result<Exit> {
         Command::Annotate(given) => additions::about(world, EventKind::Annotate, given),
         Command::Waive(given) => additions::waive(world, given),
         Command::Epoch(given) => additions::epoch(world, given),
-        Command::Import(given) => additions::import_files(world, given),
+        Command::Import(given) => imports::import_files(world, given),
         Command::Check { place, format } => queries::check(world, &place.registry, *format),
         Command::Diff(given) => queries::diff(world, given),
         Command::Trend(given) => queries::trend(given),

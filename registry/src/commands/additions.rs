@@ -1,6 +1,6 @@
 //! Commands that write to the registry: `preflight` and `record`; `retract`, `annotate`, `waive` and
-//! `epoch`, which compose an event; `import` and `sync`. Events and imports are committed together
-//! with the pages that show them.
+//! `epoch`, which compose an event; and `sync`. Events are committed together with the pages that show
+//! them.
 
 use std::fs;
 use std::path::Path;
@@ -9,24 +9,19 @@ use anyhow::Context;
 use judge::Registry;
 use judge::diff::words::plural;
 use registry::events::compose;
-use registry::import::{Claim, import, source_of};
 use registry::record::{self, Recorded, render};
 use registry::repository::{RESULTS, WorkTree};
 use registry::sync::{self, Means};
 use registry::undo::undo_killed;
-use schema::canonical::to_file_text;
 use schema::event::{self, Event, EventKind};
 use schema::exit::Exit;
 use schema::id::{ulid, ulid_unix_ms};
-use schema::run::RunRecord;
-use schema::untrusted::one_line;
 use tempfile::TempDir;
-use whole_file::DATA_MAX;
 
 use super::{World, print, print_json, print_notes, reported};
 use crate::cli::{
-    EpochArguments, EventArguments, ImportArguments, RecordArguments, Renders, SyncArguments,
-    TargetArguments, WaiveArguments,
+    EpochArguments, EventArguments, RecordArguments, Renders, SyncArguments, TargetArguments,
+    WaiveArguments,
 };
 
 /// Number of characters after which an event's reason is cut in the message of its commit.
@@ -97,7 +92,7 @@ impl StagedResults {
 /// Returns the time of a new event, in milliseconds since 1970: now, or one millisecond after the
 /// latest event where that is later. An event can only name earlier events, and the clocks of two
 /// machines differ.
-fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
+pub(super) fn after_the_others(registry: &Registry, unix_ms: u64) -> u64 {
     let times = registry.events.iter().filter_map(|event| ulid_unix_ms(&event.record.id));
     times.max().map_or(unix_ms, |latest| unix_ms.max(latest + 1))
 }
@@ -154,66 +149,6 @@ fn event(world: &World, given: &EventArguments, draft: Event) -> anyhow::Result<
     staged.commit(world, &given.renders, &message)?;
     print(&format!("{} {}: {}", event.kind.name(), event.id, event.subject()))?;
     Ok(Exit::Well)
-}
-
-/// Imports results published elsewhere from every given file, and commits all results in one
-/// commit; with `dry_run`, only prints them. If no result can be imported, nothing is committed,
-/// and the exit code is that of unsound data.
-pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Exit> {
-    let claim = given.hardware.clone().zip(given.hardware_evidence.clone());
-    let claim = claim.map(|(hardware, evidence)| Claim { hardware, evidence });
-    let staged = StagedResults::new()?;
-    let (mut count, mut unread) = (0, 0);
-    for path in &given.files {
-        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let bytes = whole_file::read(path, "file", DATA_MAX)?;
-        // Bytes of a log that are not UTF-8 must not prevent the import of its other results.
-        let text = String::from_utf8_lossy(&bytes);
-        let source = given.source.clone().unwrap_or_else(|| source_of(&file));
-        let imported = import(&text, &file, &source, claim.as_ref())?;
-        for unread in &imported.unread {
-            let place = format!("{}:{}", path.display(), unread.line);
-            eprintln!("{}", one_line(&format!("{place}: not imported: {}", unread.why)));
-        }
-        unread += imported.unread.len();
-        for (place, record) in &imported.records {
-            print(&line(place, record))?;
-            staged.write(place, &to_file_text(record)?)?;
-        }
-        count += imported.records.len();
-    }
-    if count == 0 {
-        eprintln!("error: nothing was imported\nhint: the lines above say why");
-        return Ok(Exit::Unsound);
-    }
-    let left = if unread == 0 { String::new() } else { format!(", {unread} not read") };
-    if given.dry_run {
-        print(&format!("{count} results{left}; nothing is recorded"))?;
-        return Ok(Exit::Well);
-    }
-    let message = format!("imports: {count} published results");
-    let recorded = staged.commit(world, &given.renders, &message)?;
-    let commit = recorded.commit.as_deref().unwrap_or("none: all were there already");
-    print(&format!("{count} results{left}; commit {commit}"))?;
-    Ok(Exit::Well)
-}
-
-/// Formats the line about an imported result: `imports/x/01234567/001.json  vllm v0.10.1, qwen3-8b,
-/// tp 1, sharegpt, lines 10 to 40`.
-fn line(place: &Path, record: &RunRecord) -> String {
-    let tp = record.server.as_ref().and_then(|server| server.tp);
-    let tp = tp.map_or_else(|| "unknown".to_owned(), |tp| tp.to_string());
-    let source = record.source.as_ref();
-    let (first, last) = source.map_or((0, 0), |source| (source.line_first, source.line_last));
-    let RunRecord { engine, model, scenario, .. } = record;
-    format!(
-        "{}  {} {}, {}, tp {tp}, {}, lines {first} to {last}",
-        place.display(),
-        engine.name,
-        engine.release,
-        model.id,
-        scenario.id
-    )
 }
 
 /// Synchronizes a clone of the registry with a remote and prints the result.

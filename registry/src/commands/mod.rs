@@ -2,6 +2,7 @@
 //! `main` reads clock, random bits and environment, and passes them in.
 
 pub mod additions;
+pub mod imports;
 pub mod queries;
 pub mod submissions;
 

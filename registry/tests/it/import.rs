@@ -2,7 +2,8 @@
 
 use std::fs;
 
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, write};
+use schema::canonical::to_file_text;
 use schema::run::{Kind, RunRecord};
 
 const PAGE: &str = "# vLLM v0.10.1\n\n```shell\nvllm serve org/M-1B\n```\n\n\
@@ -23,6 +24,7 @@ fn results_are_committed_with_their_pages_and_what_cannot_be_read_is_said() {
     let page = page.to_str().unwrap();
     let dry = scratch.rendering(&[&["import", page, "--dry-run"], &CLAIM[..]].concat());
     assert_eq!((dry.code, scratch.files().len()), (0, 1), "{dry:?}");
+    assert!(dry.out.contains(", on a100-80g, lines 7 to "), "{dry:?}");
 
     let answer = scratch.rendering(&[&["import", page], &CLAIM[..]].concat());
     assert_eq!(answer.code, 0, "{answer:?}");
@@ -50,4 +52,59 @@ fn a_page_without_results_and_a_claim_without_evidence_are_refused() {
     assert!(answer.err.contains("nothing was imported"), "{answer:?}");
     assert_eq!(scratch.rendering(&["import", page, "--hardware", "a100-80g"]).code, 2);
     assert_eq!(scratch.rendering(&["import", "no-such-file"]).code, 4);
+}
+
+#[test]
+fn results_on_a_hardware_that_nobody_states_are_refused_unless_that_is_meant() {
+    let scratch = Scratch::new();
+    let page = scratch.path("../page.md");
+    fs::write(&page, PAGE).unwrap();
+    let page = page.to_str().unwrap();
+    let answer = scratch.rendering(&["import", page]);
+    assert_eq!((answer.code, scratch.files().len()), (2, 1), "{answer:?}");
+    assert!(answer.err.contains("the hardware of 1 result is not known"), "{answer:?}");
+    let meant = scratch.rendering(&["import", page, "--hardware", "unknown"]);
+    assert_eq!(meant.code, 0, "{meant:?}");
+    // What is committed stays; the message says what can be done.
+    let other = scratch.rendering(&[&["import", page], &CLAIM[..]].concat());
+    assert!(other.code == 2 && other.err.contains("with the hardware `unknown`"), "{other:?}");
+}
+
+#[test]
+fn a_report_that_an_earlier_reader_read_is_replaced_in_one_commit() {
+    let scratch = Scratch::new();
+    let page = scratch.path("../page.md");
+    fs::write(&page, PAGE).unwrap();
+    let import = [&["import", page.to_str().unwrap(), "--source", "pages"], &CLAIM[..]].concat();
+    let first = scratch.rendering(&import);
+    assert_eq!(first.code, 0, "{first:?}");
+    let files = scratch.files();
+    let now = files.iter().find(|path| path.starts_with("results/imports/pages/")).unwrap();
+    // The same reading as by an earlier reader, in a clone that has nothing else.
+    let reading = format!("-r{}", reports::READER);
+    let before = now.replace(&reading, "-r2");
+    let text = fs::read_to_string(scratch.path(now)).unwrap();
+    let mut record: RunRecord = serde_json::from_str(&text).unwrap();
+    record.id = record.id.replace(&reading, "-r2");
+    record.source.as_mut().unwrap().reader = Some(2);
+    judge::seal(&mut record).unwrap();
+    let scratch = Scratch::new();
+    let staged = scratch.staged("old", &[]);
+    let path = staged.join(before.strip_prefix("results/").unwrap());
+    write(&path, &to_file_text(&record).unwrap());
+    assert_eq!(scratch.record(&staged).code, 0);
+
+    let answer = scratch.rendering(&import);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    assert!(answer.out.contains("was read by r2; this reading replaces it"), "{answer:?}");
+    let files = scratch.files();
+    assert!(files.contains(now) && files.contains(&before), "{files:?}");
+    let event = files.iter().find(|path| path.starts_with("results/events/")).unwrap();
+    let event = fs::read_to_string(scratch.path(event)).unwrap();
+    let folder = before.strip_prefix("results/").unwrap().strip_suffix("001.json").unwrap();
+    assert!(event.contains("\"retract\"") && event.contains(folder), "{event}");
+    assert_eq!(scratch.git(&["rev-list", "--count", "HEAD"]).trim(), "3");
+    assert_eq!(scratch.results(&["check"]).code, 0);
+    let again = scratch.rendering(&import);
+    assert!(again.code == 0 && scratch.files() == files, "{again:?}");
 }
