@@ -237,6 +237,10 @@ pub struct ReleaseBench {
     /// True to leave the records under `target/` whatever is measured; `reproduce` sets it.
     #[arg(skip)]
     pub uncommitted: bool,
+    /// Models and scenarios that are measured with each other; empty for all with all. `reproduce` sets
+    /// it.
+    #[arg(skip)]
+    pub only: Vec<(String, String)>,
     /// What a gate compares; `None` for every other campaign.
     #[arg(skip)]
     pub gate: Option<GateRequest>,
@@ -340,9 +344,25 @@ pub struct Reproduce {
     pub repeats: u32,
     #[command(flatten)]
     pub packages: Packages,
+    /// Which runs share a server: none, each starts its own, or those of a model in one repeat, in
+    /// random order. The prefix cache of a shared server is emptied before each run.
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
+    pub servers: Servers,
     /// Repository whose `results/` has the record; default: this clone.
     #[arg(long, value_name = "DIR")]
     pub registry: Option<PathBuf>,
+    /// Executor of the jobs: `local` (this machine), or `slurm` (nodes of the cluster that this
+    /// machine submits to).
+    #[arg(long, value_name = "ID", default_value = LOCAL)]
+    pub executor: String,
+    /// Additional long option for `sbatch`, such as `--slurm-option=--partition=h200`; may be
+    /// repeated.
+    #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
+    pub slurm_options: Vec<String>,
+    /// Refuse a plan that is expected to take more GPU-hours than this, and stop before a run that
+    /// would exceed them.
+    #[arg(long, value_name = "H", value_parser = parse_hours)]
+    pub max_gpu_hours: Option<f64>,
     /// Print the plan and stop.
     #[arg(long)]
     pub dry_run: bool,

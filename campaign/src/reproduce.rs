@@ -13,9 +13,9 @@ use schema::exit::Exit;
 use schema::metric::Unit;
 use schema::run::{Kind, RunRecord};
 
-use crate::campaign::measure;
+use crate::campaign::{check_executor, measure};
 use crate::cli::{Execution, ReleaseBench, Reproduce};
-use crate::executor::{LOCAL, job};
+use crate::executor::job;
 use crate::lock::Lock;
 use crate::plan::decide::decide;
 use crate::plan::revision::at_hand;
@@ -30,6 +30,7 @@ use crate::world::World;
 /// The run is not in the registry, was not measured there, or had server flags of its own; its
 /// scenario has changed since; or its release cannot be built and measured here.
 pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
+    check_executor(&uncommitted(flags))?;
     world.tools.check()?;
     let lock = || Lock::take(&world.places.lock(), world.pid);
     let _lock = (!flags.dry_run).then(lock).transpose()?;
@@ -64,15 +65,18 @@ pub fn run(world: &World, flags: &Reproduce) -> Result<Exit, Stop> {
     })
 }
 
-/// Returns the flags of a campaign on this machine whose records stay uncommitted: a reproduction
-/// answers its question, and the registry keeps what its maintainers measure.
+/// Returns the flags of a campaign whose records stay uncommitted: a reproduction answers its question,
+/// and the registry keeps what its maintainers measure.
 fn uncommitted(flags: &Reproduce) -> ReleaseBench {
     ReleaseBench {
         repeats: Some(flags.repeats),
         packages: flags.packages,
+        servers: flags.servers,
+        max_gpu_hours: flags.max_gpu_hours,
         execution: Execution {
             registry: flags.registry.clone(),
-            executor: LOCAL.to_owned(),
+            executor: flags.executor.clone(),
+            slurm_options: flags.slurm_options.clone(),
             ..Execution::default()
         },
         dry_run: flags.dry_run,

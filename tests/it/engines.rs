@@ -256,3 +256,15 @@ fn a_matrix_of_another_machine_is_planned_from_published_hours() {
     let unknown = plan(&["--engine", "tensorrt-llm"]);
     assert!(unknown.contains("runs       72, and how long they take is unknown"), "{unknown}");
 }
+
+#[test]
+fn a_published_page_whose_models_have_different_scenarios_is_measured_cell_by_cell() {
+    let clone = Clone::of_this_repository(&[]);
+    let page = "results/imports/llm_benchmark/ee356a43-r2";
+    let ended = clone.run("redline-campaign", &["reproduce", page, "--dry-run"]).expect_code(0);
+    // Six models in four scenarios, without two results of a scenario that the suite does not have.
+    let planned = &ended.stdout;
+    assert!(planned.contains("runs       66, about "), "{planned}");
+    assert!(planned.contains("python3 -m sglang.launch_server --model-path {model}"), "{planned}");
+    ended.expect_said("the suite has no scenario `sharegpt-1000`");
+}

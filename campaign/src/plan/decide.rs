@@ -158,7 +158,11 @@ fn cells(flags: &ReleaseBench, (id, target): (&str, &Target)) -> Result<Vec<Cell
     };
     let first = target.models.first().filter(|_| is_gate && flags.models.is_empty());
     let models = first.map_or_else(|| flags.models.clone(), |model| vec![model.id.clone()]);
-    let cells = plan::cells(target, &models, &scenario_ids)?;
+    let mut cells = plan::cells(target, &models, &scenario_ids)?;
+    let is_wanted = |cell: &Cell| {
+        flags.only.iter().any(|(model, id)| (model, id) == (&cell.model, &cell.scenario))
+    };
+    cells.retain(|cell| flags.only.is_empty() || is_wanted(cell));
     if cells.is_empty() {
         return Err(wrong_use!("target `{id}` names no scenario for this")
             .with_hint("name one with `--scenario`"));

@@ -1,7 +1,7 @@
 //! The command `reproduce` for results that others published: measures the cells of an imported page
 //! here, and prints the page's rows with its figures, ours and the difference.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -10,6 +10,7 @@ use judge::summary::difference_pct;
 use schema::engine::EngineFile;
 use schema::exit::Exit;
 use schema::run::{Kind, PrintedRow, RunRecord};
+use schema::scenario::id_of;
 use schema::target::Target;
 
 use super::uncommitted;
@@ -47,10 +48,17 @@ pub fn run(world: &World, flags: &Reproduce, path: &Path) -> Result<Exit, Stop> 
     let bench = campaign_of(flags, first, &can)?;
     let decided = decide(world, &bench)?;
     let campaign = decided.plan.campaign.clone();
+    let replaced: BTreeMap<String, String> = decided
+        .brief
+        .cells
+        .iter()
+        .filter_map(|cell| Some((id_of(&cell.scenario).to_owned(), cell.newer.clone()?.1)))
+        .collect();
     let Some(ended) = measure(world, &bench, decided)? else { return Ok(Exit::Well) };
     let own = job::records(&world.places.campaign(&campaign).staged())?;
     for record in can {
-        world.console.answer(&format!("\n{}", table(record, &own)))?;
+        let missing = replaced.get(&record.scenario.id).map(String::as_str);
+        world.console.answer(&format!("\n{}", table(record, &own, missing)))?;
     }
     Ok(ended)
 }
@@ -119,8 +127,9 @@ fn own_flags<'a>(argv: &'a [String], engine: &EngineFile) -> Vec<&'a str> {
     let settings = [&settings.tp, &settings.host, &settings.port].into_iter().flatten();
     let image = launch.image.iter().flat_map(|image| &image.argv);
     let written = launch.argv.iter().chain(image).chain(settings.flat_map(|one| &one.flags));
+    // Also short ones: Python starts a module with `-m`.
     let written: Vec<&str> =
-        written.map(String::as_str).filter(|word| word.starts_with("--")).collect();
+        written.map(String::as_str).filter(|word| word.starts_with('-')).collect();
     let mut flags = Vec::new();
     let mut is_kept = false;
     for word in argv {
@@ -135,7 +144,7 @@ fn own_flags<'a>(argv: &'a [String], engine: &EngineFile) -> Vec<&'a str> {
     flags
 }
 
-/// Returns the flags of the campaign that measures `can`, in which every model runs every scenario.
+/// Returns the flags of the campaign that measures `can`, each in the cell of its model and scenario.
 fn campaign_of(
     flags: &Reproduce,
     first: &RunRecord,
@@ -148,17 +157,16 @@ fn campaign_of(
     if cells.is_empty() {
         return Err(wrong_use!("the suite can measure none of these results"));
     }
-    if models.len() * scenarios.len() != cells.len() {
-        return Err(wrong_use!("the models of these results do not have the same scenarios")
-            .with_hint("name the file of one result"));
-    }
     let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect();
+    let own = |(model, scenario): &(&str, &str)| ((*model).to_owned(), (*scenario).to_owned());
+    let only = cells.iter().map(own).collect();
     Ok(ReleaseBench {
         release: Some(first.engine.release.clone()),
         engine: first.engine.name.clone(),
         target: Some(first.hardware.id.clone()),
         models: owned(models),
         scenarios: owned(scenarios),
+        only,
         ..uncommitted(flags)
     })
 }
@@ -170,8 +178,9 @@ fn title(record: &RunRecord) -> String {
 }
 
 /// Formats the rows of a published result with the figures that it prints, the medians of the runs of
-/// the same cell among `own` with as many digits, and the differences.
-fn table(record: &RunRecord, own: &[RunRecord]) -> String {
+/// the same cell among `own` with as many digits, and the differences. The differences are marked where
+/// other requests were sent than those of the page, because the dataset `missing` was not at hand.
+fn table(record: &RunRecord, own: &[RunRecord], missing: Option<&str>) -> String {
     let is_same = |run: &&RunRecord| {
         (&run.model.id, &run.scenario.id) == (&record.model.id, &record.scenario.id)
     };
@@ -185,7 +194,15 @@ fn table(record: &RunRecord, own: &[RunRecord]) -> String {
             section.clone_from(&row.section);
             let _ = writeln!(text, "{}", row.section.as_deref().unwrap_or_default());
         }
-        let _ = writeln!(text, "{}", line(row, &own));
+        let line = line(row, &own);
+        let mark = if missing.is_some() && line.ends_with('%') { " *" } else { "" };
+        let _ = writeln!(text, "{line}{mark}");
+    }
+    if let Some(dataset) = missing {
+        let _ = writeln!(
+            text,
+            "\n* other requests than the published ones: `cargo xtask fetch {dataset}` gets those"
+        );
     }
     text.trim_end().to_owned()
 }
@@ -238,7 +255,11 @@ mod tests {
         let metrics = ours.metrics.as_mut().unwrap();
         metrics.output_tokens_per_s = Some(1_320.55);
         metrics.ttft_us.as_mut().unwrap().p50 = Some(270_000);
-        let shown = table(&published, &[ours]);
+        let ours = [ours];
+        let marked = table(&published, &ours, Some("sharegpt"));
+        assert_eq!(marked.lines().filter(|line| line.ends_with("% *")).count(), 3, "{marked}");
+        assert!(marked.ends_with("`cargo xtask fetch sharegpt` gets those"), "{marked}");
+        let shown = table(&published, &ours, None);
         let rows: Vec<&str> = shown.lines().skip(2).collect();
         expect![[r#"
                                                           published           ours  difference
@@ -252,12 +273,18 @@ mod tests {
 
     #[test]
     fn flags_beside_model_ranks_and_address_are_the_servers_own() {
-        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../suite/engines/vllm.toml");
-        let engine = schema::engine::parse(&std::fs::read_to_string(file).unwrap()).unwrap();
+        let engine = |id: &str| {
+            let file = format!("{}/../suite/engines/{id}.toml", env!("CARGO_MANIFEST_DIR"));
+            schema::engine::parse(&std::fs::read_to_string(file).unwrap()).unwrap()
+        };
+        let (sglang, engine) = (engine("sglang"), engine("vllm"));
         let line = "vllm/vllm-openai:v0.10.1 --model m --tensor-parallel-size 2 --host 0.0.0.0";
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(own_flags(&words(line), &engine), Vec::<&str>::new());
         let longer = words(&format!("{line} --max-num-seqs=512 --dtype half"));
         assert_eq!(own_flags(&longer, &engine), ["--max-num-seqs=512", "--dtype", "half"]);
+        let line = "lmsysorg/sglang:v0.5.1-cu126 python3 -m sglang.launch_server --model-path m \
+                    --tp 2 --host 0.0.0.0";
+        assert_eq!(own_flags(&words(line), &sglang), Vec::<&str>::new());
     }
 }

@@ -94,6 +94,11 @@ fn a_published_page_stands_beside_what_is_measured_here() {
     let page = page.to_str().unwrap();
     let planned = scratch.run(&["reproduce", page, "--dry-run"]);
     planned.expect(0, &["the suite has no scenario `talk-full`", "Plan of campaign"]);
+    let slurm = ["--executor", "slurm", "--slurm-option=--partition=a100", "--servers=per-model"];
+    let plan = [&["reproduce", page, "--dry-run"][..], &slurm].concat();
+    let lines = ["executor   slurm, ", "partition a100", "one for each model and repeat"];
+    scratch.run(&plan).expect(0, &lines);
+    scratch.run(&["reproduce", page, slurm[2]]).expect(2, &["is for `--executor slurm`"]);
     let ended = scratch.run(&["reproduce", page, "--repeats", "1"]);
     let rows: Vec<&str> = ended.stdout.lines().filter(|line| !line.is_empty()).collect();
     let row = |start: &str| rows.iter().find(|row| row.starts_with(start)).copied();
