@@ -254,7 +254,8 @@ pub struct Gate {
     /// another engine as ENGINE@VERSION; default: the newest release.
     #[arg(value_name = "BASELINE")]
     pub baseline: Option<String>,
-    /// Candidate, named like the baseline; default: the working tree.
+    /// Candidate, named like the baseline; default: the working tree, unless the baseline is of another
+    /// engine.
     #[arg(long, value_name = "NAME")]
     pub candidate: Option<String>,
     /// Start the candidate with these server flags: NAME='FLAGS'.

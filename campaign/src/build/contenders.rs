@@ -5,14 +5,14 @@ use crate::cli::{GateRequest, Packages};
 use crate::git::Git;
 use crate::plan::parse_other_engine;
 use crate::plan::release::{is_name, newest, read_history};
-use crate::stop::Stop;
+use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
 /// Resolves what a gate compares to variants: the baseline, then the candidate.
 ///
 /// # Errors
-/// A name means neither a release nor a commit nor an engine's release, or anything that resolving
-/// it fails with.
+/// A name means neither a release nor a commit nor an engine's release, the baseline is of another
+/// engine and no candidate is named, or anything that resolving a name fails with.
 pub fn variants(
     world: &World,
     request: &GateRequest,
@@ -29,6 +29,14 @@ pub fn variants(
             contender(world, &newest, packages)?
         }
     };
+    let engine = &baseline.engine.id;
+    if request.candidate.is_none() && engine != REDLINE {
+        return Err(wrong_use!("this would compare {engine} with this clone's own working tree")
+            .with_hint(format!(
+                "`--candidate {engine}@VERSION` names another release of it, to which `--variant` adds \
+                 flags; `--candidate HEAD` compares it with Redline"
+            )));
+    }
     let mut candidate = match &request.candidate {
         Some(name) => contender(world, name, packages)?,
         None => working_tree(world, &world.catalog.engine(REDLINE)?, None)?,

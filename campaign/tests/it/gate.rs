@@ -181,3 +181,15 @@ fn extra_a_gate_goes_through_a_cluster_and_its_job_has_time_for_the_budget() {
     assert!(shown.contains("TimeLimit=00:51:00"), "{shown}");
     scratch.commits_nothing();
 }
+
+#[test]
+fn another_engine_is_not_compared_with_the_working_tree_by_default() {
+    let scratch = Scratch::new();
+    scratch.write("suite/engines/peer.toml", crate::venvs::ENGINE);
+    let flags = ["gate", "peer@v0.9.2", "--container", "podman", "--dry-run"];
+    let refused = ["compare peer with this clone's own working tree", "`--candidate peer@VERSION`"];
+    scratch.run(&flags).expect(2, &refused);
+    let candidate = ["--candidate", "peer@v0.10.0"];
+    let planned = scratch.run(&[&flags[..], &candidate].concat()).expect(0, &[]);
+    assert!(planned.stdout.contains("peer v0.10.0, its image under podman"), "{}", planned.stdout);
+}

@@ -8,7 +8,7 @@ use schema::run::RunRecord;
 
 use crate::scratch::{Scratch, files_below, is_alive, signal, wait_for};
 
-const ENGINE: &str = r#"
+pub const ENGINE: &str = r#"
 title = "Peer"
 [launch]
 argv = ["peer-server", "serve", "{model}", "--port", "{port}"]
