@@ -160,6 +160,29 @@ pub fn setups<'a>(records: impl Iterator<Item = &'a RunRecord>) -> Vec<Setup<'a>
     groups.into_iter().filter_map(setup).collect()
 }
 
+/// Builds the error of a question without a measured run, which says where others published results.
+fn nothing_measured(registry: &Registry, question: &Question) -> QueryError {
+    let Question { model, hardware, .. } = question;
+    let published = registry.standing().filter(|stored| {
+        let run = &stored.record;
+        run.kind == Kind::Imported && run.model.id == *model && run.hardware.id == *hardware
+    });
+    QueryError(match published.count() {
+        0 => format!(
+            "no run of `{model}` on `{hardware}`\nhint: `redline-results list` shows what there is"
+        ),
+        count => format!(
+            "no run of `{model}` on `{hardware}` was measured; {} published elsewhere\nhint: \
+             `results/pages/picks/{model}/{hardware}.md` shows them, and `redline-results list --model \
+             {model} --hardware {hardware}` lists them",
+            match count {
+                1 => "1 result is".to_owned(),
+                count => format!("{count} results are"),
+            }
+        ),
+    })
+}
+
 /// Ranks the measured releases in the cells of `registry` that match `question`.
 ///
 /// # Errors
@@ -169,10 +192,7 @@ pub fn best(registry: &Registry, question: &Question) -> Result<Answer, QueryErr
     let asked = registry.runs.iter().map(|stored| &stored.record);
     let asked: Vec<&RunRecord> = asked.filter(|record| question.covers(record)).collect();
     if asked.is_empty() {
-        return Err(QueryError(format!(
-            "no run of `{}` on `{}`\nhint: `redline-results list` shows what there is",
-            question.model, question.hardware
-        )));
+        return Err(nothing_measured(registry, question));
     }
     let stands = |run: &RunRecord| !registry.retracted.contains_key(&run.id);
     let has_figure = |run: &RunRecord| validity::value(question.metric, run).is_some();

@@ -7,10 +7,36 @@ use std::path::Path;
 use schema::engine::EngineFile;
 use schema::model::InputSource;
 use schema::scenario::{Scenario, id_of};
+use serde::Deserialize;
 
 // Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS`, `ENGINES`, `TARGETS` and `VALIDATIONS` of id and
 // text of each file, which the build script writes.
 include!(concat!(env!("OUT_DIR"), "/suite.rs"));
+
+/// Token totals that published reports print of samples, which the suite draws again.
+const PUBLISHED: &str = include_str!("../../suite/published.toml");
+
+/// Number of requests of a published sample, and its tokens.
+#[derive(Debug, Deserialize)]
+struct Totals {
+    requests: u64,
+    input_tokens: u64,
+    output_tokens: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct Published {
+    totals: Vec<Totals>,
+}
+
+/// True when a published sample that the suite draws again has this number of requests and of tokens.
+pub fn is_published_sample(requests: u64, input_tokens: u64, output_tokens: u64) -> bool {
+    let known = toml::from_str::<Published>(PUBLISHED).map(|file| file.totals).unwrap_or_default();
+    known.iter().any(|totals| {
+        (totals.requests, totals.input_tokens, totals.output_tokens)
+            == (requests, input_tokens, output_tokens)
+    })
+}
 
 fn text(table: &'static [(&str, &str)], id: &str) -> Option<&'static str> {
     table.iter().find(|(known, _)| *known == id).map(|(_, text)| *text)
@@ -142,6 +168,12 @@ mod tests {
         assert_eq!(known, stems("labs"));
         assert_eq!(lab_of("qwen3.5-9b", "h100-80g"), Some("h100-qwen3.5-9b"));
         assert_eq!(lab_of("qwen3.5-9b", "cpu"), None);
+    }
+
+    #[test]
+    fn a_published_sample_is_known_by_its_totals() {
+        assert!(is_published_sample(10_000, 2_258_583, 1_992_177));
+        assert!(!is_published_sample(10_000, 2_258_583, 1_992_178));
     }
 
     #[test]

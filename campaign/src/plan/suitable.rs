@@ -73,8 +73,13 @@ fn refuse_unservable(
         if let Some(found) = engine.cannot_serve(&cell.model, &model, on) {
             let (engine, field) = (&engine.id, found.field);
             let mut hint = format!("`launch.{field}` in `suite/engines/{engine}.toml` says so");
-            if on == Some(Accelerator::Rocm) {
-                hint.push_str("; `--target cpu` measures without a GPU");
+            match on {
+                Some(Accelerator::Rocm) => hint.push_str("; `--target cpu` measures without a GPU"),
+                None if field == "devices" => hint.push_str(
+                    "; `--target ID` names a class of GPUs, such as a100-80g: the default is `cpu` \
+                     where this machine has no GPU of a target",
+                ),
+                _ => {}
             }
             return Err(wrong_use!("{}", found.why).with_hint(hint));
         }

@@ -68,14 +68,14 @@ fn an_engine_is_not_measured_where_it_cannot_serve_the_model() {
     let scratch = Scratch::new();
     let engine = scratch.root().join("suite/engines/redline.toml");
     let text = fs::read_to_string(&engine).unwrap();
-    for (line, why) in [
-        ("devices = [\"gpu\"]", "engine `redline` does not compute on CPUs"),
-        ("weights = [\"safetensors\"]", "engine `redline` does not read GGUF"),
+    for (line, why, hint) in [
+        ("devices = [\"gpu\"]", "engine `redline` does not compute on CPUs", "`--target ID`"),
+        ("weights = [\"safetensors\"]", "engine `redline` does not read GGUF", "launch.weights"),
     ] {
         fs::write(&engine, text.replace("timeout_s", &format!("{line}\ntimeout_s"))).unwrap();
         scratch
             .run(&["release-bench", "v0.9.2", "--dry-run"])
-            .expect(2, &[why, "suite/engines/redline.toml"]);
+            .expect(2, &[why, hint, "suite/engines/redline.toml"]);
     }
 }
 

@@ -78,7 +78,10 @@ pub fn best(given: &BestArguments) -> anyhow::Result<Exit> {
     let results = given.place.registry.join(RESULTS);
     let (hardware, model) = (Some(given.hardware.clone()), Some(given.model.clone()));
     let parts = RunParts { hardware, model, ..RunParts::default() };
-    let loaded = reported(store::load_runs(&[&results], &parts)?);
+    // Imported results are not ranked, and named where nothing else is there.
+    let is_wanted =
+        |path: &str| ["events", "imports"].contains(&first_part(path)) || parts.admit(path);
+    let loaded = reported(store::load_figures(&[&results], &is_wanted)?);
     let best = best::best(&loaded, &question)?;
     answer(given.format, &best, || best::table(&best))
 }

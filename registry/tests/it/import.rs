@@ -36,6 +36,9 @@ fn results_are_committed_with_their_pages_and_what_cannot_be_read_is_said() {
     let record: RunRecord = serde_json::from_str(&text).unwrap();
     assert_eq!((record.kind, &*record.hardware.id), (Kind::Imported, "a100-80g"));
     assert_eq!(scratch.results(&["check"]).code, 0);
+    let best = scratch.results(&["best", "m-1b", "--hardware", "a100-80g"]);
+    let published = "no run of `m-1b` on `a100-80g` was measured; 1 result is published elsewhere";
+    assert!(best.code == 2 && best.err.contains(published), "{best:?}");
     // A second import of the same file adds nothing.
     let again = scratch.rendering(&[&["import", page], &CLAIM[..]].concat());
     assert!(again.code == 0 && scratch.files() == files, "{again:?}");

@@ -49,7 +49,9 @@ pub fn serve(record: &RunRecord) -> Option<Serve> {
         *word = word.replace("{model}", &model).replace("{address}", "127.0.0.1");
         *word = word.replace("{port}", PORT);
     }
-    let mut env = environment(server);
+    // A `docker run` line that a report gives passes its variables on itself.
+    let is_docker_run = argv.first().is_some_and(|word| word == "docker");
+    let mut env = if is_docker_run { Vec::new() } else { environment(server) };
     let in_container =
         words.len() > argv.len() && words.first().is_some_and(|word| word == "docker");
     if in_container {
@@ -110,7 +112,8 @@ fn started(
     }
     if !first.starts_with('/') && first.contains('/') && first.contains(':') {
         notes.push(
-            "The report gives an image and its arguments; `docker run` and its flags are added."
+            "The record keeps the report's image and its arguments. `docker run` and the flags before \
+             the image are added; mounts such as `-v` and ports such as `-p` are not in the record."
                 .to_owned(),
         );
         let run = ["docker", "run", "--rm", "--gpus", "all", "--network", "host", "--ipc", "host"];
@@ -182,6 +185,7 @@ pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     let published = runs.iter().any(|run| run.record.kind == Kind::Imported);
     let port = serve.iter().find_map(|serve| serve.port.clone());
     let (bench, files) = bench(model, cells, (engine, published), port.as_deref());
+    let same_requests = published && runs.iter().any(|run| has_published_totals(run.record));
     let is_validation = !published && runs.iter().all(|run| run.is_validation);
     let again = match (published, is_validation) {
         (true, _) => Vec::new(),
@@ -193,6 +197,8 @@ pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
         // Reason for which there is no command of a server.
         serve_absent => fact::fact("", runs, "server.argv", |_| None).reason,
         bench,
+        // True where some published results have the token totals of the suite's own sample.
+        same_requests,
         // Files that the commands of the load generator read, which `cargo xtask fetch` downloads.
         files,
         // Commands that measure the same cells on another machine; none for figures published
@@ -201,6 +207,15 @@ pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
         // True where they pack a bundle for the machine with the GPU.
         is_validation,
     }
+}
+
+/// True when the requests of a published result are those that the suite draws: `suite/published.toml`
+/// has the token totals of its sample.
+fn has_published_totals(record: &RunRecord) -> bool {
+    let Some(counts) = &record.counts else { return false };
+    let totals = (counts.requests_planned, counts.input_tokens, counts.output_tokens_requested);
+    let (Some(requests), Some(input), Some(output)) = totals else { return false };
+    questions::is_published_sample(requests, input, output)
 }
 
 /// Returns the commands that measure `cells` of a GPU validation again: pack the release, unpack the
@@ -330,6 +345,14 @@ mod tests {
         let found = command("vllm", "qwen3-8b", &image);
         assert!(found.line.starts_with("docker run --rm --gpus all --network host"), "{found:?}");
         assert!(found.line.ends_with(&image.join(" ")) && found.notes.len() == 1, "{found:?}");
+        let run =
+            ["docker", "run", "-v", "/models:/m", "-p", "8000:8000", image[0], "--model", "m"];
+        let found = command("vllm", "qwen3-8b", &run);
+        assert_eq!(
+            (found.line, found.notes.len()),
+            (run.join(" "), 0),
+            "kept as the report gives it"
+        );
         let found = command("other", "x", &["/usr/bin/a:b", "{model}"]);
         assert_eq!(found.line, "/usr/bin/a:b x");
     }

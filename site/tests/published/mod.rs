@@ -75,6 +75,20 @@ fn a_page_shows_every_row_and_digit_of_its_source_and_no_other() {
 }
 
 #[test]
+fn requests_with_the_totals_of_the_suite_s_own_sample_are_called_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (registry, records) = own();
+    let out = built_from(&registry, &records, folder.path());
+    let site: String = files(&out.join("r/lmdeploy/v0.9.2/a100-80g"))
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .map(|path| fs::read_to_string(path).expect("a page"))
+        .collect();
+    assert!(site.contains("Its ShareGPT requests have the token totals that the report prints"));
+    assert!(!site.contains("own client sent is not known"), "{site}");
+}
+
+#[test]
 fn variants_keep_their_names_and_all_their_flags() {
     let folder = tempfile::tempdir().expect("a folder");
     let (registry, records) = own();
