@@ -52,7 +52,7 @@ impl Quickstart {
 /// Runs a shell command in `folder`, with the built programs on its path. `cargo xtask` only builds
 /// the program of a command and starts it, so it is replaced by that program.
 fn shell(folder: &Path, line: &str) -> Ended {
-    let results = ["list", "show", "retract", "check"];
+    let results = ["list", "show", "retract", "check", "import"];
     let is_of = |verb: &&&str| line.starts_with(&format!("cargo xtask {verb}"));
     let program = match results.iter().find(is_of) {
         Some(_) => "redline-results",
@@ -93,6 +93,7 @@ fn every_quickstart_is_tried_here() {
         "compare-two-engines.md",
         "judge-a-release.md",
         "measure-a-url.md",
+        "move-your-pages.md",
         "reproduce-a-record.md",
         "retract-a-record.md",
         "serve-a-gguf.md",
@@ -225,4 +226,57 @@ fn a_model_a_scenario_and_a_target_are_files() {
     assert!(said.contains("short-answers@1"), "{said}");
     let said = shell(&clone.root(), &quickstart.command("--target")).expect_code(0).stdout;
     assert!(said.contains("short-answers"), "{said}");
+}
+
+/// A page as LMDeploy's maintainers publish them, with one result.
+const PAGE: &str = "# LMDeploy v0.10.0\n\n## Qwen3-8B\n\n```shell\nlmdeploy serve api_server Qwen/Qwen3-8B\n\
+    ```\n\n```{text}\nNamespace(backend='lmdeploy', dataset_name='sharegpt', model='Qwen/Qwen3-8B', \
+    num_prompts=10000, request_rate=inf, seed=1)\n\
+    ============ Serving Benchmark Result ============\n\
+    Backend:                                 lmdeploy  \n\
+    Traffic request rate:                    inf       \n\
+    Successful requests:                     10000     \n\
+    Benchmark duration (s):                  400.00    \n\
+    Total input tokens:                      2258583   \n\
+    Total generated tokens:                  1992177   \n\
+    Request throughput (req/s):              25.00     \n\
+    Output token throughput (tok/s):         4980.44   \n\
+    ==================================================\n```\n";
+
+#[test]
+fn pages_are_moved_to_a_registry_of_their_own_and_planned_again() {
+    let quickstart = Quickstart::read("move-your-pages.md");
+    let clone = Clone::as_built();
+    let root = clone.root();
+    let said = |line: &str| shell(&root, line).expect_code(0).stdout;
+    std::fs::write(root.join("A100_v0.10.0.md"), PAGE).expect("writable");
+    said(&quickstart.command("git init"));
+    // Commits need an author, and the machine may have none configured.
+    said("git -C ../pages config user.name Ada && git -C ../pages config user.email a@example.org");
+    let import = quickstart.command("xtask import");
+    let found = said(&import);
+    let line = "lmdeploy v0.10.0, qwen3-8b, tp 1, sharegpt, on a100-80g";
+    assert!(found.contains(line) && found.contains("nothing is recorded"), "{found}");
+    let import = import.replace(" --dry-run", "");
+    assert!(quickstart.commands.contains(&import), "the second command imports what was printed");
+    said(&import);
+    assert!(said(&quickstart.command("xtask list")).contains("lmdeploy"));
+
+    let pages = root.join("../pages/results/imports/lmdeploy");
+    let folder = std::fs::read_dir(pages).expect("imported").next().expect("a page").expect("read");
+    let folder = folder.file_name().into_string().expect("UTF-8");
+    let again = said(&quickstart.command("xtask reproduce").replace("FOLDER", &folder));
+    assert!(again.contains("lmdeploy serve api_server {model}"), "{again}");
+    let measure = quickstart.command("--container enroot");
+    let plan = said(&measure);
+    for words in ["openmmlab/lmdeploy:v0.10.0", "--backend pytorch", "slurm, ", "partition a100"] {
+        assert!(plan.contains(words), "`{words}` is not in {plan}");
+    }
+    assert!(quickstart.commands.contains(&measure.replace(" --dry-run", "")));
+    said(&quickstart.command("redline-site build"));
+    assert!(root.join("../pages-site/index.html").is_file());
+    let target = root.join("suite/targets/rtx-pro-6000-96g.toml");
+    std::fs::write(target, &quickstart.files[0]).expect("writable");
+    let plan = said(&quickstart.command("--target rtx-pro-6000-96g"));
+    assert!(plan.contains("target rtx-pro-6000-96g"), "{plan}");
 }
