@@ -56,7 +56,7 @@ fn a_run_of_a_validation_is_measured_again_by_its_stage_of_a_bundle() {
     assert!(release.contains(stages), "{release}");
     let other = "r/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c/smollm2-135m-instruct-q4_1/cpu-int8-tp1";
     let other = read(&out, &format!("{other}/index.md"));
-    assert!(other.contains("cargo xtask release-bench v0.11.0 --engine redline --model smollm2"));
+    assert!(other.contains("cargo xtask release-bench v0.11.0 --model smollm2"));
 }
 
 #[test]

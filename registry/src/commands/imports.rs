@@ -159,7 +159,7 @@ fn earlier_readings(
 /// first reader did not state its revision.
 fn reading_of(record: &RunRecord) -> Option<(&str, u32)> {
     let source = record.source.as_ref()?;
-    Some((&source.sha256, source.reader.unwrap_or(1)))
+    Some((source.sha256.as_str(), source.reader.unwrap_or(1)))
 }
 
 /// Formats the line about an imported result: `imports/x/01234567/001.json  vllm v0.10.1, qwen3-8b,

@@ -236,10 +236,11 @@ pub fn across(catalog: &Catalog, judged: &Judged, engine: &str, release: &str) -
 }
 
 /// Returns the commands that measure a release again, one for each hardware whose commands differ;
-/// none for hardware on which all its figures were published elsewhere.
+/// none for hardware on which all its figures were published elsewhere or come from GPU validations,
+/// whose own pages have the commands.
 fn again(keys: &[(ReleaseKey, Vec<&Run>)]) -> Vec<String> {
-    let is_measured = |runs: &[&Run]| runs.iter().any(|run| run.record.kind != Kind::Imported);
-    let measured = keys.iter().filter(|(_, runs)| is_measured(runs));
+    let is_measured = |run: &&Run| run.record.kind != Kind::Imported && !run.is_validation;
+    let measured = keys.iter().filter(|(_, runs)| runs.iter().any(is_measured));
     distinct(measured.map(|(key, _)| command::release_bench(key, &[])))
 }
 
