@@ -302,6 +302,11 @@ mod tests {
             "tokenizer_id={path}",
         ];
         assert_eq!(rows(&of(json).rows), kept);
+        let vllm = "{\"num_prompts\": 5, \"completed\": 5, \"duration\": 2.5, \
+                    \"total_output_tokens\": 50, \"total_token_throughput\": 20.5, \
+                    \"peak_token_key\": null, \"hf_token\": \"hf_abc\"}";
+        let kept = ["total_token_throughput=20.5", "peak_token_key=null", "hf_token={secret}"];
+        assert_eq!(rows(&of(vllm).rows)[4..], kept, "a figure is no secret");
         let csv = "backend,dataset_name,completed,duration,total_output_tokens,own\nx,random,5,2.50,50,\n";
         let kept = ["backend=x", "dataset_name=random", "completed=5", "duration=2.50"];
         assert_eq!(rows(&of(csv).rows)[..4], kept);

@@ -15,6 +15,9 @@ const ANYWHERE: &[&str] = &["None", "''", "'0.0.0.0'", "'127.0.0.1'", "'localhos
 /// Words in the name of a setting or an environment variable whose value is a secret.
 const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
 
+/// Values that hide nothing, in Python and in JSON; numbers hide nothing either.
+const NO_SECRETS: &[&str] = &["", "''", "None", "True", "False", "null", "true", "false"];
+
 /// Returns `word`, or a placeholder where it contains a path of somebody's machine.
 pub fn public(word: &str) -> String {
     if PRIVATE_PLACES.iter().any(|place| word.contains(place)) {
@@ -54,8 +57,10 @@ pub fn setting(name: &str, value: &str) -> PrintedRow {
 }
 
 /// True for the name of a setting or an environment variable that holds a secret, by whole words.
+/// Numbers are no secrets: `total_token_throughput` is a figure.
 fn is_secret(name: &str, value: &str) -> bool {
     let name = name.to_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    !["", "None", "''"].contains(&value) && words.any(|word| SECRET_WORDS.contains(&word))
+    let is_open = value.parse::<f64>().is_ok() || NO_SECRETS.contains(&value);
+    !is_open && words.any(|word| SECRET_WORDS.contains(&word))
 }
