@@ -17,7 +17,7 @@ use schema::scenario::id_of;
 use schema::verdict::Stage;
 
 use crate::build::variants;
-use crate::cli::ReleaseBench;
+use crate::cli::{Execution, ReleaseBench};
 use crate::console::about;
 use crate::executor::drive::{Drive, jobs_of};
 use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
@@ -371,8 +371,7 @@ pub fn run(world: &World, flags: &ReleaseBench) -> Result<Exit, Stop> {
         let id = unfinished(world, flags)?;
         return resume(world, (&id, &format!("campaign {id}")), flags.max_gpu_hours);
     }
-    // Before anything is resolved: an executor that is not known is wrong use of the command.
-    executor_of(world, flags, "")?;
+    check_scheduler(world, &flags.execution, flags.dry_run)?;
     let decided = decide(world, flags)?;
     Ok(measure(world, flags, decided)?.unwrap_or(Exit::Well))
 }
@@ -396,6 +395,20 @@ pub fn measure(
     executor.preflight()?;
     confirm(&decided.brief, flags, &world.interrupt)?;
     begin(world, flags, (decided, None), &*executor).map(Some)
+}
+
+/// Checks, before anything is resolved or downloaded, that the executor is known and that a scheduler
+/// answers; a dry run needs none.
+///
+/// # Errors
+/// The executor is unknown, an option of it is malformed or reserved, or its scheduler does not
+/// answer.
+pub fn check_scheduler(world: &World, execution: &Execution, dry_run: bool) -> Result<(), Stop> {
+    let executor = executor::named(world, (&execution.executor, &execution.slurm_options), "")?;
+    match dry_run || executor.is_here() {
+        true => Ok(()),
+        false => executor.preflight(),
+    }
 }
 
 /// Returns the executor that the flags name, for the jobs of `campaign`.

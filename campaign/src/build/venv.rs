@@ -89,6 +89,10 @@ impl<'a> Venv<'a> {
     /// The command is interrupted.
     pub fn planned(&self) -> Result<String, Stop> {
         let requirement = &self.requirement;
+        // To resolve packages, pip may download all of them, which nobody has agreed to yet.
+        if !self.dir.join(REQUIREMENTS).is_file() && !self.has_uv()? {
+            return Ok(format!("{requirement}, to be installed by pip, size unknown"));
+        }
         let requirements = match self.requirements() {
             Ok(requirements) => requirements,
             Err(stop) => {
@@ -101,11 +105,7 @@ impl<'a> Venv<'a> {
         if let Some(bytes) = finished_bytes(&self.folder(&requirements)) {
             return Ok(format!("{requirement}, available ({})", size_shown(bytes)));
         }
-        let count = requirements.lines().count();
-        let size = requirements.bytes().map_or("size unknown".to_owned(), |bytes| {
-            format!("at most {} to download", size_shown(bytes))
-        });
-        Ok(format!("{requirement}, {count} packages to be installed, {size}"))
+        Ok(format!("{requirement}, {}", requirements.shown()))
     }
 
     /// Returns the folder of the environment, and makes the environment if it is not finished.
@@ -153,8 +153,7 @@ impl<'a> Venv<'a> {
     }
 
     fn resolve_with_uv(&self) -> Result<Requirements, Stop> {
-        make_dir(&self.dir)?;
-        let temp = TempDir::new_in(&self.dir).map_err(FileError::at("write in", &self.dir))?;
+        let temp = self.temporary()?;
         let (from, to) = (temp.path().join("package.in"), temp.path().join("pylock.toml"));
         fs::write(&from, &self.requirement).map_err(FileError::at("write", &from))?;
         let mut uv = Command::new("uv");
@@ -169,7 +168,8 @@ impl<'a> Venv<'a> {
     }
 
     fn resolve_with_pip(&self) -> Result<Requirements, Stop> {
-        let mut pip = self.pip();
+        let temp = self.temporary()?;
+        let mut pip = self.pip(&temp);
         pip.args(["install", "--dry-run", "--ignore-installed", "--report", "-"]);
         pip.args(QUIETLY).arg(&self.requirement);
         let printed = run(self.world, (&self.requirement, "pip install --dry-run"), &mut pip)?;
@@ -184,9 +184,17 @@ impl<'a> Venv<'a> {
         Ok(Requirements::new(pins, bytes))
     }
 
-    fn pip(&self) -> Command {
+    /// Makes a folder that is removed when it goes out of scope, also after an interruption.
+    fn temporary(&self) -> Result<TempDir, Stop> {
+        make_dir(&self.dir)?;
+        Ok(TempDir::new_in(&self.dir).map_err(FileError::at("write in", &self.dir))?)
+    }
+
+    /// Returns the command `pip`, which puts its downloads into `temp`: an interrupted pip leaves
+    /// them behind.
+    fn pip(&self, temp: &TempDir) -> Command {
         let mut pip = Command::new(&self.python);
-        pip.args(["-m", "pip"]);
+        pip.args(["-m", "pip"]).env("TMPDIR", temp.path());
         pip
     }
 
@@ -198,12 +206,15 @@ impl<'a> Venv<'a> {
             true => ["uv venv", "uv pip install"],
             false => ["python3 -m venv", "pip install"],
         };
-        self.world.step(&format!("Install {} with `{tool}` (minutes)", self.requirement));
+        let shown = requirements.shown();
+        self.world.step(&format!("Install {} with `{tool}`: {shown}", self.requirement));
         if dir.exists() {
             fs::remove_dir_all(dir)
                 .map_err(FileError::at("remove the unfinished environment", dir))?;
         }
-        let [mut create, mut fill] = if has_uv { self.with_uv(dir) } else { self.with_pip(dir) };
+        let temp = self.temporary()?;
+        let [mut create, mut fill] =
+            if has_uv { self.with_uv(dir) } else { self.with_pip(dir, &temp) };
         run(self.world, (&self.requirement, make), &mut create)?;
         // A copy: the pinned packages above the folder may be changed, which makes another folder.
         let pinned = dir.join(REQUIREMENTS);
@@ -227,8 +238,8 @@ impl<'a> Venv<'a> {
     }
 
     /// Returns the commands of Python and pip that do what those of [`Self::with_uv`] do.
-    fn with_pip(&self, dir: &Path) -> [Command; 2] {
-        let (mut create, mut fill) = (Command::new(&self.python), self.pip());
+    fn with_pip(&self, dir: &Path, temp: &TempDir) -> [Command; 2] {
+        let (mut create, mut fill) = (Command::new(&self.python), self.pip(temp));
         // Without a pip of its own, the environment has the same packages as one that uv makes.
         create.args(["-m", "venv", "--without-pip"]).arg(dir);
         fill.arg("--python").arg(dir.join("bin").join(PYTHON)).arg("install").args(QUIETLY);
@@ -295,6 +306,15 @@ impl Requirements {
 
     fn lines(&self) -> impl Iterator<Item = &str> {
         self.text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
+    }
+
+    /// Formats number and size of the packages: `180 packages to be installed, at most 2.8 GiB to
+    /// download`.
+    fn shown(&self) -> String {
+        let size = self.bytes().map_or("size unknown".to_owned(), |bytes| {
+            format!("at most {} to download", size_shown(bytes))
+        });
+        format!("{} packages to be installed, {size}", self.lines().count())
     }
 
     /// Returns the size of all packages' files in bytes; `None` if it is not known.

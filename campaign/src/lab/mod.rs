@@ -14,11 +14,11 @@ use schema::engine::EngineFile;
 use schema::exit::Exit;
 use schema::lab::{LabFile, flag_name};
 
-use crate::campaign::{self, ASK_BEYOND, check_executor, consent};
+use crate::campaign::{self, ASK_BEYOND, check_executor, check_scheduler, consent, executor_of};
 use crate::cli::Lab;
 use crate::console::about;
-use crate::executor;
 use crate::executor::journal::opposite;
+use crate::executor::slurm::PARTITION;
 use crate::lock::Lock;
 use crate::plan::decide::{Decided, decide};
 use crate::server_spec::ServerSettings;
@@ -38,11 +38,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     if flags.resume {
         return resume(world, flags);
     }
-    let executor = |campaign: &str| {
-        let execution = &flags.execution;
-        executor::named(world, (&execution.executor, &execution.slurm_options), campaign)
-    };
-    executor("")?;
+    check_scheduler(world, &flags.execution, flags.dry_run)?;
     let source = plan::read(world, &flags.name)?;
     let bench = source.campaign(flags);
     check_executor(&bench)?;
@@ -51,11 +47,14 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let Standard { file: policy, quoted } = standard();
     let outline = judge::lab::outline(&source.lab, &policy, &quoted);
     let lab = source.prepared(flags, outline, &mut decided)?;
-    world.console.answer(plan::render(&lab, &decided, source.budget(flags)).trim_end())?;
+    let partition = world.slurm_env.get(PARTITION).map(String::as_str);
+    let executor = plan::executor(&flags.execution, partition, source.lab.profiles.len());
+    let plan = plan::render(&lab, &decided, (source.budget(flags), executor));
+    world.console.answer(plan.trim_end())?;
     if flags.dry_run {
         return Ok(Exit::Well);
     }
-    let executor = executor(&decided.plan.campaign)?;
+    let executor = executor_of(world, &bench, &decided.plan.campaign)?;
     executor.preflight()?;
     let most = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
     // The largest possible duration counts, since the lab may need all of its rounds.

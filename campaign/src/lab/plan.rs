@@ -17,8 +17,9 @@ use schema::scenario::id_of;
 use schema::shell;
 use whole_file::TEXT_MAX;
 
-use crate::cli::{Lab, ReleaseBench};
+use crate::cli::{Execution, Lab, ReleaseBench};
 use crate::console::about;
+use crate::executor::LOCAL;
 use crate::executor::journal::{PreparedLab, Reached, State};
 use crate::plan::brief::{CellBrief, Listing, basis};
 use crate::plan::decide::Decided;
@@ -128,7 +129,11 @@ impl LabSource {
 }
 
 /// Renders the plan of a lab as text for the terminal.
-pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String {
+pub fn render(
+    lab: &PreparedLab,
+    decided: &Decided,
+    (budget, executor): (LabBudget, Vec<String>),
+) -> String {
     let (file, brief) = (&lab.asked.file, &decided.brief);
     let title = format!("Plan of lab {}, campaign {}", lab.asked.id, brief.campaign);
     let mut listing = Listing::new(title);
@@ -154,8 +159,31 @@ pub fn render(lab: &PreparedLab, decided: &Decided, budget: LabBudget) -> String
     listing.lines("engines", shares(file, &standard().file).into_iter());
     listing.inputs(brief);
     spending(lab, budget, &mut listing);
+    listing.lines("executor", executor.into_iter());
     listing.line("records", &brief.records);
     listing.text
+}
+
+/// Returns the lines of the printed plan about the lab's executor and jobs, and on Slurm about the
+/// partition: that of the options, else that of the environment.
+pub fn executor(execution: &Execution, environment: Option<&str>, profiles: usize) -> Vec<String> {
+    if execution.executor == LOCAL {
+        return vec![format!("{LOCAL}: this machine, one run after the other")];
+    }
+    let jobs = match profiles {
+        1 => "each round is one job",
+        _ => "each round is a job for each repeat and profile, side by side",
+    };
+    let mut options = execution.slurm_options.iter();
+    let named = options.find_map(|word| word.strip_prefix("--partition=")).or(environment);
+    let partition = named.map_or_else(
+        || "the cluster's default; `--slurm-option=--partition=NAME` names another".to_owned(),
+        str::to_owned,
+    );
+    vec![
+        format!("{}: {jobs}, each on a whole node", execution.executor),
+        format!("partition {partition}"),
+    ]
 }
 
 fn cell_line(decided: &Decided, cell: &CellBrief) -> String {
@@ -341,6 +369,19 @@ mod tests {
             rounds_most: 4,
             policy: Policy { id: "release".into(), rev: 1, sha256: String::new() },
         }
+    }
+
+    #[test]
+    fn a_plan_says_where_the_runs_of_a_lab_are_made() {
+        let local = Execution { executor: LOCAL.into(), ..Execution::default() };
+        assert_eq!(executor(&local, None, 2), ["local: this machine, one run after the other"]);
+        let mut slurm = Execution { executor: "slurm".into(), ..Execution::default() };
+        let [jobs, partition] = &executor(&slurm, None, 1)[..] else { panic!("two lines") };
+        assert_eq!(jobs, "slurm: each round is one job, each on a whole node");
+        assert!(partition.starts_with("partition the cluster's default; "), "{partition}");
+        assert_eq!(executor(&slurm, Some("l40s"), 2)[1], "partition l40s");
+        slurm.slurm_options = vec!["--qos=x".into(), "--partition=h200".into()];
+        assert_eq!(executor(&slurm, Some("l40s"), 2)[1], "partition h200");
     }
 
     #[test]

@@ -315,6 +315,8 @@ fn a_dry_run_prints_the_plan_of_a_lab_and_writes_nothing() {
         ],
     );
     assert!(plan.stdout.contains("records    results, committed"), "{}", plan.stdout);
+    let on_slurm = ["--dry-run", "--executor=slurm", "--slurm-option=--partition=h200"];
+    lab.run(&on_slurm).expect(0, &["executor   slurm: each round is one job", "partition h200"]);
     assert!(!lab.scratch.root().join("target").exists(), "a dry run writes nothing");
     assert_eq!(lab.scratch.calls(), "");
 }

@@ -2,11 +2,12 @@
 //! of its own, or imported once as an image.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use schema::canonical::sha256_hex;
 use schema::run::RunRecord;
 
-use crate::scratch::{Scratch, files_below, is_alive, signal, wait_for};
+use crate::scratch::{Ended, Scratch, files_below, is_alive, signal, wait_for};
 
 pub const ENGINE: &str = r#"
 title = "Peer"
@@ -83,8 +84,8 @@ fn two_releases_are_measured_side_by_side_each_with_its_own_packages() {
         3,
         &[
             "peer v0.9.2, in a virtual environment",
-            "packages   peer==0.9.2, 2 packages to be installed, at most 2.8 GiB to download",
-            "Install peer==0.10.0 with `pip install`",
+            "packages   peer==0.9.2, to be installed by pip, size unknown",
+            "Install peer==0.10.0 with `pip install`: 2 packages to be installed, at most 2.8 GiB",
             "the table of v0.9.2",
         ],
     );
@@ -171,6 +172,36 @@ fn an_interrupted_installation_is_repeated() {
 }
 
 #[test]
+fn an_interrupted_resolution_leaves_no_downloads_behind() {
+    let scratch = with_peer();
+    let child = scratch.start_until(&ONE, &[("PIP_FAKE", "slow")], "pip.pids");
+    signal(child, "INT").expect(4, &["error: interrupted"]);
+    let left = files_below(&scratch.cache().join("venvs"));
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_scheduler_that_does_not_answer_is_found_before_anything_is_resolved() {
+    let scratch = with_peer();
+    let silent = scratch.fixtures().join("silent");
+    fs::create_dir_all(&silent).unwrap();
+    let tool = silent.join("sbatch");
+    fs::write(&tool, "#!/bin/sh\necho 'sbatch: error: no controller' >&2\nexit 1\n").unwrap();
+    fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    for tool in ["squeue", "sacct", "scontrol", "scancel", "sinfo"] {
+        fs::copy(silent.join("sbatch"), silent.join(tool)).unwrap();
+    }
+    let mut command = scratch.command(&[&ONE[..], &["--executor", "slurm"]].concat());
+    let path = std::env::var("PATH").unwrap();
+    let stand_ins = concat!(env!("CARGO_MANIFEST_DIR"), "/../campaign/tests/stand-ins");
+    let path = format!("{}:{stand_ins}:{path}", silent.display());
+    let ended = Ended::of(command.env("PATH", path).env("UV_FAKE", "yes").output().unwrap());
+    let ended = ended.expect(4, &["`squeue` got no answer: no controller"]);
+    assert!(!ended.stderr.contains("Resolve"), "{}", ended.stderr);
+    assert_eq!(scratch.calls(), "");
+}
+
+#[test]
 fn an_installation_that_fails_says_what_the_tool_said() {
     let scratch = with_peer();
     scratch.run_with(&ONE, &[("INSTALL_FAKE", "broken")]).expect(
@@ -185,8 +216,8 @@ fn an_installation_that_fails_says_what_the_tool_said() {
     let offline = [("PIP_FAKE", "offline")];
     let unknown = with_peer();
     let plan = [&ONE[..], &["--dry-run"]].concat();
-    let said = "peer==0.9.2, to be installed, size unknown: ERROR: No matching distribution found";
-    unknown.run_with(&plan, &offline).expect(0, &[said]);
+    unknown.run_with(&plan, &offline).expect(0, &["peer==0.9.2, to be installed by pip, size"]);
+    assert!(installs(&unknown).is_empty(), "a plan downloads nothing");
     let failed = "`pip install --dry-run` ended with exit code 1 for peer==0.9.2";
     unknown.run_with(&ONE, &offline).expect(4, &[failed, "No matching distribution found"]);
 }

@@ -20,6 +20,9 @@ use crate::stop::{Stop, environment, wrong_use};
 /// that is down; a longer silence will not end by itself.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Environment variable by which `sbatch` knows the partition if no option names one.
+pub const PARTITION: &str = "SBATCH_PARTITION";
+
 /// Environment variables that Slurm's tools receive: those that locate the cluster, and the user's
 /// own job settings. Others are withheld because variables such as `SQUEUE_FORMAT` would change the
 /// output that is parsed, and because `sbatch` passes everything on to the job.
