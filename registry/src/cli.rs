@@ -397,8 +397,8 @@ pub struct LabArguments {
     /// Print how many runs and rounds the lab may take, without regard to records
     #[arg(long, conflicts_with = "campaign")]
     pub outline: bool,
-    /// Number of runs that the lab may make; default: the budget in its file, or no limit where
-    /// that names only hours
+    /// Number of runs that the lab may make; default: the limit in the record of its campaign, else
+    /// the budget in its file, or no limit where that names only hours
     #[arg(long)]
     pub runs_max: Option<u32>,
     #[command(flatten)]

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::canonical::sha256_of;
+use crate::metric;
 use crate::policy::Policy;
 use crate::scenario::{InvalidFile, from_toml};
 
@@ -46,9 +47,13 @@ pub struct LabFile {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Objective {
-    /// Name of the metric to improve.
+    /// Name of the metric to improve: `requests_per_s`, `input_tokens_per_s`, `output_tokens_per_s`
+    /// or `total_tokens_per_s`; `ttft_us`, `tpot_us`, `itl_token_us` or `e2e_us`, each with `_mean`,
+    /// `_p50`, `_p95` or `_p99`, in microseconds; `startup_us`, `rss_bytes_max` or
+    /// `requests_failed`. Latencies may also be named in milliseconds, such as `ttft_ms_p99`.
     pub metric: String,
-    /// Bounds by metric name, each in the metric's unit. In every profile the median of the metric
+    /// Bounds by metric name, each in the unit of that name, such as `ttft_us_p99 = 2000000` or
+    /// `ttft_ms_p99 = 2000`. In every profile the median of the metric
     /// over a candidate's repeats must keep its bound: an upper bound where lower values of the
     /// metric are better, else a lower bound.
     #[serde(default)]
@@ -94,7 +99,9 @@ pub struct Axis {
     pub high: Option<String>,
 }
 
-/// Option of an axis: a name and the flags that set it.
+/// Option of an axis: a name and the flags that set it. Environment variables and the
+/// tensor-parallel size are no options: a server has those variables that the command `lab` was
+/// started with, and the size that the target's file gives the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LabOption {
@@ -216,6 +223,30 @@ pub struct LabOutline {
 }
 
 impl Objective {
+    /// Gives metrics that are named in milliseconds the names that records have, and their bounds
+    /// the unit of these.
+    ///
+    /// # Errors
+    /// A metric has two bounds, one under each of its names.
+    fn rename(&mut self) -> Result<(), InvalidFile> {
+        let stored = |name: &str| {
+            metric::by_given_name(name)
+                .map_or((name.to_owned(), 1.0), |(metric, unit)| (metric.name.to_owned(), unit))
+        };
+        self.metric = stored(&self.metric).0;
+        for bounds in std::iter::once(&mut self.bounds).chain(self.by_profile.values_mut()) {
+            for (given, limit) in std::mem::take(bounds) {
+                let (name, unit) = stored(&given);
+                if bounds.insert(name.clone(), limit * unit).is_some() {
+                    return Err(InvalidFile(format!(
+                        "`{name}` has two bounds, one of them as `{given}`"
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the bounds that a candidate must keep under a profile, by metric name.
     pub fn bounds_of(&self, profile: &str) -> BTreeMap<&str, f64> {
         let own = self.by_profile.get(profile).into_iter().flatten();
@@ -321,7 +352,8 @@ pub fn without(flags: &[String], names: &[&str]) -> Vec<String> {
 /// The text is not TOML with the fields of a lab file, or one of its values is missing, repeated,
 /// unknown, out of range or in contradiction to another.
 pub fn parse(text: &str) -> Result<LabFile, InvalidFile> {
-    let lab: LabFile = from_toml(text)?;
+    let mut lab: LabFile = from_toml(text)?;
+    lab.objective.rename()?;
     check::check(&lab)?;
     Ok(lab)
 }
@@ -376,6 +408,38 @@ mod tests {
         assert_eq!(of("lab-sharegpt-lite"), [("tpot_us_p50", 5e4), ("ttft_us_p99", 1e6)]);
         assert_eq!(of("another"), [("ttft_us_p99", 2e6)]);
         assert_eq!(Vec::from_iter(lab.objective.bounded()), ["tpot_us_p50", "ttft_us_p99"]);
+    }
+
+    #[test]
+    fn metrics_may_be_named_in_milliseconds() {
+        let bounds = |bounds: &str| {
+            parse(
+                &SOUND
+                    .replace("bounds = { ttft_us_p99 = 2e6 }", &format!("bounds = {{ {bounds} }}")),
+            )
+        };
+        let lab = bounds("ttft_ms_p99 = 2000, requests_failed = 0").unwrap();
+        let of = |profile: &str| Vec::from_iter(lab.objective.bounds_of(profile));
+        assert_eq!(of("lab-sharegpt-lite"), [("requests_failed", 0.0), ("ttft_us_p99", 2e6)]);
+        let error = bounds("ttft_ms_p99 = 2000, ttft_us_p99 = 1e6").unwrap_err().to_string();
+        assert!(error.contains("`ttft_us_p99` has two bounds"), "{error}");
+    }
+
+    #[test]
+    fn the_reference_names_every_metric() {
+        let schema = schemars::schema_for!(Objective);
+        let text = schema.as_value()["properties"]["metric"]["description"].to_string();
+        for metric in metric::METRICS {
+            let (name, summary) = match metric.name.rsplit_once('_') {
+                Some((name, part @ ("mean" | "p50" | "p95" | "p99"))) => (name, part),
+                _ => (metric.name, ""),
+            };
+            assert!(
+                text.contains(&format!("`{name}`")) && text.contains(summary),
+                "{}",
+                metric.name
+            );
+        }
     }
 
     #[test]

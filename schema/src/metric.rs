@@ -88,6 +88,19 @@ pub fn by_name(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }
 
+/// Returns the metric that a user calls `name`, with the number of its stored units in one unit of
+/// that name: a time may be given in milliseconds, as `ttft_ms_p99`. `None` where no metric is called
+/// so.
+pub fn by_given_name(name: &str) -> Option<(&'static Metric, f64)> {
+    let in_ms = || METRICS.iter().find(|metric| in_ms(metric) == name);
+    by_name(name).map(|metric| (metric, 1.0)).or_else(|| Some((in_ms()?, 1000.0)))
+}
+
+/// Returns the name of a metric with times in milliseconds, the unit of latency limits.
+pub fn in_ms(metric: &Metric) -> String {
+    metric.name.replacen("_us_", "_ms_", 1)
+}
+
 type Read = fn(&RunRecord) -> Option<f64>;
 
 /// Every metric that tables and comparisons show, in display order.
@@ -254,6 +267,9 @@ mod tests {
         for (index, metric) in METRICS.iter().enumerate() {
             assert!(METRICS[..index].iter().all(|other| other.name != metric.name));
             assert_eq!(by_name(metric.name).map(|found| found.title), Some(metric.title));
+            let given = by_given_name(&in_ms(metric)).map(|(found, unit)| (found.name, unit));
+            let unit = if metric.name.contains("_us_") { 1000.0 } else { 1.0 };
+            assert_eq!(given, Some((metric.name, unit)));
         }
     }
 }

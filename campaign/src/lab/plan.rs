@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use judge::diff::policy::standard;
 use judge::lab::check_limits;
-use judge::lab::text::{designs, shares};
+use judge::lab::text::{designs, shares, without_gain};
 use schema::campaign::CampaignLab;
 use schema::canonical::sha256_hex;
 use schema::lab::{Combine, LabBudget, LabFile, LabOutline, Round};
@@ -148,6 +148,8 @@ pub fn render(
     listing.line("model", &file.model);
     listing.lines("profiles", brief.cells.iter().map(|cell| cell_line(decided, cell)));
     listing.lines("objective", objective(lab).into_iter());
+    let profiles = decided.scenarios.iter().map(|entry| (&*entry.id, &entry.scenario.arrival));
+    listing.lines("", without_gain(file, profiles).into_iter());
     let axes = file.axes.iter().map(|axis| {
         let options: Vec<String> =
             axis.options.iter().map(|option| shell::line(&option.flags)).collect();
@@ -208,15 +210,21 @@ fn spending(lab: &PreparedLab, budget: LabBudget, listing: &mut Listing) {
     let (short, long) = (time(least), time(most));
     let runs = format!("{least} at least, {short}; {most} at most, {long}");
     listing.line("runs", &format!("{runs}, beside builds and downloads"));
-    let hours = budget.hours.map(|hours| format!("{hours} h of runs"));
-    let runs = budget.runs.map(|runs| format!("{runs} runs"));
-    let limits: Vec<String> = hours.into_iter().chain(runs).collect();
+    listing.line("budget", &spendable(lab, budget));
+}
+
+/// Formats the budget of a lab: `0.5 h, so 180 runs of about 10 s; the lab wants 160 at most`. The
+/// hours are left out where the limit on runs is the smaller one.
+fn spendable(lab: &PreparedLab, budget: LabBudget) -> String {
+    let is_of_hours = budget.runs.is_none_or(|runs| runs > lab.asked.runs_max);
+    let hours = budget.hours.filter(|_| is_of_hours);
+    let hours = hours.map_or(String::new(), |hours| format!("{hours} h, so "));
     let each = Duration::from_micros(lab.each_us).as_secs_f64();
-    let of = match most < outline.runs_most {
-        true => format!("of {} that it might want, at {each:.0} s", outline.runs_most),
-        false => format!("more than it can want, at {each:.0} s"),
+    let wanted = match lab.runs_most() < lab.outline.runs_most {
+        true => format!("the lab might want {}", lab.outline.runs_most),
+        false => format!("the lab wants {} at most", lab.outline.runs_most),
     };
-    listing.line("budget", &format!("{}: {} runs, {of}", limits.join(", "), lab.asked.runs_max));
+    format!("{hours}{} runs of about {each:.0} s; {wanted}", lab.asked.runs_max)
 }
 
 /// Returns the lines of the printed plan about the lab's objective: metric and bounds, and the bounds

@@ -74,7 +74,7 @@ fn refuse_unservable(
             let (engine, field) = (&engine.id, found.field);
             let mut hint = format!("`launch.{field}` in `suite/engines/{engine}.toml` says so");
             match on {
-                Some(Accelerator::Rocm) => hint.push_str("; `--target cpu` measures without a GPU"),
+                Some(Accelerator::Rocm) => hint.push_str("; target `cpu` measures without a GPU"),
                 None if field == "devices" => hint.push_str(
                     "; `--target ID` names a class of GPUs, such as a100-80g: the default is `cpu` \
                      where this machine has no GPU of a target",

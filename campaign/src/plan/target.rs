@@ -34,7 +34,10 @@ pub fn choose<'a>(
             return Err(environment!(
                 "target `{id}` needs a GPU named like {wanted}, and this machine has {found}"
             )
-            .with_hint("`--target cpu` measures without a GPU"));
+            .with_hint(
+                "target `cpu` measures without a GPU; `--dry-run` plans for any machine, and \
+                 `--executor slurm` measures on a node that has the GPU",
+            ));
         }
         return Ok((id, target));
     }

@@ -311,10 +311,24 @@ fn a_dry_run_prints_the_plan_of_a_lab_and_writes_nothing() {
             "baseline   redline v0.9.2, commit",
             "engines    redline: 12 to 51 runs for its options",
             "runs       12 at least, about 72 s; 60 at most, about 6 min",
-            "budget     0.5 h of runs, 60 runs: 60 runs, of 75 that it might want",
+            "budget     60 runs of about 6 s; the lab might want 75",
         ],
     );
     assert!(plan.stdout.contains("records    results, committed"), "{}", plan.stdout);
+    lab.run(&["--dry-run", "--max-runs", "999", "--max-hours", "0.1"])
+        .expect(0, &["budget     0.1 h, so 60 runs of about 6 s; the lab might want 75"]);
+    let text = fs::read_to_string(lab.scratch.root().join(NAME)).unwrap();
+    let own = "\"total_tokens_per_s\", by_profile = { talk-lite = { ttft_ms_p99 = 250 } } }";
+    let bounded = text.replace("\"total_tokens_per_s\" }", own);
+    lab.scratch.write("mine.toml", &bounded.replace("runs = 60", "runs = 99"));
+    let mine = lab.scratch.root().join("mine.toml");
+    lab.scratch.run(&["lab", mine.to_str().unwrap(), "--dry-run"]).expect(
+        0,
+        &[
+            "under talk-lite within ttft_us_p99 250000",
+            "budget     99 runs of about 6 s; the lab wants 75 at most",
+        ],
+    );
     let on_slurm = ["--dry-run", "--executor=slurm", "--slurm-option=--partition=h200"];
     lab.run(&on_slurm).expect(0, &["executor   slurm: each round is one job", "partition h200"]);
     assert!(!lab.scratch.root().join("target").exists(), "a dry run writes nothing");

@@ -125,9 +125,12 @@ fn screen(candidates: usize, policy: &PolicyFile) -> Option<Screen> {
 
 #[cfg(test)]
 mod tests {
+    use schema::lab::LabOption;
+    use schema::scenario::Arrival;
+
     use super::*;
     use crate::diff::policy::standard;
-    use crate::lab::text::shares;
+    use crate::lab::text::{designs, shares, without_gain};
 
     fn lab(combine: &str) -> LabFile {
         schema::lab::parse(&format!(
@@ -181,6 +184,24 @@ mod tests {
         );
         lab.engines[0].runs = Some(wanted + 1);
         assert_eq!(runs(&lab, 0), Some(free), "more than it can want");
+    }
+
+    #[test]
+    fn a_plan_names_what_is_not_tried_and_where_nothing_can_be_gained() {
+        let policy = standard();
+        let mut lab = lab("factorial");
+        assert!(!designs(&lab, &policy.file).iter().any(|line| line.contains("is not tried")));
+        lab.axes[0].options.push(LabOption { name: "2".into(), flags: vec!["--x=2".into()] });
+        lab.axes[0].high = Some("1".into());
+        let lines = designs(&lab, &policy.file);
+        assert_eq!(lines[1], "x 2 is not tried: the design has `1` of this axis", "{lines:?}");
+        let closed = Arrival::Closed { concurrency: 4 };
+        let rate = Arrival::Poisson { requests_per_s: 2.0, concurrency_max: None };
+        let of = |lab: &LabFile| without_gain(lab, [("p", &closed), ("q", &rate)].into_iter());
+        let said = of(&lab).expect("a sentence");
+        assert!(said.starts_with("no option can gain total_tokens_per_s under q, whose"), "{said}");
+        lab.objective.metric = "tpot_us_p50".into();
+        assert_eq!(of(&lab), None, "a latency can be gained");
     }
 
     #[test]

@@ -1,7 +1,11 @@
 //! Prints the next round or the conclusion of a lab as text for a terminal.
 
+use std::collections::BTreeSet;
+
 use schema::lab::{Axis, Candidate, LabEngine, LabFile, LabOutline, LabStage};
+use schema::metric::{Unit, by_name};
 use schema::policy::PolicyFile;
+use schema::scenario::Arrival;
 use schema::shell;
 
 use super::arm::{Effect, Found, Row};
@@ -113,11 +117,41 @@ pub fn designs(lab: &LabFile, policy: &PolicyFile) -> Vec<String> {
         Some(format!("{runs} configurations of {id} with {options}, {each} each; {resolution}"))
     };
     let mut lines: Vec<String> = lab.engines.iter().enumerate().filter_map(design).collect();
+    let all = (0..lab.engines.len()).filter_map(|engine| Factorial::of(lab, engine));
+    let left_out = all.flat_map(|factorial| {
+        let left_out = factorial.left_out().into_iter();
+        left_out.map(|(option, high)| (options(lab, &option).concat(), high)).collect::<Vec<_>>()
+    });
+    let line =
+        |(option, high)| format!("{option} is not tried: the design has `{high}` of this axis");
+    lines.extend(left_out.map(line));
     if !lines.is_empty() {
         let (most, pairs) = (finalists_max(lab), policy.confirm_pairs);
         lines.push(format!("then the baseline and at most {} others, {pairs} runs each", most - 1));
     }
     lines
+}
+
+/// Says in the words of a plan which profiles, each with its arrival process, cannot show a gain in the
+/// objective: requests that arrive at a fixed rate have the throughput of that rate. `None` where
+/// every profile can.
+pub fn without_gain<'a>(
+    lab: &LabFile,
+    profiles: impl Iterator<Item = (&'a str, &'a Arrival)>,
+) -> Option<String> {
+    let metric = by_name(&lab.objective.metric).filter(|metric| metric.unit == Unit::PerSecond)?;
+    let is_rate =
+        |arrival: &Arrival| !matches!(arrival, Arrival::AllAtOnce | Arrival::Closed { .. });
+    let fixed = profiles.filter(|(_, arrival)| is_rate(arrival));
+    let fixed: BTreeSet<&str> = fixed.map(|(profile, _)| profile).collect();
+    (!fixed.is_empty()).then(|| {
+        format!(
+            "no option can gain {} under {}, whose requests arrive at a fixed rate, unless the server \
+             falls behind it: bound latencies there",
+            metric.name,
+            Vec::from_iter(fixed).join(", ")
+        )
+    })
 }
 
 /// Says in the words of a plan how many runs each engine of a lab takes before the confirmation:

@@ -13,7 +13,7 @@ use registry::history::commits_between;
 use registry::list::{self as lists, Filter};
 use registry::repository::RESULTS;
 use registry::survey::{Survey, Trust};
-use schema::canonical::to_file_text;
+use schema::canonical::{sha256_hex, to_file_text};
 use schema::exit::Exit;
 use schema::run::RunRecord;
 use schema::untrusted;
@@ -207,7 +207,8 @@ struct Answer<'a> {
 }
 
 /// Prints the lab's next round or conclusion, computed from the records of its campaign alone; with
-/// `outline`, how many runs and rounds the lab may take.
+/// `outline`, how many runs and rounds the lab may take. A campaign with a record is decided by the
+/// file and the limit on runs that it was carried out with.
 pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
     let file = given.file.display();
     let text = whole_file::read_text(&given.file, "lab", TEXT_MAX)?;
@@ -217,13 +218,23 @@ pub fn lab(given: &LabArguments) -> anyhow::Result<Exit> {
         let outline = labs::outline(&lab, &policy, &quoted);
         return answer(given.format, &outline, || labs::text::outlined(&outline));
     }
-    let runs_max = given.runs_max.or(lab.budget.runs).unwrap_or(u32::MAX);
-    labs::check_budget(&lab, &policy, runs_max)?;
-    let wanted = |path: &str| matches!(first_part(path), "runs" | "events");
+    let wanted = |path: &str| matches!(first_part(path), "campaigns" | "runs" | "events");
     let loaded = reported(store::load_figures(&paths(&given.sources.roots()), &wanted)?);
     let of_lab = |run: &&RunRecord| {
         run.campaign.as_ref().map(|campaign| &campaign.id) == given.campaign.as_ref()
     };
+    let mut campaigns = loaded.campaigns.iter().map(|stored| &stored.record);
+    let campaign = campaigns.find(|campaign| Some(&campaign.id) == given.campaign.as_ref());
+    let asked = campaign.and_then(|campaign| campaign.lab.as_deref());
+    if asked.is_some_and(|asked| asked.sha256 != sha256_hex(text.as_bytes())) {
+        eprintln!(
+            "note: the campaign carried out another revision of `{file}`, which is used here"
+        );
+    }
+    let lab = asked.map_or(lab, |asked| asked.file.clone());
+    let recorded = asked.map(|asked| asked.runs_max);
+    let runs_max = given.runs_max.or(recorded).or(lab.budget.runs).unwrap_or(u32::MAX);
+    labs::check_budget(&lab, &policy, runs_max)?;
     let runs = loaded.standing().map(|run| &run.record).filter(of_lab);
     let next = labs::replay(&lab, &policy, runs_max, runs).next;
     let text = labs::text::text(&lab, &next);

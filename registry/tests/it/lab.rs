@@ -10,7 +10,8 @@ use expect_test::expect;
 use judge::diff::policy;
 use judge::lab::{Conclusion, Failure, Found, Launch, Outcomes, explore, runs_min};
 use samples::{LAB, Sample, campaign_id, reseal};
-use schema::canonical::to_file_text;
+use schema::campaign::{CampaignLab, CampaignRecord, SCHEMA};
+use schema::canonical::{record_sha256, sha256_hex, to_file_text};
 use schema::lab::{Candidate, LabFile, LabStage, Round, parse};
 use schema::path::of_run;
 use schema::run::RunRecord;
@@ -492,6 +493,27 @@ fn a_lab_is_asked_for_its_next_round_until_it_concludes() {
         options  redline v0.9.2, kv fp8   -        -                -      failed: the server ended before it was ready
         confirm  redline v0.9.2, kv f16   +9.9 %   +9.6 to +10.2 %  8      confirmed
     "#]].assert_eq(&ask("text"));
+    let concluded = ask("text");
+    scratch.write(
+        "lab.toml",
+        &LAB.replace("\"--max-batch-size\", \"4\"", "\"--batch\", \"8\"").replace("\"4\"", "\"8\""),
+    );
+    assert!(ask("text").starts_with("next: options"), "another file wants other runs");
+    let mut record = CampaignRecord {
+        schema: SCHEMA.to_owned(),
+        id: campaign.clone(),
+        lab: Some(Box::new(CampaignLab {
+            id: "lab".to_owned(),
+            sha256: sha256_hex(LAB.as_bytes()),
+            file: parse(LAB).unwrap(),
+            runs_max: 400,
+        })),
+        ..CampaignRecord::default()
+    };
+    record.record_sha256 = record_sha256(&record).unwrap();
+    let path = schema::path::of_campaign(&record).unwrap();
+    write(&staged.join(path), &to_file_text(&record).unwrap());
+    assert_eq!(ask("text"), concluded, "a finished campaign keeps its conclusion");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use schema::measurement::Measurement;
-use schema::metric::{METRICS, Metric};
+use schema::metric::{METRICS, Metric, by_given_name, in_ms};
 use schema::run::{RunRecord, ValidityVerdict};
 
 use super::table::wrapped;
@@ -65,13 +65,12 @@ impl FromStr for Threshold {
         if !limit.is_finite() {
             return Err(wrong());
         }
-        let mut known = measured();
-        let metric = known.find(|metric| metric.name == name || in_ms(metric) == name);
-        let metric = metric.ok_or_else(|| unknown(name))?;
+        let found = by_given_name(name).filter(|(metric, _)| is_measured(metric));
+        let (metric, unit) = found.ok_or_else(|| unknown(name))?;
         Ok(Self {
             metric,
             name: name.to_owned(),
-            unit: if name == metric.name { 1.0 } else { 1000.0 },
+            unit,
             is_above: text[at..].starts_with('>'),
             limit,
         })
@@ -89,12 +88,11 @@ fn unknown(name: &str) -> String {
 
 /// Iterates over the metrics that a measurement has.
 fn measured() -> impl Iterator<Item = &'static Metric> {
-    METRICS.iter().filter(|metric| !OF_THE_PROCESS.contains(&metric.name))
+    METRICS.iter().filter(|metric| is_measured(metric))
 }
 
-/// Returns the name of a metric with times in milliseconds, the unit of latency limits.
-fn in_ms(metric: &Metric) -> String {
-    metric.name.replacen("_us_", "_ms_", 1)
+fn is_measured(metric: &Metric) -> bool {
+    !OF_THE_PROCESS.contains(&metric.name)
 }
 
 impl fmt::Display for Threshold {
