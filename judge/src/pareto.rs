@@ -72,11 +72,8 @@ pub fn frontier(points: &[(f64, f64)]) -> Vec<usize> {
     best
 }
 
-/// Returns for each configuration, given by its runs, whether none of the others dominates it in
-/// speed for one user and throughput; false for one that lacks either.
-pub fn are_on_frontier(configurations: &[Vec<&RunRecord>]) -> Vec<bool> {
-    let point = |runs: &Vec<&RunRecord>| Tradeoff::of(runs).map(|tradeoff| tradeoff.point());
-    let points: Vec<Option<(f64, f64)>> = configurations.iter().map(point).collect();
+/// Returns for each point whether none of the others dominates it; false for a missing one.
+pub fn are_on_frontier(points: &[Option<(f64, f64)>]) -> Vec<bool> {
     let is_dominated =
         |point: (f64, f64)| points.iter().flatten().any(|other| dominates(*other, point));
     points.iter().map(|point| point.is_some_and(|point| !is_dominated(point))).collect()
@@ -113,12 +110,8 @@ mod tests {
 
     #[test]
     fn a_configuration_without_figures_is_on_no_frontier_and_hides_none() {
-        let run = |speed: f64| samples::Sample { speed, ..samples::Sample::default() }.record();
-        let (slow, fast) = (run(1.0), run(2.0));
-        let mut failed = run(4.0);
-        failed.metrics = None;
-        let configurations = [vec![&slow], vec![&fast], vec![&failed], vec![]];
-        assert_eq!(are_on_frontier(&configurations), [false, true, false, false]);
+        let points = [Some((1.0, 1.0)), Some((2.0, 2.0)), None];
+        assert_eq!(are_on_frontier(&points), [false, true, false]);
     }
 
     #[test]

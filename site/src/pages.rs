@@ -13,10 +13,11 @@ use schema::id::is_ulid;
 
 use crate::catalog::Catalog;
 use crate::contents::Contents;
+use crate::escape;
 use crate::judged::Judged;
 use crate::link::Place;
 use crate::template::{Frame, Renderer};
-use crate::view::pick;
+use crate::view::{lab, pick};
 
 /// File name of the registry's front page.
 const README: &str = "README.md";
@@ -51,7 +52,11 @@ pub fn render(
     let view = pick::table(judged.picks.iter());
     let at = (Place::Registry, README);
     let picks = renderer.render("documents/picks.md", &Frame::default(), &view, at)?;
-    pages.insert(README.to_owned(), readme(&picks, &paths));
+    let found = lab::all(catalog, &judged).into_iter().filter_map(|lab| {
+        let path = lab.target().path(Place::Registry)?;
+        Some((path, escape::markdown(&lab.sentence())))
+    });
+    pages.insert(README.to_owned(), readme(&picks, &paths, &found.collect()));
     Ok(pages)
 }
 
@@ -150,10 +155,11 @@ struct Pages<'a> {
 }
 
 /// Renders the registry's front page `results/README.md`: the rendered table of `picks`, how to read
-/// a path and a record, and the list of `pages`, given as paths below `results/`.
-fn readme(picks: &str, pages: &BTreeSet<String>) -> String {
+/// a path and a record, and the list of `pages`, given as paths below `results/`. `found` has question
+/// and result of labs by the path of their page.
+fn readme(picks: &str, pages: &BTreeSet<String>, found: &BTreeMap<String, String>) -> String {
     let mut engines: BTreeMap<&str, BTreeMap<order::ReleaseKey, Pages<'_>>> = BTreeMap::new();
-    let mut labs: Vec<(&str, &str, &str)> = Vec::new();
+    let mut labs: Vec<(&str, &str, &String)> = Vec::new();
     let mut beside: Vec<String> = Vec::new();
     for page in pages {
         let parts: Vec<&str> = page.split('/').collect();
@@ -168,7 +174,7 @@ fn readme(picks: &str, pages: &BTreeSet<String>) -> String {
         if *engine == LABS {
             let campaign = file.trim_end_matches(".md");
             // Further parts of a page are linked from the page itself.
-            labs.extend(is_ulid(campaign).then_some((*release, campaign, page.as_str())));
+            labs.extend(is_ulid(campaign).then_some((*release, campaign, page)));
             continue;
         }
         let hardware = file.trim_end_matches(".md");
@@ -195,7 +201,8 @@ fn readme(picks: &str, pages: &BTreeSet<String>) -> String {
     }
     // A campaign's id begins with its time, so the reverse order lists the latest first.
     for (lab, campaign, path) in labs.into_iter().rev() {
-        let _ = writeln!(text, "- [{lab} {campaign}]({path})");
+        let sentence = found.get(path).map_or(campaign, String::as_str);
+        let _ = writeln!(text, "- [{lab}]({path}): {sentence}");
     }
     if engines.is_empty() {
         text.push_str("\nNo release yet.\n");
@@ -244,7 +251,9 @@ mod tests {
                 .map(str::to_owned),
             )
             .collect();
-        let text = readme("", &pages);
+        let found = "Which options? Recommended: v0.9.2, kv f16 (+3.1 %)".to_owned();
+        let path = "pages/labs/cpu-smollm2/01KDVDQ9F80000000000000002.md".to_owned();
+        let text = readme("", &pages, &BTreeMap::from([(path, found)]));
         let list = text.split("## Pages\n").nth(1).unwrap();
         expect_test::expect![[r#"
 
@@ -256,8 +265,8 @@ mod tests {
 
             ### Labs
 
-            - [cpu-smollm2 01KDVDQ9F80000000000000002](pages/labs/cpu-smollm2/01KDVDQ9F80000000000000002.md)
-            - [cpu-smollm2 01KDVDQ9F80000000000000001](pages/labs/cpu-smollm2/01KDVDQ9F80000000000000001.md)
+            - [cpu-smollm2](pages/labs/cpu-smollm2/01KDVDQ9F80000000000000002.md): Which options? Recommended: v0.9.2, kv f16 (+3.1 %)
+            - [cpu-smollm2](pages/labs/cpu-smollm2/01KDVDQ9F80000000000000001.md): 01KDVDQ9F80000000000000001
 
             ### redline
 
@@ -281,6 +290,6 @@ mod tests {
 
     #[test]
     fn an_empty_registry_says_so() {
-        assert!(readme("", &BTreeSet::new()).ends_with("No release yet.\n"));
+        assert!(readme("", &BTreeSet::new(), &BTreeMap::new()).ends_with("No release yet.\n"));
     }
 }

@@ -3,11 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use schema::metric::{Better, Metric};
+use schema::metric::{Better, Metric, by_name};
 use schema::policy::PolicyFile;
 use schema::run::RunRecord;
 
 use super::arm::Score;
+use crate::pareto::are_on_frontier;
+use crate::summary;
 use crate::validity::value;
 
 /// Runs of a candidate and of its reference under one profile.
@@ -42,6 +44,42 @@ pub fn change(metric: &Metric, profiles: &[Sides<'_>], policy: &PolicyFile) -> O
     })
 }
 
+/// Configuration of a lab under one profile, for its Pareto frontier.
+#[derive(Debug, Clone)]
+pub struct Compared<'a> {
+    /// True where the configuration was measured and keeps the bounds of the lab.
+    pub is_eligible: bool,
+    /// Runs of the configuration and of its reference, and the index of the reference among the
+    /// configurations; `None` for the baseline.
+    pub beside: Option<(Sides<'a>, usize)>,
+}
+
+/// Returns for each configuration of `all` whether no other is at least as good in throughput and
+/// speed for one user (1 / TPOT) and better in one: by its changes from the baseline, because
+/// figures of runs that were not made beside each other differ by the drift of the machine. False for
+/// a configuration that is not eligible or has no such changes.
+pub fn frontier(all: &[Compared<'_>]) -> Vec<bool> {
+    let point = |index: usize| {
+        let from = change_from_baseline(all, index, all.len());
+        from.filter(|_| all[index].is_eligible)
+    };
+    are_on_frontier(&(0..all.len()).map(point).collect::<Vec<_>>())
+}
+
+/// Returns the mean log ratios of a configuration over the baseline, in speed for one user and in
+/// throughput: those over its reference, and those of the reference. Follows at most `steps`
+/// references.
+fn change_from_baseline(all: &[Compared<'_>], index: usize, steps: usize) -> Option<(f64, f64)> {
+    let Some((sides, reference)) = &all.get(index)?.beside else { return Some((0.0, 0.0)) };
+    let (speed, throughput) = change_from_baseline(all, *reference, steps.checked_sub(1)?)?;
+    let ratio = |name: &str| {
+        let ratios = log_ratios(by_name(name)?, sides);
+        summary::of(&ratios).map(|ratios| ratios.mean)
+    };
+    // A shorter time per token is a higher speed.
+    Some((speed - ratio("tpot_us_p50")?, throughput + ratio("output_tokens_per_s")?))
+}
+
 /// True where every run of candidate and reference reports the same effective configuration: the
 /// candidate's options are the defaults, and its change is the noise of the lab.
 pub fn is_default(profiles: &[Sides<'_>]) -> bool {
@@ -70,7 +108,6 @@ fn log_ratios(metric: &Metric, (candidate, reference): &Sides<'_>) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use samples::{Sample, campaign_id};
-    use schema::metric::by_name;
 
     use super::*;
     use crate::diff::policy::standard;
@@ -101,6 +138,29 @@ mod tests {
         assert_eq!((output.pairs, output.is_better, tpot.is_better), (4, Some(true), Some(true)));
         assert!((output.pct - 100.0).abs() < 3.0, "{output:?}");
         assert!((tpot.pct + 50.0).abs() < 2.0, "{tpot:?}");
+    }
+
+    fn pair<'a>(of: &'a [RunRecord], reference: &'a [RunRecord]) -> Sides<'a> {
+        (of.iter().collect(), reference.iter().collect())
+    }
+
+    #[test]
+    fn a_frontier_is_that_of_changes_beside_the_reference_and_not_of_figures_apart() {
+        // The machine was slower while the options ran than while the engines did.
+        let (engine, baseline) = (runs(1, 1.2, 0..4), runs(0, 1.3, 0..4));
+        let (plain, option) = (runs(0, 0.6, 4..8), runs(1, 0.7, 4..8));
+        let all = |is_eligible: bool| {
+            let engine = Some((pair(&engine, &baseline), 0));
+            let option = Some((pair(&option, &plain), 1));
+            frontier(&[
+                Compared { is_eligible: true, beside: None },
+                Compared { is_eligible, beside: engine },
+                Compared { is_eligible, beside: option },
+            ])
+        };
+        // Over the baseline: 0.92 times, and 0.92 * 1.17 = 1.08 times.
+        assert_eq!(all(true), [false, false, true]);
+        assert_eq!(all(false), [true, false, false], "what breaks a bound hides nothing");
     }
 
     #[test]

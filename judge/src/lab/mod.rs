@@ -14,7 +14,7 @@ mod superseded;
 pub mod text;
 
 pub use arm::{Effect, Failure, Found, Launch, Outcomes, Row, Score};
-pub use change::{Change, Sides, change, is_default};
+pub use change::{Change, Compared, Sides, change, frontier, is_default};
 pub use explore::{Conclusion, Confirmed, check_budget, check_limits, explore, runs_min};
 pub use factorial::{Contrast, Screening};
 pub use outline::outline;

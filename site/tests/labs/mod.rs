@@ -146,6 +146,11 @@ fn a_profile_is_a_table_of_variants_that_shows_only_what_differs() {
         let table = page.split(profile).nth(1).expect("a profile");
         let table = table.split("\n### ").next().expect("a table");
         let table = table.split("<details>").next().expect("a table");
+        let heads = table.lines().find(|line| line.starts_with("| Variant |")).expect("heads");
+        assert!(
+            heads.starts_with("| Variant | Total tokens /s | change | Output tokens "),
+            "{heads}"
+        );
         let baseline = row(table, "baseline, redline v0.9.2");
         assert!(baseline.contains("±") && baseline.ends_with("| - | 8 | valid |"), "{baseline}");
         let best = row(table, "kv f16");

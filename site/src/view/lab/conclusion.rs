@@ -111,8 +111,7 @@ fn changes(lab: &Lab, candidate: &Candidate) -> Vec<(&'static str, Change)> {
 /// Builds the rows that show baseline and recommended configuration under each profile, a row for
 /// each metric: that of the objective, and those of every lab.
 fn rows(lab: &Lab, candidate: &Candidate) -> Vec<Value> {
-    let objective = lab.metric().filter(|metric| !METRICS.contains(&metric.name));
-    let metrics: Vec<_> = objective.into_iter().chain(METRICS.map(figure::metric)).collect();
+    let metrics = lab.metrics();
     let mut rows = Vec::new();
     for profile in lab.profiles() {
         for (index, metric) in metrics.iter().enumerate() {

@@ -20,7 +20,7 @@ use schema::run::RunRecord;
 use serde::Serialize;
 
 use super::fact::{self, Fact, FactGroup};
-use super::figure::{Column, Figure};
+use super::figure::{self, Column, Figure};
 use crate::catalog::{self, Catalog, Run};
 use crate::format::{self, Scale};
 use crate::judged::{DecidedLab, Judged};
@@ -87,6 +87,13 @@ impl<'a> Lab<'a> {
         Link { text, target: self.target() }
     }
 
+    /// Returns the lab's question and what it recommends, in words.
+    pub fn sentence(&self) -> String {
+        let (found, gain) = self.recommended();
+        let gain = if gain == "-" { String::new() } else { format!(" ({gain})") };
+        format!("{} Recommended: {found}{gain}", outside::message(&self.file().question))
+    }
+
     /// Builds the line of the lab in a list of labs.
     pub fn line(&self) -> Value {
         let (found, gain) = self.recommended();
@@ -134,6 +141,13 @@ impl<'a> Lab<'a> {
 
     fn metric(&self) -> Option<&'static Metric> {
         by_name(&self.file().objective.metric)
+    }
+
+    /// Returns the metrics that the page shows under each profile: that of the objective, and those of
+    /// every lab.
+    fn metrics(&self) -> Vec<&'static Metric> {
+        let objective = self.metric().filter(|metric| !METRICS.contains(&metric.name));
+        objective.into_iter().chain(METRICS.map(figure::metric)).collect()
     }
 
     /// Returns the title of a lab candidate on pages.

@@ -2,14 +2,15 @@
 //! reference, and the runs behind them.
 
 use judge::diff::policy;
-use judge::lab::{Effect, Found, Row, Sides, change, is_default};
-use judge::pareto::are_on_frontier;
+use judge::lab::{Compared, Effect, Found, Launches, Row, Sides, change, is_default};
+use judge::pareto::Tradeoff;
 use judge::validity;
 use minijinja::{Value, context};
 use schema::lab::{Candidate, LabFile, LabStage};
 use schema::metric::Metric;
+use schema::run::RunRecord;
 
-use super::{Lab, METRICS, words};
+use super::{Lab, words};
 use crate::catalog::Run;
 use crate::chart::{Forest, ForestMark, ForestRow};
 use crate::format;
@@ -62,15 +63,21 @@ pub fn pages(lab: &Lab) -> Vec<Value> {
 /// Returns the variants that are on the Pareto frontier of speed for one user and throughput under a
 /// profile, among those that were measured and broke no bound.
 fn frontier<'v>(lab: &Lab, variants: &'v [Variant], index: usize) -> Vec<&'v Candidate> {
-    let within = variants.iter().filter(|variant| variant.is_within_bounds());
-    let (candidates, runs): (Vec<_>, Vec<_>) = within
-        .map(|variant| {
-            let runs = freshest(lab, &variant.candidate, index);
-            (&variant.candidate, runs.iter().map(|run| run.record).collect::<Vec<_>>())
-        })
-        .unzip();
-    let best = candidates.into_iter().zip(are_on_frontier(&runs));
-    best.filter_map(|(candidate, is_best)| is_best.then_some(candidate)).collect()
+    let compared = |variant: &Variant| {
+        let candidate = &variant.candidate;
+        let runs = freshest(lab, candidate, index);
+        let records: Vec<&RunRecord> = runs.iter().map(|run| run.record).collect();
+        let is_eligible = variant.is_within_bounds() && Tradeoff::of(&records).is_some();
+        let beside = sides(lab, candidate, index..index + 1).and_then(|mut sides| {
+            let (_, reference) = judged(lab, candidate)?;
+            let is_reference = |of: &Variant| of.candidate == reference.candidate;
+            Some((sides.pop()?, variants.iter().position(is_reference)?))
+        });
+        Compared { is_eligible, beside }
+    };
+    let best = judge::lab::frontier(&variants.iter().map(compared).collect::<Vec<_>>());
+    let best = variants.iter().zip(best).filter(|(_, is_best)| *is_best);
+    best.map(|(variant, _)| &variant.candidate).collect()
 }
 
 /// Builds the tables of `variants`, which are some of the lab's; `best` are those on the Pareto
@@ -273,7 +280,7 @@ fn records(lab: &Lab, candidate: &Candidate) -> Option<Target> {
 /// Builds the table of a profile: the variants with their figures beside those of their reference.
 /// `best` are those on the profile's Pareto frontier.
 fn profile(lab: &Lab, variants: &[Variant], (index, best): (usize, &[&Candidate])) -> Value {
-    let columns = METRICS.map(|name| lab.column(figure::metric(name)));
+    let columns: Vec<Column> = lab.metrics().into_iter().map(|of| lab.column(of)).collect();
     let with_figures = variants.iter().filter(|variant| variant.has_figures());
     let of = |variant: &Variant| {
         let runs = freshest(lab, &variant.candidate, index);
@@ -310,8 +317,8 @@ fn cell(lab: &Lab, column: &Column, candidate: &Candidate, index: usize) -> Valu
     }
 }
 
-/// Returns the change of a metric from the reference of the candidate's latest stage to the
-/// candidate, over `profiles`; `None` for the baseline itself.
+/// Returns the change of a metric from the candidate's reference to the candidate, over `profiles`;
+/// `None` for the baseline itself.
 pub fn changed(
     lab: &Lab,
     metric: &Metric,
@@ -321,18 +328,25 @@ pub fn changed(
     change(metric, &sides(lab, candidate, profiles)?, &policy::standard().file)
 }
 
-/// Returns the runs of a candidate's latest stage beside those of its reference, profile by profile;
-/// `None` for the baseline itself.
+/// Returns the latest stage in which a candidate ran beside a reference, and that reference; `None`
+/// for the baseline itself.
+fn judged<'a>(lab: &Lab<'a>, candidate: &Candidate) -> Option<(LabStage, &'a Launches)> {
+    let beside = |stage: LabStage| {
+        lab.launches(stage, candidate)?;
+        let reference = lab.replay.launches.iter().find(|launches| launches.stage == stage)?;
+        (reference.candidate != *candidate).then_some((stage, reference))
+    };
+    super::STAGES.into_iter().find_map(beside)
+}
+
+/// Returns the runs of a candidate beside those of its reference, profile by profile, in the latest
+/// stage that has both; `None` for the baseline itself.
 fn sides<'a>(
     lab: &Lab<'a>,
     candidate: &Candidate,
     profiles: std::ops::Range<usize>,
 ) -> Option<Vec<Sides<'a>>> {
-    let stage = latest(lab, candidate)?;
-    let reference = lab.replay.launches.iter().find(|launches| launches.stage == stage)?;
-    if reference.candidate == *candidate {
-        return None;
-    }
+    let (stage, reference) = judged(lab, candidate)?;
     let of_profile = |index: usize| -> Sides<'a> {
         let of =
             |launches| lab.runs_of(launches, index).into_iter().map(|run| run.record).collect();
