@@ -3,7 +3,9 @@
 
 use schema::run::{Kind, RunRecord};
 
+use crate::facts::concurrency_level;
 use crate::order;
+use crate::pick::{Pick, Users};
 use crate::records::Registry;
 use crate::rule::on_cpu;
 use crate::validity::is_presentable;
@@ -78,11 +80,24 @@ impl<'a> Covering<'a> {
     }
 }
 
+/// Returns those concurrency levels among `scenarios` whose number of users has no figure in `picks`,
+/// each with that number.
+pub fn levels_without_figures<'s>(
+    scenarios: &'s [String],
+    picks: &[&Pick<'_>],
+) -> Vec<(u64, &'s str)> {
+    let levels = scenarios.iter().filter_map(|id| Some((concurrency_level(id)?.1, id.as_str())));
+    let has = |users: u64| picks.iter().any(|pick| pick.subject.users == Users::Closed(users));
+    levels.filter(|(users, _)| !has(*users)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use samples::Sample;
+    use schema::scenario::Arrival;
 
     use super::*;
+    use crate::pick::picks;
     use crate::records::Stored;
 
     /// Test helper: returns a registry with a run of each kind and release.
@@ -119,6 +134,17 @@ mod tests {
             let elsewhere = PlannedCell { hardware: Some("h200-141g"), ..cell };
             assert_eq!(Covering::of(&registry).coverage(&elsewhere), Coverage::Nothing);
         }
+    }
+
+    #[test]
+    fn a_level_without_figures_is_named_with_its_users() {
+        let mut registry = registry(&[(Kind::Measured, "v0.10.0")]);
+        registry.runs[0].record.scenario.arrival = Some(Arrival::Closed { concurrency: 4 });
+        let picks = picks(&registry, &[]);
+        let scenarios = ["ladder-c4", "ladder-c16", "sharegpt"].map(str::to_owned);
+        let missing = levels_without_figures(&scenarios, &picks.iter().collect::<Vec<_>>());
+        assert_eq!(missing, [(16, "ladder-c16")]);
+        assert_eq!(levels_without_figures(&scenarios, &[]).len(), 2);
     }
 
     #[test]

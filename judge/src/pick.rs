@@ -40,12 +40,11 @@ pub enum Users {
     Closed(u64),
     /// Burst: all requests are sent at once.
     Burst,
-    /// Unstated: the published report does not say how requests were sent.
-    Unstated,
 }
 
 impl Users {
-    /// Returns the number of users of a scenario; `None` where requests are sent at a rate.
+    /// Returns the number of users of a scenario; `None` where requests are sent at a rate, and where
+    /// a published report does not say how they were sent.
     pub fn of(scenario: &ScenarioFacts) -> Option<Self> {
         match &scenario.arrival {
             Some(Arrival::Closed { concurrency }) => Some(Self::Closed(*concurrency)),
@@ -54,7 +53,7 @@ impl Users {
             None if sweep(scenario).is_some() => {
                 concurrency_level(&scenario.id).map(|(_, users)| Self::Closed(users))
             }
-            None => Some(Self::Unstated),
+            None => None,
         }
     }
 }
@@ -192,7 +191,8 @@ impl<'a> Pick<'a> {
 
 /// Returns a pick for each subject that the runs of `registry` measured: by model, hardware and
 /// origin of the figures (measured first), then by number of users, then by scenario in page order.
-/// Retracted runs, and published results that repeat an earlier one figure by figure, are left out.
+/// Retracted runs, published results that repeat an earlier one figure by figure, and those whose
+/// engine, model or hardware is not known are left out.
 /// There is no pick where no configuration has a throughput that passes the truth gate.
 pub fn picks<'a>(registry: &'a Registry, limits: &[Limit]) -> Vec<Pick<'a>> {
     let copies = copies(registry.standing());
@@ -238,9 +238,16 @@ fn measured(registry: &Registry) -> BTreeMap<Place<'_>, Vec<&RunRecord>> {
     found
 }
 
+/// Word for a name that a published report does not state.
+const UNKNOWN: &str = "unknown";
+
 impl Subject {
     fn of(setup: &Setup) -> Option<Self> {
         let run: &RunRecord = setup.runs.first()?;
+        let cell = &setup.cell;
+        if [&cell.engine, &cell.model, &cell.hardware].into_iter().any(|name| name == UNKNOWN) {
+            return None;
+        }
         Some(Self {
             model: setup.cell.model.clone(),
             hardware: setup.cell.hardware.clone(),
@@ -555,6 +562,18 @@ mod tests {
     }
 
     #[test]
+    fn a_result_of_an_unknown_engine_or_model_is_no_pick() {
+        let mut records = [runs("unknown", 4, 1, 4.0), runs("a", 4, 2, 1.0), runs("b", 4, 3, 1.0)];
+        for run in &mut records[2] {
+            run.model.id = "unknown".to_owned();
+        }
+        let registry = registry(records.concat());
+        let found = picks(&registry, &[]);
+        assert_eq!((found.len(), found[0].engines), (1, 1));
+        assert_eq!(found[0].first.setup.cell.engine, "a");
+    }
+
+    #[test]
     fn users_are_those_of_the_scenario() {
         let of = |id: &str, arrival| {
             Users::of(&ScenarioFacts { id: id.into(), arrival, ..ScenarioFacts::default() })
@@ -562,6 +581,6 @@ mod tests {
         assert_eq!(of("x", Some(Arrival::Closed { concurrency: 7 })), Some(Users::Closed(7)));
         assert_eq!(of("x-c3", Some(Arrival::AllAtOnce)), Some(Users::Burst));
         assert_eq!(of("ladder-c16", None), Some(Users::Closed(16)));
-        assert_eq!(of("sharegpt-1000", None), Some(Users::Unstated));
+        assert_eq!(of("sharegpt-1000", None), None, "the load is not stated");
     }
 }

@@ -8,6 +8,7 @@ use schema::engine::EngineFile;
 use schema::model::InputSource;
 use schema::scenario::{Scenario, id_of};
 use serde::Deserialize;
+use schema::target::Target;
 
 // Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS`, `ENGINES`, `TARGETS` and `VALIDATIONS` of id and
 // text of each file, which the build script writes.
@@ -51,6 +52,11 @@ pub fn engine(id: &str) -> Option<EngineFile> {
 /// processor's id names the processor, and its target is the one of machines without a GPU.
 pub fn is_target(hardware: &str) -> bool {
     text(TARGETS, hardware).is_some()
+}
+
+/// Returns the target file named `id`; `None` where the suite has none.
+pub fn target(id: &str) -> Option<Target> {
+    schema::target::parse(text(TARGETS, id)?).ok()
 }
 
 /// Name of an input of the suite, as a reader has it.
@@ -203,6 +209,7 @@ mod tests {
         assert!(tokenizer_of("qwen3-8b").is_some_and(|(_, file)| file == "tokenizer.json"));
         let named = |(id, _): &(&str, &str)| engine(id).is_some_and(|file| !file.title.is_empty());
         assert!(ENGINES.iter().all(named));
+        assert!(TARGETS.iter().all(|(id, _)| target(id).is_some_and(|of| !of.models.is_empty())));
         assert!(dataset_of("sharegpt").is_some_and(|(_, file)| file.ends_with(".json")));
     }
 

@@ -44,7 +44,7 @@ templates! {
         across claims corrections data diff explore frontier hardware health imports kernels lab
         method model model_on overview pick published release report run scenario side_by_side trend
         trends,
-    partials: beside campaigns card commands decision failures figure findings matrix over_releases pager picks printed quotes rival section trends verdicts,
+    partials: beside campaigns card commands decision failures figure findings gaps matrix over_releases pager picks printed quotes rival section trends verdicts,
     others:
         "documents/feed.xml" "documents/measured.md" "documents/picks.md" "partials/footer.md" "partials/layout.html" "partials/summary.html"
 }

@@ -5,12 +5,15 @@
 use std::collections::BTreeMap;
 
 use judge::best::Limit;
+use judge::coverage::levels_without_figures;
 use judge::diff::words::plural;
 use judge::pick::{self, Lead, Limits, Missed, Pick, Tested, Users};
+use judge::rule::on_cpu;
 use judge::side_by_side::{Paired, Ratio};
 use judge::summary::Summary;
 use minijinja::{Value, context};
 use schema::metric::Unit;
+use schema::target::Accelerator;
 
 use super::command::{self, Serve};
 use super::figure::Figure;
@@ -21,6 +24,10 @@ use crate::format::{self, Scale};
 use crate::judged::Judged;
 use crate::link::{self, Link, Target};
 use crate::outside;
+use crate::questions;
+
+/// Id of the suite's target for machines without a GPU.
+const CPU: &str = "cpu";
 
 /// Largest number of picks in a table; the pages of each model and hardware have all of theirs.
 const LINES_MAX: usize = 120;
@@ -30,6 +37,7 @@ const LINES_MAX: usize = 120;
 pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
     let picks: Vec<&Pick> = picks.collect();
     let devices = devices(&picks);
+    let gaps = gaps(&picks);
     let (published, measured): (Vec<&Pick>, Vec<&Pick>) =
         picks.into_iter().partition(|pick| pick.subject.is_published);
     let group = |picks: &[&Pick], title: &str| {
@@ -46,8 +54,47 @@ pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
         limits => limits(),
         // Hardware of the picks with its readable name, where that is known.
         devices,
+        // Models and hardware that lack figures for some numbers of users.
+        gaps,
         groups => groups.map(|(picks, title)| group(&picks, title)).collect::<Value>(),
     }
+}
+
+/// Builds a line for each model and hardware of `picks` that lacks figures for numbers of users of the
+/// concurrency sweep, with the command that measures them.
+fn gaps(picks: &[&Pick]) -> Vec<Value> {
+    let place = |pick: &Pick| (pick.subject.model.clone(), pick.subject.hardware.clone());
+    picks.chunk_by(|a, b| place(a) == place(b)).filter_map(gap).collect()
+}
+
+/// Builds the line of a model and hardware, whose picks are `picks`; `None` where no number of users
+/// is missing, or the suite cannot measure the model there.
+fn gap(picks: &[&Pick]) -> Option<Value> {
+    let foremost = pick::foremost(picks.iter().copied())?;
+    let (subject, first) = (&foremost.subject, &foremost.first);
+    let is_cpu = first.setup.runs.iter().any(|run| on_cpu(run));
+    let id = if is_cpu { CPU } else { subject.hardware.as_str() };
+    let target = questions::target(id)?;
+    let engine = &first.setup.cell.engine;
+    questions::engine(engine)?;
+    let missing = levels_without_figures(&target.gate_scenarios, picks);
+    if missing.is_empty() || !target.models.iter().any(|model| model.id == subject.model) {
+        return None;
+    }
+    let mut words = vec!["cargo", "xtask", "release-bench", first.setup.release.as_str()];
+    words.extend(["--engine", engine, "--target", id, "--model", &subject.model]);
+    if target.accelerator == Accelerator::Rocm {
+        words.extend(["--container", "docker"]);
+    }
+    words.extend(missing.iter().flat_map(|(_, scenario)| ["--scenario", *scenario]));
+    let users: Vec<String> = missing.iter().map(|(users, _)| users.to_string()).collect();
+    let users: Vec<&str> = users.iter().map(String::as_str).collect();
+    Some(context! {
+        model => outside::name(&subject.model),
+        hardware => outside::name(&subject.hardware),
+        users => listed(&users),
+        command => outside::command(&words),
+    })
 }
 
 /// Returns the lines that name the hardware of `picks`, by its id.
@@ -80,6 +127,7 @@ pub fn view(judged: &Judged, model: &str, hardware: &str) -> Value {
         // Readable name of the hardware; empty where it is not known.
         device => measured.iter().chain(&published).map(|pick| device(pick)).next(),
         limits => limits(),
+        gaps => gaps(&judged.picks_of(Some(model), Some(hardware)).collect::<Vec<_>>()),
         measured => measured.into_iter().map(line).collect::<Value>(),
         published => published.into_iter().map(line).collect::<Value>(),
     }
@@ -122,7 +170,6 @@ pub fn users(users: Users) -> String {
     match users {
         Users::Closed(count) => plural(usize::try_from(count).unwrap_or(usize::MAX), "user"),
         Users::Burst => "offline batch".to_owned(),
-        Users::Unstated => "load not stated".to_owned(),
     }
 }
 
@@ -333,7 +380,10 @@ fn evidence(pick: &Pick) -> String {
         n => format!("median of {n} runs"),
     };
     let mut parts = vec![origin, runs];
-    parts.extend(pick.first.setup.measured_at().map(|at| day(&at)));
+    parts.push(match pick.first.setup.measured_at() {
+        Some(at) => day(&at),
+        None => format!("{}, date not stated", name(&pick.first)),
+    });
     if pick.engines > 1 {
         parts.push(format!("of {}", plural(pick.engines, "engine")));
     }
