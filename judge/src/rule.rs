@@ -124,6 +124,10 @@ pub struct Evidence {
     pub prompt_tokens_answered: f64,
     /// Number of prompts sent as token ids for which the server counts a different length.
     pub prompts_miscounted: u64,
+    /// Number of tokens of the prompts that were sent as text: by the client's tokenizer, and by the
+    /// server, without those that it adds to every prompt. `None` where prompts were sent as token
+    /// ids, or one of both does not count them.
+    pub prompt_tokens_as_text: Option<(u64, u64)>,
     /// Number of requests whose chunks have a different number of tokens than their usage reports.
     pub chunks_miscounted: u64,
     /// Sum over all answers of the gaps between tokens, and sum of E2E - TTFT, in nanoseconds;

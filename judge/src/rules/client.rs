@@ -2,7 +2,7 @@
 //! enough, and outputs were checked. The rules up to revision 7 held every wait of the client
 //! against a run; they judge only records that were stored with them.
 
-use schema::metric::METRICS;
+use schema::metric::{METRICS, Metric};
 use schema::run::{Level, RunRecord, Status};
 use schema::scenario::{Arrival, Tier};
 
@@ -210,13 +210,29 @@ pub(super) const RULES: &[Rule] = &[
 
 fn client_error(record: &RunRecord) -> Outcome {
     let bounds = record.client.as_ref()?.error_pct.as_ref()?;
-    let above = METRICS.iter().filter_map(|metric| {
-        let error = *bounds.get(metric.name).filter(|error| **error > metric.floor_pct)?;
-        Some(format!("{} ±{error:.1} % of {} %", metric.title, metric.floor_pct))
-    });
-    let above: Vec<String> = above.collect();
-    claim(above.is_empty(), || {
-        format!("the client may have moved a metric by its minimum effect: {}", above.join(", "))
+    let error_of = |metric: &Metric| bounds.get(metric.name).copied();
+    let above = METRICS.iter().filter(|metric| error_of(metric) > Some(metric.floor_pct));
+    // One cause moves all metrics of a family: the one that it moves most stands for them.
+    let mut most: Vec<&Metric> = Vec::new();
+    for metric in above {
+        let family = Family::of(metric);
+        match most.iter_mut().find(|other| family.is_some() && Family::of(other) == family) {
+            Some(other) if error_of(metric) > error_of(other) => *other = metric,
+            Some(_) => {}
+            None => most.push(metric),
+        }
+    }
+    let shown = |metric: &&Metric| {
+        let error = match error_of(metric) {
+            // Of a median near zero, any error is a multiple.
+            Some(error) if error > 100.0 => "over 100 %".to_owned(),
+            error => format!("±{:.1} %", error.unwrap_or_default()),
+        };
+        format!("{} {error} (minimum effect {} %)", metric.title, metric.floor_pct)
+    };
+    claim(most.is_empty(), || {
+        let shown: Vec<String> = most.iter().map(shown).collect();
+        format!("the client may have moved a metric by its minimum effect: {}", shown.join(", "))
     })
 }
 

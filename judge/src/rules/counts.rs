@@ -14,6 +14,12 @@ pub const RETOKENIZED_RATIO: (f64, f64) = (0.98, 1.02);
 /// them.
 pub const REQUESTED_SHARE: f64 = 0.001;
 
+/// Id of the rule over the tokens of prompts that were sent as text.
+pub const PROMPT_TOKENS: &str = "prompt-tokens";
+
+/// Largest share of the client's count of prompt tokens by which the server's may differ from it.
+const PROMPT_TOKENS_SHARE: f64 = 0.02;
+
 /// Limit on the share of failed requests in a run, and on the relative difference between the mean
 /// prompt lengths of answered and of all requests; above either, the other requests do not
 /// represent the workload.
@@ -86,6 +92,21 @@ pub(super) const RULES: &[Rule] = &[
             "the server counts another length for a prompt sent as token ids",
         )],
         ..Rule::ERROR
+    },
+    Rule {
+        id: PROMPT_TOKENS,
+        title: "client and server count as many tokens of prompts sent as text, within 2 %",
+        finding: "prompt tokens differ",
+        why: "A client counts prompt tokens with the tokenizer that it was given: with that of \
+              another model, rates of input tokens are those of other prompts.",
+        since: None,
+        affects: &[Family::Throughput],
+        conditions: &[Condition::fresh(prompt_tokens).degraded(
+            PROMPT_TOKENS,
+            "the server counts 2 % more or fewer tokens of prompts sent as text than the client \
+             (rates of input tokens alone)",
+        )],
+        ..Rule::WARNING
     },
     Rule {
         id: "chunk-count",
@@ -213,6 +234,16 @@ fn survivors(record: &RunRecord, evidence: &Evidence) -> Outcome {
 fn prompt_length(_: &RunRecord, evidence: &Evidence) -> Outcome {
     let wrong = evidence.prompts_miscounted;
     claim(wrong == 0, || format!("the server counts another prompt length for {wrong} requests"))
+}
+
+fn prompt_tokens(_: &RunRecord, evidence: &Evidence) -> Outcome {
+    let (own, server) = evidence.prompt_tokens_as_text?;
+    claim(within(float(server), float(own), PROMPT_TOKENS_SHARE), || {
+        format!(
+            "the client counts {own} prompt tokens and the server {server}: is `--tokenizer` that of \
+             the model?"
+        )
+    })
 }
 
 fn chunk_count(_: &RunRecord, evidence: &Evidence) -> Outcome {

@@ -18,7 +18,7 @@ use judge::rule::Evidence;
 use judge::validity;
 use schema::correctness::ReferenceOutputs;
 use schema::engine::EngineFile;
-use schema::manifest::ManifestRequest;
+use schema::manifest::{Manifest, ManifestRequest};
 use schema::measurement::{Measurement, SCHEMA};
 use schema::run::{
     ClientFacts, Counts, Failure, FailureClass, Phase, PromptForm, RunRecord, ScenarioFacts,
@@ -378,6 +378,7 @@ impl Assignment<'_> {
             prompt_tokens_planned: mean(manifest.input_tokens(), manifest.requests.len()),
             prompt_tokens_answered: mean(survivors, answered.len()),
             prompts_miscounted: prompts_miscounted.count() as u64,
+            prompt_tokens_as_text: as_text(manifest).then(|| tokens_of_text(answered)).flatten(),
             chunks_miscounted: chunks_miscounted.count() as u64,
             decode_ns,
             prompt_tokens_shared: cache::shared_tokens(samples, manifest),
@@ -412,6 +413,28 @@ fn bare(facts: &ScenarioFacts, status: Status, failure: Failure, validity: &str)
         scenario: facts.clone(),
         ..Measurement::default()
     }
+}
+
+/// True where the prompts of a manifest were sent as text whose tokens the client has counted, each
+/// prompt whole: later turns of conversations also repeat the answers before.
+fn as_text(manifest: &Manifest) -> bool {
+    manifest.prompt_form == PromptForm::Text
+        && is_planned(manifest)
+        && manifest.requests.iter().all(|request| request.after.is_none())
+}
+
+/// Counts the tokens of prompts that were sent as text: by the client's tokenizer, and by the server,
+/// without those that it adds to every prompt, as of a chat template. `None` where the server does not
+/// count them.
+fn tokens_of_text(answered: &[Answered<'_>]) -> Option<(u64, u64)> {
+    let counted = answered.iter().map(|request| {
+        let server = request.sample.usage?.prompt_tokens;
+        Some((request.prompt_tokens?, server)).filter(|_| server > 0)
+    });
+    let counted: Vec<(u64, u64)> = counted.collect::<Option<_>>()?;
+    let added = counted.iter().map(|(own, server)| server.saturating_sub(*own)).min()?;
+    let own = counted.iter().map(|(own, _)| own).sum();
+    Some((own, counted.iter().map(|(_, server)| server - added.min(*server)).sum()))
 }
 
 fn miscounted(request: &Answered<'_>) -> bool {
@@ -496,5 +519,32 @@ fn class_of(kind: FailureKind) -> FailureClass {
         | FailureKind::BadHttp
         | FailureKind::BadEvent
         | FailureKind::TooLong => FailureClass::BadOutput,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::delta::Usage;
+    use crate::measure::tally::untokenized;
+
+    #[test]
+    fn what_a_server_adds_to_every_prompt_is_no_difference_of_tokenizers() {
+        let of = |prompts: [(u64, u64); 2]| {
+            let sample = |(_, prompt_tokens)| Sample {
+                usage: Some(Usage { prompt_tokens, ..Usage::default() }),
+                ..Sample::default()
+            };
+            let samples = prompts.map(sample);
+            let mut answered = untokenized(&samples);
+            for (request, (own, _)) in answered.iter_mut().zip(prompts) {
+                request.prompt_tokens = Some(own);
+            }
+            tokens_of_text(&answered)
+        };
+        assert_eq!(of([(100, 110), (200, 210)]), Some((300, 300)), "a template of ten tokens");
+        assert_eq!(of([(100, 110), (200, 260)]), Some((300, 350)), "another tokenizer");
+        assert_eq!(of([(100, 90), (200, 180)]), Some((300, 270)));
+        assert_eq!(of([(100, 0), (200, 210)]), None, "it does not count them");
     }
 }

@@ -159,6 +159,7 @@ fn a_clean_run_is_valid() {
         run.client().loop_lag_us_p99 = Some(450);
     });
     assert_clean(&stamped);
+    assert_clean(&judged(|run| run.evidence.prompt_tokens_as_text = Some((1000, 1020))));
     let kept = judged(|run| {
         run.record.scenario.ignore_eos = Some(false);
         run.record.scenario.output_tokens = None;
@@ -211,6 +212,16 @@ fn client_cases() -> Vec<Case> {
         ("client-error", "TTFT p50 ±5.1 %", |run| {
             run.client().error_pct = Some([("ttft_us_p50".to_owned(), 5.1)].into());
         }),
+        (
+            "client-error",
+            "effect: ITL p50 over 100 % (minimum effect 3 %), E2E p99 ±4.0 % (",
+            |run| {
+                let bounds =
+                    [("itl_token_us_p50", 8e5), ("itl_token_us_p99", 7.0), ("e2e_us_p99", 4.0)];
+                let bounds = bounds.map(|(name, pct)| (name.to_owned(), pct));
+                run.client().error_pct = Some(bounds.into());
+            },
+        ),
         ("client-error", "Output tokens ±2.1 %", |run| {
             run.client().error_pct = Some([("output_tokens_per_s".to_owned(), 2.1)].into());
         }),
@@ -227,6 +238,10 @@ fn answer_cases() -> Vec<Case> {
             run.counts().output_tokens_retokenized = Some(9_000);
         }),
         ("prompt-length", "for 1 requests", |run| run.evidence.prompts_miscounted = 1),
+        ("prompt-tokens", "counts 1000 prompt tokens and the server 900: is `--tok", |run| {
+            run.metrics().input_tokens_per_s = Some(100.0);
+            run.evidence.prompt_tokens_as_text = Some((1000, 900));
+        }),
         ("chunk-count", "of 1 requests", |run| run.evidence.chunks_miscounted = 1),
         ("failures", "10 of 1000", |run| {
             (run.counts().requests_ok, run.counts().requests_failed) = (Some(990), Some(10));
