@@ -1,6 +1,7 @@
 //! Entry point of `redline-bench`: parses the flags and runs one command. Everything else is in the
 //! library.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -63,8 +64,15 @@ enum Command {
     Man(manual::ManFlags),
 }
 
+/// Parses the command line, in which `serving` also takes other tools' spelling of flags.
+fn parsed() -> anyhow::Result<Flags> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let is_serving = words.get(1).is_some_and(|command| command == "serving");
+    Ok(Flags::parse_from(if is_serving { serving::spelled(words)? } else { words }))
+}
+
 fn main() -> ExitCode {
-    let done = match Flags::parse().command {
+    let done = parsed().and_then(|flags| match flags.command {
         Command::Run(flags) => run::execute(&flags),
         Command::Sweep(flags) => sweep::execute(&flags),
         Command::Search(flags) => sweep::execute_search(&flags),
@@ -79,7 +87,7 @@ fn main() -> ExitCode {
         Command::Audit(flags) => audit::execute(&flags),
         Command::Completions(flags) => manual::complete(&flags, Flags::command()),
         Command::Man(flags) => manual::write_pages(&flags, Flags::command()),
-    };
+    });
     let exit = done.unwrap_or_else(|error| {
         eprintln!("error: {}", untrusted::report(&*error));
         run::exit_of_error(&error)

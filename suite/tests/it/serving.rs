@@ -342,13 +342,19 @@ fn a_cache_is_flushed_where_the_tools_know_how() {
 #[test]
 fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
     let exchange = server(Vec::new());
-    let cases: [(&[&str], &str); 21] = [
+    let cases: [(&[&str], &str); 27] = [
         (&["--lora-modules", "a", "b"], "`--lora-modules` is not supported"),
         (&["--chat-template-kwargs", "{}"], "hint: the server applies its own template"),
         (&["--profile"], "`--profile` is not supported"),
         (&["--multi"], "hint: give one `--request-rate` at a time"),
-        (&["--backend", "trt"], "invalid value 'trt' for '--backend"),
-        (&["--dataset-name", "burstgpt"], "[possible values: sharegpt, random, custom"),
+        (&["--backend", "other"], "invalid value 'other' for '--backend"),
+        (&["--dataset-name", "other"], "[possible values: sharegpt, random, custom"),
+        (&["--dataset_name", "burstgpt"], "hint: traces are for `redline-bench run`"),
+        (&["--dataset-name=random-mm"], "hint: only text is sent"),
+        (&["--backend", "tgi"], "`--backend tgi` is not supported\nhint: its own route"),
+        (&["--backend", "vllm-pooling"], "hint: `--backend openai-embeddings` measures"),
+        (&["--config", "x.yaml"], "hint: a file of flags is not read"),
+        (&["--random-range-ratio", r#"{"input": 0.1}"#], "one number for prompts and outputs"),
         (&["--tool", "sglang"], "hint: give it with `--dataset-path`"),
         (&["--tool", "lmdeploy", "--dataset-name", "random"], "hint: give `--random-input-len`"),
         (&["--dataset-path", "rows.json"], "makes its own prompts"),
@@ -372,6 +378,18 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--percentile-metrics", "queue"], "`queue` is no quantity"),
     ];
     assert_refused(&cases, |workspace, flags| serving(workspace, &exchange, flags));
+}
+
+#[test]
+fn flags_are_taken_as_vllms_own_parser_takes_them() {
+    let (workspace, exchange) = (Workspace::new(), server(Vec::new()));
+    let flags = ["--tool", "vllm", "--dataset_name", "random", "--num_prompts=6"];
+    let lengths = ["--random_input_len", "9", "--random_output_len=6", "--tokenizer_mode", "auto"];
+    let output = serving(&workspace, &exchange, &[flags, lengths].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(own(&workspace).scenario.requests, Some(6));
+    let note = "note: follows vLLM's `bench serve` 0.33\n";
+    assert!(stderr(&output).contains(note), "{}", stderr(&output));
 }
 
 #[test]

@@ -317,7 +317,7 @@ pub struct WorkloadFlags {
     #[arg(long, value_name = "TOKENS")]
     pub random_output_len: Option<u64>,
     /// Variation of `random` lengths: 0 fixes them with vLLM's tool, 1 with the others.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = ratio)]
     pub random_range_ratio: f64,
     /// Number of tokens that all `random` prompts begin with (vLLM's tool only).
     #[arg(long, value_name = "TOKENS", default_value_t = 0)]
@@ -523,6 +523,13 @@ fn rate(text: &str) -> Result<f64, String> {
         Ok(value) if value == f64::INFINITY => Ok(value),
         _ => positive(text).map_err(|error| format!("{error}, and not `inf`")),
     }
+}
+
+/// Parses the variation of lengths; vLLM's tool also takes one for prompts and one for outputs.
+fn ratio(text: &str) -> Result<f64, String> {
+    let several = "one number for prompts and outputs is supported, and no object of two";
+    let error = if text.starts_with('{') { several } else { "it is no number" };
+    text.parse().map_err(|_| error.to_owned())
 }
 
 fn quantity(text: &str) -> Result<Quantity, String> {

@@ -54,8 +54,7 @@ pub fn find_rows(
         let folder = folder.with_context(|| {
             format!(
                 "`{shown}` is neither a file, nor a folder, nor in the local cache of the hub\n\
-                 hint: nothing is downloaded; `huggingface-cli download --repo-type dataset {shown}` \
-                 does it"
+                 hint: nothing is downloaded; `hf download --repo-type dataset {shown}` does it"
             )
         })?;
         let names = fs::read_dir(&folder)
@@ -106,11 +105,26 @@ pub fn find_tokenizer(name: &str, variable: &Variables<'_>) -> anyhow::Result<Pa
     match cached.map(|folder| folder.join(TOKENIZER_FILE)).filter(|file| file.is_file()) {
         Some(found) => Ok(found),
         None => bail!(
-            "`{name}` is neither a file nor a folder with a `{TOKENIZER_FILE}`{}\nhint: give one with \
+            "`{name}` is neither a file nor a folder with a `{TOKENIZER_FILE}`{}\nhint: {}give one with \
              `--tokenizer`; a GGUF file works too, and nothing is downloaded",
-            cache.map_or_else(String::new, |cache| format!(", nor in `{}`", cache.display()))
+            cache.map_or_else(String::new, |cache| format!(", nor in `{}`", cache.display())),
+            match is_hub_id(name) {
+                true => format!("`hf download {name} {TOKENIZER_FILE}` gets it; or "),
+                false => String::new(),
+            }
         ),
     }
+}
+
+/// True for a name of one folder.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['/', '\\']) && name != ".."
+}
+
+/// True for a name of the form `org/name`.
+fn is_hub_id(name: &str) -> bool {
+    name.split_once('/')
+        .is_some_and(|(organisation, name)| is_plain(organisation) && is_plain(name))
 }
 
 /// Returns the folder of the hub cache. Hugging Face's libraries find it by the same environment
@@ -128,12 +142,11 @@ fn hub_cache(variable: &Variables<'_>) -> Option<PathBuf> {
 fn snapshot(kind: &str, id: &str, hub_cache: &Path) -> Option<PathBuf> {
     let (organisation, name) = id.split_once('/')?;
     // Names come from the user and must not lead out of the cache folder.
-    let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "..";
     let repository = hub_cache.join(format!("{kind}--{organisation}--{name}"));
     let revision = fs::read_to_string(repository.join("refs/main")).ok()?;
     let revision = revision.trim();
     let folder = repository.join("snapshots").join(revision);
-    (plain(organisation) && plain(name) && plain(revision) && folder.is_dir()).then_some(folder)
+    (is_hub_id(id) && is_plain(revision) && folder.is_dir()).then_some(folder)
 }
 
 #[cfg(test)]
@@ -159,6 +172,8 @@ mod tests {
         for name in ["org/absent", "absent", "../x", "org/name/more", "/"] {
             let said = find_tokenizer(name, &variable).unwrap_err().to_string();
             assert!(said.contains("hint: ") && said.contains(name), "{said}");
+            let command = "hint: `hf download org/absent tokenizer.json` gets it; or give one with";
+            assert_eq!(said.contains(command), name == "org/absent", "{said}");
         }
     }
 

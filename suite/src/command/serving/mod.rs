@@ -33,6 +33,7 @@ use crate::session::{Conduct, Finished};
 use crate::telemetry::gpu;
 use crate::workload::tokenizer::Tokenizer;
 use flags::{Backend, DatasetName, Tool, WorkloadFlags};
+pub use refused::spelled;
 use results::Places;
 use scenario::{Wanted, wanted};
 use tool::followed;

@@ -131,8 +131,8 @@ impl FromArgMatches for OwnFlags {
 #[derive(Debug)]
 pub struct Followed {
     pub tool: Tool,
-    /// Flag or default from which the tool follows, in words.
-    because: String,
+    /// Flag or default from which the tool follows, in words; `None` where `--tool` names it.
+    because: Option<String>,
 }
 
 impl Followed {
@@ -144,7 +144,10 @@ impl Followed {
             Tool::SglangOld => "an older `bench_serving` of SGLang",
             Tool::Lmdeploy => "LMDeploy's `profile_restful_api.py` v0.9.2",
         };
-        format!("note: follows {name}: {}; `--tool` names another", self.because)
+        match &self.because {
+            Some(because) => format!("note: follows {name}: {because}; `--tool` names another"),
+            None => format!("note: follows {name}"),
+        }
     }
 }
 
@@ -163,9 +166,9 @@ pub fn followed(
     dataset: Option<DatasetName>,
     own: &OwnFlags,
 ) -> anyhow::Result<Followed> {
-    let by = |tool, because: String| Ok(Followed { tool, because });
+    let by = |tool, because: String| Ok(Followed { tool, because: Some(because) });
     if let Some(tool) = server.tool {
-        return by(tool, "`--tool` names it".to_owned());
+        return Ok(Followed { tool, because: None });
     }
     let backend = server.backend();
     if let Some(tool) = backend.and_then(Backend::tool_alone) {
