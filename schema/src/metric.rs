@@ -92,8 +92,10 @@ pub fn by_name(name: &str) -> Option<&'static Metric> {
 /// that name: a time may be given in milliseconds, as `ttft_ms_p99`. `None` where no metric is called
 /// so.
 pub fn by_given_name(name: &str) -> Option<(&'static Metric, f64)> {
-    let in_ms = || METRICS.iter().find(|metric| in_ms(metric) == name);
-    by_name(name).map(|metric| (metric, 1.0)).or_else(|| Some((in_ms()?, 1000.0)))
+    let all = || METRICS.iter().chain(OF_THRESHOLDS);
+    let stored = all().find(|metric| metric.name == name).map(|metric| (metric, 1.0));
+    let in_ms = || all().find(|metric| in_ms(metric) == name);
+    stored.or_else(|| Some((in_ms()?, 1000.0)))
 }
 
 /// Returns the name of a metric with times in milliseconds, the unit of latency limits.
@@ -147,6 +149,17 @@ pub const METRICS: &[Metric] = &[
         floor_pct: 0.0,
         read: |r| int(r.counts.as_ref()?.requests_failed),
     },
+];
+
+/// Metrics that thresholds on a run may name and comparisons do not show.
+pub const OF_THRESHOLDS: &[Metric] = &[
+    time("ttft_us_p90", "TTFT p90", Gates::Never, 5.0, |r| int(metrics(r)?.ttft_us.as_ref()?.p90)),
+    time("tpot_us_p90", "TPOT p90", Gates::Never, 3.0, |r| int(metrics(r)?.tpot_us.as_ref()?.p90)),
+    time("itl_token_us_p90", "ITL p90", Gates::Never, 3.0, |r| int(itl(r)?.p90)),
+    time("e2e_us_p90", "E2E p90", Gates::Never, 3.0, |r| int(metrics(r)?.e2e_us.as_ref()?.p90)),
+    rate("goodput_per_s", "Goodput", Gates::Never, |r| {
+        metrics(r)?.goodput_per_s.as_ref()?.get("all").copied()
+    }),
 ];
 
 /// Metric of the peak resident memory of the server's process.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use schema::measurement::Measurement;
-use schema::metric::{METRICS, Metric, by_given_name, in_ms};
+use schema::metric::{METRICS, Metric, OF_THRESHOLDS, by_given_name, in_ms};
 use schema::run::{RunRecord, ValidityVerdict};
 
 use super::table::wrapped;
@@ -19,17 +19,21 @@ const OF_THE_PROCESS: [&str; 2] = ["startup_us", "rss_bytes_max"];
 pub struct ThresholdFlags {
     /// Fail where a metric of the run is above or below a value, as `ttft_ms_p99>200`,
     /// `output_tokens_per_s<100` or `requests_failed>0`; may be given several times. A metric that
-    /// is INVALID or was not measured fails too. An unknown metric prints the list of all.
+    /// is INVALID or was not measured fails too, and a doubtful one is warned about. `goodput_per_s`
+    /// needs latency limits. An unknown metric prints the list of all.
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Threshold>,
 }
 
 impl ThresholdFlags {
     /// Formats a line for each threshold that `measurement` breaks, for the end of its table; empty
-    /// where it breaks none.
+    /// where it breaks none. Warns on standard error of figures that are too uncertain for one.
     pub fn broken(&self, measurement: &Measurement) -> String {
         let mut record = RunRecord::default();
         measurement.clone().fill(&mut record);
+        for doubt in self.fail_if.iter().filter_map(|threshold| threshold.doubt(&record)) {
+            eprintln!("warning: {doubt}");
+        }
         let broken = self.fail_if.iter().filter_map(|threshold| threshold.broken(&record));
         let lines = broken.flat_map(|sentence| wrapped("threshold      ", &sentence));
         lines.map(|line| line + "\n").collect()
@@ -88,7 +92,7 @@ fn unknown(name: &str) -> String {
 
 /// Iterates over the metrics that a measurement has.
 fn measured() -> impl Iterator<Item = &'static Metric> {
-    METRICS.iter().filter(|metric| is_measured(metric))
+    METRICS.iter().chain(OF_THRESHOLDS).filter(|metric| is_measured(metric))
 }
 
 fn is_measured(metric: &Metric) -> bool {
@@ -103,12 +107,30 @@ impl fmt::Display for Threshold {
 }
 
 impl Threshold {
+    /// Returns the verdict on the metric; on a p90 that on the p95, since only metrics of comparisons
+    /// have one.
+    fn verdict<'r>(&self, record: &'r RunRecord) -> Option<&'r ValidityVerdict> {
+        record.validity.metrics.get(&self.metric.name.replace("_p90", "_p95"))
+    }
+
+    /// Returns the sentence that says why the figure is too uncertain for a threshold; `None` where it
+    /// is not.
+    fn doubt(&self, record: &RunRecord) -> Option<String> {
+        let name = &self.name;
+        self.metric.value(record)?;
+        if self.verdict(record) == Some(&ValidityVerdict::Degraded) {
+            return Some(format!("{name} is DEGRADED, so its threshold decides little"));
+        }
+        is_unbounded(self.metric, record).then(|| {
+            format!("too few samples for {name}: send more requests, or name a lower percentile")
+        })
+    }
+
     /// Returns the sentence that says how the run `record` breaks the threshold; `None` where it
     /// does not.
     fn broken(&self, record: &RunRecord) -> Option<String> {
         let name = &self.name;
-        let verdict = record.validity.metrics.get(self.metric.name);
-        if verdict == Some(&ValidityVerdict::Invalid) {
+        if self.verdict(record) == Some(&ValidityVerdict::Invalid) {
             return Some(format!("{name} was not measured validly and may be {self}"));
         }
         let Some(value) = self.metric.value(record) else {
@@ -119,6 +141,28 @@ impl Threshold {
         let shown = (value * 1000.0).round() / 1000.0;
         is_broken.then(|| format!("{name} is {shown}, which is {self}"))
     }
+}
+
+/// True for a percentile of a latency of requests that the table of the run marks with `?`: its samples
+/// are too few to bound it.
+fn is_unbounded(metric: &Metric, record: &RunRecord) -> bool {
+    let bound = || {
+        let metrics = record.metrics.as_ref()?;
+        let (latency, percentile) = metric.name.split_once("_us_")?;
+        let summary = match latency {
+            "ttft" => metrics.ttft_us.as_ref()?,
+            "tpot" => metrics.tpot_us.as_ref()?,
+            "e2e" => metrics.e2e_us.as_ref()?,
+            _ => return None,
+        };
+        match percentile {
+            "p90" => Some(summary.p90_upper),
+            "p95" => Some(summary.p95_upper),
+            "p99" => Some(summary.p99_upper),
+            _ => None,
+        }
+    };
+    bound() == Some(None)
 }
 
 #[cfg(test)]
@@ -136,7 +180,7 @@ mod tests {
 
     #[test]
     fn conditions_name_a_metric_of_the_run_and_a_number() {
-        for text in ["ttft_ms_p99>200", "ttft_us_p99 > 200000", "output_tokens_per_s<99.5"] {
+        for text in ["ttft_ms_p99>200", "ttft_us_p99 > 200000", "e2e_ms_p90>9", "goodput_per_s<2"] {
             assert!(parsed(text).is_ok(), "{text}");
         }
         for text in ["ttft_ms_p99", "ttft_ms_p99>=200", "ttft_ms_p99>", "requests_failed>inf"] {
@@ -183,5 +227,26 @@ mod tests {
         };
         let expected = "threshold      ttft_ms_p99 was not measured validly and may be above 500\n";
         assert_eq!(broken("ttft_ms_p99>500", &measurement), expected);
+    }
+
+    #[test]
+    fn a_figure_that_is_too_uncertain_is_doubted() {
+        let mut record = RunRecord::default();
+        let doubt = |text: &str, record: &RunRecord| parsed(text).unwrap().doubt(record);
+        assert_eq!(doubt("ttft_ms_p99>1", &record), None, "it was not measured");
+        let ttft_us = Summary { p50: Some(1), p90: Some(2), p99: Some(3), ..Summary::default() };
+        let ttft_us = Some(Summary { p90_upper: Some(4), ..ttft_us });
+        let goodput_per_s = Some([("all".to_owned(), 1.5)].into());
+        record.metrics = Some(Metrics { ttft_us, goodput_per_s, ..Metrics::default() });
+        let said = doubt("ttft_ms_p99>1", &record).unwrap();
+        assert!(said.starts_with("too few samples for ttft_ms_p99: "), "{said}");
+        for text in ["ttft_ms_p50>1", "ttft_ms_p90>1", "goodput_per_s<2"] {
+            assert_eq!(doubt(text, &record), None, "{text}");
+        }
+        let broken = parsed("goodput_per_s<2").unwrap().broken(&record);
+        assert_eq!(broken.as_deref(), Some("goodput_per_s is 1.5, which is below 2"));
+        let degraded = ("ttft_us_p95".to_owned(), ValidityVerdict::Degraded);
+        record.validity.metrics = [degraded].into();
+        assert!(doubt("ttft_ms_p90>1", &record).unwrap().contains("is DEGRADED"));
     }
 }

@@ -37,6 +37,9 @@ fn each_broken_threshold_has_a_sentence_and_the_measurement_is_written() {
 
     let output = run(&workspace, &exchange, &["ttft_ms_p50>600000", "requests_failed>0"]);
     assert_eq!((output.status.code(), broken(&output)), (Some(0), Vec::new()));
+    let output = run(&workspace, &exchange, &["ttft_ms_p99>600000"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("warning: "), "few requests say little about a p99");
 }
 
 #[test]
