@@ -49,6 +49,10 @@ pub enum Command {
     Diff(DiffArguments),
     /// Record results published elsewhere: console blocks in pages and logs, and result files of
     /// the tools that `redline-bench audit` reads
+    ///
+    /// Renders the pages and commits records and pages on the branch that is checked out; with
+    /// `--dry-run` nothing is written. What a file does not state can be stated by a flag; the
+    /// record says that the importing user did.
     Import(ImportArguments),
     /// Show how metrics developed over releases and days, and where their level changed
     Trend(TrendArguments),
@@ -419,10 +423,22 @@ pub struct ImportArguments {
     /// Evidence that the results were measured on the hardware, as a sentence
     #[arg(long, requires = "hardware")]
     pub hardware_evidence: Option<String>,
+    /// Engine of all results, such as vllm, where a file does not state it
+    #[arg(long)]
+    pub engine: Option<String>,
+    /// Release of the engine, such as v0.10.1, where a file does not state it
+    #[arg(long)]
+    pub release: Option<String>,
+    /// Model of all results, such as Qwen/Qwen3-8B, where a file does not state it
+    #[arg(long)]
+    pub model: Option<String>,
+    /// Scenario of all results, such as sharegpt, where a file does not state it
+    #[arg(long)]
+    pub scenario: Option<String>,
     /// Folder below results/imports/ for the records; default: derived from the file's name
     #[arg(long)]
     pub source: Option<String>,
-    /// Print what would be recorded, and record nothing
+    /// Print what would be recorded and its findings, and record nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]

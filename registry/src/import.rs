@@ -2,6 +2,7 @@
 //! of their source file and never used as a baseline. Parts that cannot be read are reported with
 //! their line and never guessed.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -74,7 +75,7 @@ pub fn import(text: &str, file: &str, source: &str, claim: Option<&Claim>) -> Re
 /// unless it has more than one `/`: that is a path on a machine, and no source is set.
 fn name_model(record: &mut RunRecord) {
     let written = record.model.id.clone();
-    let name = written.rsplit('/').next().unwrap_or_default().to_lowercase();
+    let name = model_id(&written);
     // The reader writes `unknown` where the page names no model.
     if written != "unknown" && is_name(&name) {
         record.model.id = name;
@@ -91,6 +92,79 @@ fn state_hardware(record: &mut RunRecord, claim: Option<&Claim>) {
         record.hardware.id.clone_from(hardware);
         record.hardware.evidence = Some(evidence.clone());
     }
+}
+
+/// Facts about all results of a report that the importing user states, because the report does not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Stated {
+    /// Id of the engine, such as `vllm`.
+    pub engine: Option<String>,
+    /// Release of the engine, such as `v0.10.1`.
+    pub release: Option<String>,
+    /// Model, by its id or its name in the hub.
+    pub model: Option<String>,
+    /// Id of the scenario.
+    pub scenario: Option<String>,
+}
+
+/// Values of facts that a report does not state: the reader's word for it, and the kinds of API that
+/// vLLM's tool names in place of an engine.
+const UNSTATED: [&str; 5] =
+    ["unknown", "openai", "openai-chat", "openai-comp", "openai-embeddings"];
+
+/// Adds the facts that the user states to the results of a report, and to their records that it was
+/// the user who stated them.
+///
+/// # Errors
+///
+/// A result states another value, a value cannot be part of a path, or a record has no JSON form.
+pub fn complete(imported: &mut Imported, stated: &Stated) -> Result<()> {
+    for (_, record) in &mut imported.records {
+        let model = stated.model.as_ref().map(|model| model_id(model));
+        let release = stated.release.as_ref().map(|release| release_name(release));
+        let mut words = BTreeMap::new();
+        if record.model.id == "unknown" && model.is_some() {
+            record.model.source =
+                stated.model.clone().filter(|model| model.matches('/').count() == 1);
+        }
+        for (name, value, fact) in [
+            ("engine", &stated.engine, &mut record.engine.name),
+            ("release", &release, &mut record.engine.release),
+            ("model", &model, &mut record.model.id),
+            ("scenario", &stated.scenario, &mut record.scenario.id),
+        ] {
+            let Some(value) = value else { continue };
+            let is_fit = is_name(value);
+            ensure!(
+                is_fit,
+                "`--{name} {value}` has other characters than a-z, 0-9, `-`, `_` and `.`"
+            );
+            if UNSTATED.contains(&fact.as_str()) {
+                fact.clone_from(value);
+                words.insert(name.to_owned(), value.clone());
+            }
+            ensure!(
+                fact == value,
+                "`--{name} {value}` contradicts the report, which states `{fact}`\nhint: leave it out"
+            );
+        }
+        if let Some(source) = record.source.as_mut().filter(|_| !words.is_empty()) {
+            source.stated = Some(words);
+        }
+        judge::seal(record).context("a record has no JSON form")?;
+    }
+    Ok(())
+}
+
+/// Returns the suite's kind of id for a model's name: its last path component in lower case.
+fn model_id(written: &str) -> String {
+    written.rsplit('/').next().unwrap_or_default().to_lowercase()
+}
+
+/// Returns the name of a release, which begins with `v` where it is a version.
+fn release_name(written: &str) -> String {
+    let is_version = written.starts_with(|first: char| first.is_ascii_digit());
+    if is_version { format!("v{written}") } else { written.to_owned() }
 }
 
 /// Derives the name of a source from a file's name: the stem in lower case, with hyphens for all

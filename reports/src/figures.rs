@@ -377,6 +377,7 @@ impl Found {
             sha256: sha256.to_owned(),
             definitions: self.tool.definitions(),
             reader: Some(READER),
+            stated: None,
             printed: Some(self.printed.clone()),
         }
     }

@@ -55,7 +55,8 @@ pub fn found_in_object(object: &Value, lines: (u64, u64)) -> Result<Found, Unrea
     };
     Ok(Found {
         tool: if object.get("num_prompts").is_some() { Tool::Vllm } else { Tool::Sglang },
-        backend: text("backend"),
+        // Older versions of vLLM's tool have another name for the flag.
+        backend: text("backend").or_else(|| text("endpoint_type")),
         figures,
         served: Served::default(),
         asked: workload_of_settings(text),

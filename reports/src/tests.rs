@@ -154,6 +154,8 @@ fn files_of_vllm_and_sglang_are_read_as_python_writes_them() {
                   \"duration\": 2.5, \"total_output_tokens\": 50, \"accept_length\": NaN}\n";
     let [one] = &read("v.json", vllm).records[..] else { panic!("one result") };
     assert_eq!(one.source.as_ref().unwrap().tool, "vllm");
+    let older = vllm.replace("\"backend\": \"openai\"", "\"endpoint_type\": \"vllm\"");
+    assert_eq!(read("v.json", &older).records[0].engine.name, "vllm");
     assert_eq!(one.status, Status::Partial);
     let e2e = one.metrics.as_ref().unwrap().e2e_us.as_ref().unwrap();
     assert_eq!(e2e.mean, Some(100_500));

@@ -515,6 +515,10 @@ pub struct Source {
     /// out by the first one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reader: Option<u32>,
+    /// Facts that the report does not state and whoever imported it did, by name: `engine`, `release`,
+    /// `model` or `scenario`. Left out where nobody stated any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stated: Option<BTreeMap<String, String>>,
     /// What the report prints about the result, word by word; left out by the first reader.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub printed: Option<Printed>,

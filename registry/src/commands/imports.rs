@@ -8,14 +8,14 @@ use anyhow::{bail, ensure};
 use judge::Registry;
 use judge::diff::words::plural;
 use registry::events::compose;
-use registry::import::{Claim, import, source_of};
+use registry::import::{Claim, Stated, complete, import, source_of};
 use registry::repository::RESULTS;
 use reports::READER;
 use schema::canonical::to_file_text;
 use schema::event::{self, Event, EventKind};
 use schema::exit::Exit;
 use schema::id::ulid;
-use schema::run::{Kind, RunRecord};
+use schema::run::{Kind, Level, RunRecord};
 use schema::untrusted::one_line;
 use whole_file::DATA_MAX;
 
@@ -72,6 +72,12 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
 /// those that cannot be read.
 fn read(given: &ImportArguments) -> anyhow::Result<(Vec<(PathBuf, RunRecord)>, usize)> {
     let claim = claim(given)?;
+    let stated = Stated {
+        engine: given.engine.clone(),
+        release: given.release.clone(),
+        model: given.model.clone(),
+        scenario: given.scenario.clone(),
+    };
     let (mut records, mut unread) = (Vec::new(), 0);
     for path in &given.files {
         let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -79,7 +85,8 @@ fn read(given: &ImportArguments) -> anyhow::Result<(Vec<(PathBuf, RunRecord)>, u
         // Bytes of a log that are not UTF-8 must not prevent the import of its other results.
         let text = String::from_utf8_lossy(&bytes);
         let source = given.source.clone().unwrap_or_else(|| source_of(&file));
-        let imported = import(&text, &file, &source, claim.as_ref())?;
+        let mut imported = import(&text, &file, &source, claim.as_ref())?;
+        complete(&mut imported, &stated)?;
         for unread in &imported.unread {
             let place = format!("{}:{}", path.display(), unread.line);
             eprintln!("{}", one_line(&format!("{place}: not imported: {}", unread.why)));
@@ -87,6 +94,9 @@ fn read(given: &ImportArguments) -> anyhow::Result<(Vec<(PathBuf, RunRecord)>, u
         unread += imported.unread.len();
         for (place, record) in &imported.records {
             print(&line(place, record))?;
+            if given.dry_run {
+                print_findings(record)?;
+            }
         }
         records.extend(imported.records);
     }
@@ -160,6 +170,19 @@ fn earlier_readings(
 fn reading_of(record: &RunRecord) -> Option<(&str, u32)> {
     let source = record.source.as_ref()?;
     Some((source.sha256.as_str(), source.reader.unwrap_or(1)))
+}
+
+/// Prints a line for each rule that an imported result fails.
+fn print_findings(record: &RunRecord) -> anyhow::Result<()> {
+    for check in record.checks.iter().filter(|check| !check.ok) {
+        let level = match check.level {
+            Level::Error => "error",
+            Level::Warning => "warning",
+        };
+        let detail = check.detail.as_deref().unwrap_or_default();
+        print(&one_line(&format!("  {level} {}: {detail}", check.rule)))?;
+    }
+    Ok(())
 }
 
 /// Formats the line about an imported result: `imports/x/01234567/001.json  vllm v0.10.1, qwen3-8b,

@@ -45,6 +45,35 @@ fn results_are_committed_with_their_pages_and_what_cannot_be_read_is_said() {
 }
 
 #[test]
+fn what_a_report_does_not_state_is_stated_by_the_user_and_marked_so() {
+    let scratch = Scratch::new();
+    let file = scratch.path("../result.json");
+    let json = r#"{"endpoint_type": "openai-comp", "num_prompts": 5, "completed": 4, "failed": 1,
+        "duration": 2.5, "total_output_tokens": 50}"#;
+    fs::write(&file, json).unwrap();
+    let import = ["import", file.to_str().unwrap()];
+    let dry = scratch.rendering(&[&import[..], &["--dry-run"]].concat());
+    assert!(dry.code == 0 && dry.out.contains("  error E25: "), "{dry:?}");
+    let facts = ["--engine", "vllm", "--release", "0.10.1", "--model", "org/M-1B"];
+    let answer =
+        scratch.rendering(&[&import[..], &facts, &["--scenario", "mine"], &CLAIM].concat());
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let files = scratch.files();
+    let imported = files.iter().find(|path| path.starts_with("results/imports/result/"));
+    let text = fs::read_to_string(scratch.path(imported.unwrap())).unwrap();
+    let record: RunRecord = serde_json::from_str(&text).unwrap();
+    assert_eq!((&*record.engine.name, &*record.engine.release), ("vllm", "v0.10.1"));
+    assert_eq!((&*record.model.id, &*record.scenario.id), ("m-1b", "mine"));
+    let stated = record.source.and_then(|source| source.stated).unwrap();
+    assert_eq!(stated.into_keys().collect::<Vec<_>>(), ["engine", "model", "release", "scenario"]);
+    assert_eq!(scratch.results(&["check"]).code, 0);
+    let page = scratch.path("../page.md");
+    fs::write(&page, PAGE).unwrap();
+    let other = scratch.rendering(&["import", page.to_str().unwrap(), "--engine", "sglang"]);
+    assert!(other.code == 2 && other.err.contains("which states `vllm`"), "{other:?}");
+}
+
+#[test]
 fn a_page_without_results_and_a_claim_without_evidence_are_refused() {
     let scratch = Scratch::new();
     let page = scratch.path("../empty.md");
