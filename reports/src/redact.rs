@@ -15,7 +15,7 @@ const ANYWHERE: &[&str] = &["None", "''", "'0.0.0.0'", "'127.0.0.1'", "'localhos
 /// Words in the name of a setting or an environment variable whose value is a secret.
 const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
 
-/// Values that hide nothing, in Python and in JSON; numbers hide nothing either.
+/// Values of settings that hide nothing, in Python and in JSON.
 const NO_SECRETS: &[&str] = &["", "''", "None", "True", "False", "null", "true", "false"];
 
 /// Returns `word`, or a placeholder where it contains a path of somebody's machine.
@@ -42,14 +42,25 @@ pub fn public_text(text: &str) -> String {
 pub fn is_public_address(address: &str) -> bool {
     let settings = address.split_once('?').map_or("", |(_, settings)| settings);
     let mut settings = settings.split(['&', '#']).filter_map(|part| part.split_once('='));
-    public(address) == address && !settings.any(|(name, value)| is_secret(name, value))
+    let is_secret = |(name, value): (&str, &str)| has_secret_name(name) && !value.is_empty();
+    public(address) == address && !settings.any(is_secret)
 }
 
-/// Returns the row of a setting, without what names a machine or is a secret.
+/// Returns the value of an environment variable, without what names a machine or is a secret.
+pub fn variable(name: &str, value: &str) -> String {
+    if has_secret_name(name) && !value.is_empty() {
+        return "{secret}".to_owned();
+    }
+    setting(name, value).text
+}
+
+/// Returns the row of a setting or a figure, without what names a machine or is a secret. Numbers are
+/// no secrets here: `total_token_throughput` is a figure.
 pub fn setting(name: &str, value: &str) -> PrintedRow {
     let address = ADDRESSES.iter().find(|(known, _)| *known == name);
+    let is_open = value.parse::<f64>().is_ok() || NO_SECRETS.contains(&value);
     let text = match address {
-        _ if is_secret(name, value) => "{secret}".to_owned(),
+        _ if has_secret_name(name) && !is_open => "{secret}".to_owned(),
         Some((_, word)) if !ANYWHERE.contains(&value) => (*word).to_owned(),
         _ => public_text(value),
     };
@@ -57,10 +68,8 @@ pub fn setting(name: &str, value: &str) -> PrintedRow {
 }
 
 /// True for the name of a setting or an environment variable that holds a secret, by whole words.
-/// Numbers are no secrets: `total_token_throughput` is a figure.
-fn is_secret(name: &str, value: &str) -> bool {
+fn has_secret_name(name: &str) -> bool {
     let name = name.to_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    let is_open = value.parse::<f64>().is_ok() || NO_SECRETS.contains(&value);
-    !is_open && words.any(|word| SECRET_WORDS.contains(&word))
+    words.any(|word| SECRET_WORDS.contains(&word))
 }

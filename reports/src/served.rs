@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::redact::{public, public_text, setting};
+use super::redact::{public, public_text, variable};
 
 /// Facts about the server behind a published result; `None` where the page does not state one.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -212,7 +212,7 @@ fn environment(prefix: &str) -> BTreeMap<String, String> {
         let Some((name, value)) = word.split_once('=') else { continue };
         let fits = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_';
         if !name.is_empty() && name.bytes().all(fits) {
-            env.insert(name.to_owned(), setting(name, value).text);
+            env.insert(name.to_owned(), variable(name, value));
         }
     }
     env
@@ -400,10 +400,13 @@ mod tests {
 
     #[test]
     fn variables_of_the_command_are_kept_without_paths_and_secrets() {
-        let page = "# vLLM v0.10.1\n```shell\nA=1 docker run --ipc=host -v $HF_HOME:/root/.cache \\\n                     --env \"HF_HOME=/root/.cache\" -e 'ROUTE=a b' --env=HF_TOKEN=hf_abc \\\n                     vllm/vllm-openai:v0.10.1 --model org/M\n```\n====";
+        let page = "# vLLM v0.10.1\n```shell\nA=1 docker run --ipc=host -v $HF_HOME:/root/.cache \\\n                     --env \"HF_HOME=/root/.cache\" -e 'ROUTE=a b' -e PIN_KEY=1234 --env=HF_TOKEN=hf_abc \\\n                     vllm/vllm-openai:v0.10.1 --model org/M\n```\n====";
         let env = of(page).env.unwrap();
         let env: Vec<String> = env.into_iter().map(|(name, value)| name + "=" + &value).collect();
-        assert_eq!(env, ["A=1", "HF_HOME={path}", "HF_TOKEN={secret}", "ROUTE=a b"]);
+        assert_eq!(
+            env,
+            ["A=1", "HF_HOME={path}", "HF_TOKEN={secret}", "PIN_KEY={secret}", "ROUTE=a b"]
+        );
     }
 
     #[test]

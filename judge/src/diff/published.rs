@@ -13,7 +13,9 @@ use crate::records::Registry;
 /// Results that others published for two releases with one model, under one scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published<'a> {
+    /// Result of the release that is compared with.
     pub baseline: &'a RunRecord,
+    /// Result of the other release.
     pub candidate: &'a RunRecord,
     /// Numbers that both results print, in the candidate's order.
     pub rows: Vec<PublishedRow>,
@@ -24,6 +26,7 @@ pub struct Published<'a> {
 pub struct PublishedRow {
     /// Title of the section that the row stands in; `None` for a row before the first section.
     pub section: Option<String>,
+    /// Label of the row, as both print it.
     pub label: String,
     /// Text of the baseline's result, with all its digits.
     pub baseline: String,

@@ -122,8 +122,9 @@ pub fn designs(lab: &LabFile, policy: &PolicyFile) -> Vec<String> {
         let left_out = factorial.left_out().into_iter();
         left_out.map(|(option, high)| (options(lab, &option).concat(), high)).collect::<Vec<_>>()
     });
-    let line =
-        |(option, high)| format!("{option} is not tried: the design has `{high}` of this axis");
+    let line = |(option, high): (String, &str)| {
+        format!("{option} is not tried: the design has `{high}` of this axis")
+    };
     lines.extend(left_out.map(line));
     if !lines.is_empty() {
         let (most, pairs) = (finalists_max(lab), policy.confirm_pairs);
