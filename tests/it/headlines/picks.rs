@@ -80,7 +80,10 @@ pub struct Pick<'r> {
 
 /// Ranks all configurations of `records`, one pick for each subject.
 pub fn picks(records: &Records) -> Vec<Pick<'_>> {
-    let standing = records.those(|run| !run.is_retracted && !run.is_copy && run.users.is_some());
+    let is_named =
+        |run: &Run| [&run.engine, &run.model, &run.hardware].iter().all(|name| *name != "unknown");
+    let standing = records
+        .those(|run| !run.is_retracted && !run.is_copy && run.users.is_some() && is_named(run));
     let subjects = grouped(standing, |run| {
         let load = (run.users.clone(), run.scenario.clone(), run.is_text);
         (run.model.clone(), run.hardware.clone(), run.is_published, load)
@@ -232,7 +235,10 @@ impl Pick<'_> {
         };
         let mut parts = vec![origin.to_owned(), n];
         let day = runs.iter().map(|run| run.day()).max().unwrap_or_default();
-        parts.extend((!day.is_empty()).then(|| day.to_owned()));
+        parts.push(match day {
+            "" => format!("{}, date not stated", self.first().name()),
+            day => day.to_owned(),
+        });
         parts.extend((self.engines > 1).then(|| format!("of {} engines", self.engines)));
         parts.join(", ")
     }

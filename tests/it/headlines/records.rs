@@ -175,8 +175,7 @@ fn users(scenario: &Value) -> Option<String> {
         Some(_) => None,
         None => {
             let level = scenario["id"].as_str().and_then(|id| id.rsplit_once("-c"));
-            let count = level.and_then(|(_, level)| level.parse().ok());
-            Some(count.map_or_else(|| "load not stated".to_owned(), users))
+            level.and_then(|(_, level)| level.parse().ok()).map(users)
         }
     }
 }
