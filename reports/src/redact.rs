@@ -15,8 +15,8 @@ const ANYWHERE: &[&str] = &["None", "''", "'0.0.0.0'", "'127.0.0.1'", "'localhos
 /// Words in the name of a setting or an environment variable whose value is a secret.
 const SECRET_WORDS: &[&str] = &["token", "secret", "password", "key", "apikey", "credentials"];
 
-/// Values of settings that hide nothing, in Python and in JSON.
-const NO_SECRETS: &[&str] = &["", "''", "None", "True", "False", "null", "true", "false"];
+/// Values of settings that hide nothing, in Python and in JSON; numbers hide nothing either.
+const OPEN: &[&str] = &["True", "False", "null", "true", "false"];
 
 /// Returns `word`, or a placeholder where it contains a path of somebody's machine.
 pub fn public(word: &str) -> String {
@@ -48,19 +48,16 @@ pub fn is_public_address(address: &str) -> bool {
 
 /// Returns the value of an environment variable, without what names a machine or is a secret.
 pub fn variable(name: &str, value: &str) -> String {
-    if has_secret_name(name) && !value.is_empty() {
-        return "{secret}".to_owned();
-    }
-    setting(name, value).text
+    if is_secret(name, value) { "{secret}".to_owned() } else { setting(name, value).text }
 }
 
 /// Returns the row of a setting or a figure, without what names a machine or is a secret. Numbers are
 /// no secrets here: `total_token_throughput` is a figure.
 pub fn setting(name: &str, value: &str) -> PrintedRow {
     let address = ADDRESSES.iter().find(|(known, _)| *known == name);
-    let is_open = value.parse::<f64>().is_ok() || NO_SECRETS.contains(&value);
+    let is_open = value.parse::<f64>().is_ok() || OPEN.contains(&value);
     let text = match address {
-        _ if has_secret_name(name) && !is_open => "{secret}".to_owned(),
+        _ if is_secret(name, value) && !is_open => "{secret}".to_owned(),
         Some((_, word)) if !ANYWHERE.contains(&value) => (*word).to_owned(),
         _ => public_text(value),
     };
@@ -68,8 +65,8 @@ pub fn setting(name: &str, value: &str) -> PrintedRow {
 }
 
 /// True for the name of a setting or an environment variable that holds a secret, by whole words.
-fn has_secret_name(name: &str) -> bool {
+fn is_secret(name: &str, value: &str) -> bool {
     let name = name.to_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words.any(|word| SECRET_WORDS.contains(&word))
+    !["", "None", "''"].contains(&value) && words.any(|word| SECRET_WORDS.contains(&word))
 }
