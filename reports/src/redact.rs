@@ -42,8 +42,7 @@ pub fn public_text(text: &str) -> String {
 pub fn is_public_address(address: &str) -> bool {
     let settings = address.split_once('?').map_or("", |(_, settings)| settings);
     let mut settings = settings.split(['&', '#']).filter_map(|part| part.split_once('='));
-    let is_secret = |(name, value): (&str, &str)| has_secret_name(name) && !value.is_empty();
-    public(address) == address && !settings.any(is_secret)
+    public(address) == address && !settings.any(|(name, value)| is_secret(name, value))
 }
 
 /// Returns the value of an environment variable, without what names a machine or is a secret.
