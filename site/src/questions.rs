@@ -7,8 +7,8 @@ use std::path::Path;
 use schema::engine::EngineFile;
 use schema::model::InputSource;
 use schema::scenario::{Scenario, id_of};
-use serde::Deserialize;
 use schema::target::Target;
+use serde::Deserialize;
 
 // Tables `SCENARIOS`, `LABS`, `MODELS`, `DATASETS`, `ENGINES`, `TARGETS` and `VALIDATIONS` of id and
 // text of each file, which the build script writes.
