@@ -81,19 +81,23 @@ fn gap(picks: &[&Pick]) -> Option<Value> {
     if missing.is_empty() || !target.models.iter().any(|model| model.id == subject.model) {
         return None;
     }
-    let mut words = vec!["cargo", "xtask", "release-bench", first.setup.release.as_str()];
-    words.extend(["--engine", engine, "--target", id, "--model", &subject.model]);
+    let mut words = vec!["--model", subject.model.as_str()];
     if target.accelerator == Accelerator::Rocm {
         words.extend(["--container", "docker"]);
     }
     words.extend(missing.iter().flat_map(|(_, scenario)| ["--scenario", *scenario]));
     let users: Vec<String> = missing.iter().map(|(users, _)| users.to_string()).collect();
     let users: Vec<&str> = users.iter().map(String::as_str).collect();
+    let key = ReleaseKey {
+        engine: engine.clone(),
+        release: first.setup.release.clone(),
+        hardware: id.to_owned(),
+    };
     Some(context! {
         model => outside::name(&subject.model),
         hardware => outside::name(&subject.hardware),
         users => listed(&users),
-        command => outside::command(&words),
+        command => command::release_bench(&key, &words),
     })
 }
 
@@ -382,7 +386,7 @@ fn evidence(pick: &Pick) -> String {
     let mut parts = vec![origin, runs];
     parts.push(match pick.first.setup.measured_at() {
         Some(at) => day(&at),
-        None => format!("{}, date not stated", name(&pick.first)),
+        None => "date not stated".to_owned(),
     });
     if pick.engines > 1 {
         parts.push(format!("of {}", plural(pick.engines, "engine")));
