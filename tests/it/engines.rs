@@ -260,7 +260,7 @@ fn a_matrix_of_another_machine_is_planned_from_published_hours() {
 #[test]
 fn a_published_page_whose_models_have_different_scenarios_is_measured_cell_by_cell() {
     let clone = Clone::of_this_repository(&[]);
-    let page = "results/imports/llm_benchmark/ee356a43-r2";
+    let page = "results/imports/llm_benchmark/ee356a43-r5";
     let ended = clone.run("redline-campaign", &["reproduce", page, "--dry-run"]).expect_code(0);
     // Six models in four scenarios, without two results of a scenario that the suite does not have.
     let planned = &ended.stdout;

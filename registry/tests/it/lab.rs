@@ -401,7 +401,7 @@ fn the_lab_of_a_published_page_has_every_configuration_of_it_word_by_word() {
             (engine, sorted(lab.flags(&candidate)))
         })
         .collect();
-    let blocks = root.join("results/imports/performance-lab/d88cdf37-r2");
+    let blocks = root.join("results/imports/performance-lab/d88cdf37-r5");
     let mut published = BTreeSet::new();
     for entry in std::fs::read_dir(blocks).unwrap() {
         let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
