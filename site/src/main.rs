@@ -125,27 +125,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<Exit> {
     match command {
         Command::Pages { source, out, only_overlay, part } => {
-            let registry = read(source)?;
-            let catalog = Catalog::of(&registry);
-            let renderer = Renderer::new()?;
-            let pages = pages::render(&catalog, &renderer, *only_overlay)?;
-            let written = pages::write(&pages, out)?;
-            whole_file::print(&format!(
-                "{written} of {} pages changed in {}\n",
-                pages.len(),
-                out.display()
-            ))?;
-            if let Some(file) = &part.document
-                && document::write(file, &document::measured(&catalog, &renderer)?)?
-            {
-                whole_file::print(&format!("{} changed\n", file.display()))?;
-            }
-            if let Some(file) = &part.terminal
-                && let Some(picture) = terminal::picture(&catalog)?
-                && terminal::write(file, &picture)?
-            {
-                whole_file::print(&format!("{} changed\n", file.display()))?;
-            }
+            render(source, out, *only_overlay, part)?
         }
         Command::Build { source, out, address, repository } => {
             let registry = read(source)?;
@@ -188,6 +168,40 @@ fn run(command: &Command) -> Result<Exit> {
         }
     }
     Ok(Exit::Well)
+}
+
+/// Writes the pages of a registry, and what of the document and the picture follows from its records;
+/// removes pages that have no records any more.
+fn render(source: &Source, out: &Path, only_overlay: bool, part: &Part) -> Result<()> {
+    let registry = read(source)?;
+    let catalog = Catalog::of(&registry);
+    let renderer = Renderer::new()?;
+    let pages = pages::render(&catalog, &renderer, only_overlay)?;
+    let written = pages::write(&pages, out)?;
+    whole_file::print(&format!(
+        "{written} of {} pages changed in {}\n",
+        pages.len(),
+        out.display()
+    ))?;
+    // With `only_overlay`, `pages` is only a part of the pages that have records.
+    if !only_overlay {
+        let removed = pages::remove_orphans(&registry, &pages, out)?;
+        if removed > 0 {
+            whole_file::print(&format!("{removed} pages without records removed\n"))?;
+        }
+    }
+    if let Some(file) = &part.document
+        && document::write(file, &document::measured(&catalog, &renderer)?)?
+    {
+        whole_file::print(&format!("{} changed\n", file.display()))?;
+    }
+    if let Some(file) = &part.terminal
+        && let Some(picture) = terminal::picture(&catalog)?
+        && terminal::write(file, &picture)?
+    {
+        whole_file::print(&format!("{} changed\n", file.display()))?;
+    }
+    Ok(())
 }
 
 /// Refuses an address that would do something else than lead to a page, such as `javascript:`.

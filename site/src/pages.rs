@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use judge::order;
+use judge::{Registry, order};
 use rayon::prelude::*;
 use schema::id::is_ulid;
 
@@ -18,6 +18,9 @@ use crate::judged::Judged;
 use crate::link::Place;
 use crate::template::{Frame, Renderer};
 use crate::view::{lab, pick};
+
+/// Begin of every rendered page but the registry's front page.
+const RENDERED: &str = "<!-- Rendered from the records";
 
 /// File name of the registry's front page.
 const README: &str = "README.md";
@@ -84,6 +87,45 @@ pub fn write(pages: &BTreeMap<String, String>, out: &Path) -> Result<usize> {
     Ok(written)
 }
 
+/// Removes the rendered pages below `out` that are not among `pages`, all pages of the registry, and
+/// returns their number. A file without the first line of a rendered page stays.
+///
+/// # Errors
+///
+/// A file cannot be read or removed.
+pub fn remove_orphans(
+    registry: &Registry,
+    pages: &BTreeMap<String, String>,
+    out: &Path,
+) -> Result<usize> {
+    let mut removed = 0;
+    for path in orphans(registry, pages) {
+        let file = out.join(path);
+        let text = match fs::read(&file) {
+            Ok(text) => text,
+            // The registry that was read may lie in another folder.
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read `{}`", file.display()));
+            }
+        };
+        if text.starts_with(RENDERED.as_bytes()) {
+            fs::remove_file(&file)
+                .with_context(|| format!("cannot remove `{}`", file.display()))?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
+}
+
+/// Returns the committed pages of which no record is left.
+fn orphans<'a>(
+    registry: &'a Registry,
+    pages: &BTreeMap<String, String>,
+) -> impl Iterator<Item = &'a String> {
+    registry.pages.iter().filter(|path| !pages.contains_key(*path))
+}
+
 /// Compares the committed pages below `folder` with what the records render. Returns one line for
 /// each page that is missing or differs, and for each committed page that no record renders.
 ///
@@ -110,8 +152,8 @@ pub fn stale(catalog: &Catalog, renderer: &Renderer, folder: &Path) -> Result<Ve
             }
         }
     }
-    let orphans = catalog.registry.pages.iter().filter(|path| !pages.contains_key(*path));
-    problems.extend(orphans.map(|path| format!("`{path}` has no records: delete it")));
+    let orphans = orphans(catalog.registry, &pages);
+    problems.extend(orphans.map(|path| format!("`{path}` has no records")));
     Ok(problems)
 }
 

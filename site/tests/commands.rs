@@ -90,14 +90,21 @@ fn check_names_the_page_and_the_command_that_renews_it() {
         `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` is missing
         `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is missing
         `pages/redline/v0.9.1/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 191 differs
-        `pages/redline/v0.9.1..v0.9.2/cpu-example-simulated-f6m1s1-2c-2.md` has no records: delete it
-        `pages/redline/v0.9.1..v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
-        `pages/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` has no records: delete it
-        `pages/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
-        `pages/redline/v0.9.2/README.md` has no records: delete it
-        `pages/redline/v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records: delete it
+        `pages/redline/v0.9.1..v0.9.2/cpu-example-simulated-f6m1s1-2c-2.md` has no records
+        `pages/redline/v0.9.1..v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records
+        `pages/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` has no records
+        `pages/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c.md` has no records
+        `pages/redline/v0.9.2/README.md` has no records
+        `pages/redline/v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records
           hint: `cargo xtask site --pages` renders the pages again
     "#]].assert_eq(&said);
+
+    let kept =
+        folder.path().join("results/pages/redline/v0.9.2/cpu-example-simulated-f6m1s1-2c.md");
+    fs::write(&kept, "Written by hand.").expect("a file");
+    let (exit, said) = site(folder.path(), &pages);
+    assert!(exit == Some(0) && said.contains("5 pages without records removed\n"), "{said}");
+    assert_eq!(fs::read_to_string(kept).expect("a file that was not rendered"), "Written by hand.");
 }
 
 #[test]

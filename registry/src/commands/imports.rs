@@ -42,6 +42,7 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
     for (folder, reader) in &earlier {
         print(&format!("{folder} was read by r{reader}; this reading replaces it"))?;
     }
+    let replaces = !earlier.is_empty();
     let left = if unread == 0 { String::new() } else { format!(", {unread} not read") };
     let count = records.len();
     if given.dry_run {
@@ -52,7 +53,7 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
     for (place, record) in &records {
         staged.write(place, &to_file_text(record)?)?;
     }
-    if !earlier.is_empty() {
+    if replaces {
         // In the commit of the new reading, so that no page ever shows both, or neither.
         let reason = format!("superseded by the reading of r{READER}");
         let targets = earlier.into_keys().collect();
@@ -65,6 +66,9 @@ pub fn import_files(world: &World, given: &ImportArguments) -> anyhow::Result<Ex
     let recorded = staged.commit(world, &given.renders, &message)?;
     let commit = recorded.commit.as_deref().unwrap_or("none: all were there already");
     print(&format!("{count} results{left}; commit {commit}"))?;
+    if replaces {
+        print("`cargo xtask site --pages` removes the pages of the earlier reading")?;
+    }
     Ok(Exit::Well)
 }
 

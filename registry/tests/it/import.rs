@@ -52,7 +52,7 @@ fn what_a_report_does_not_state_is_stated_by_the_user_and_marked_so() {
         "duration": 2.5, "total_output_tokens": 50}"#;
     fs::write(&file, json).unwrap();
     let import = ["import", file.to_str().unwrap()];
-    let dry = scratch.rendering(&[&import[..], &["--dry-run"]].concat());
+    let dry = scratch.rendering(&[&import[..], &["--dry-run"], &CLAIM].concat());
     assert!(dry.code == 0 && dry.out.contains("  error E25: "), "{dry:?}");
     let facts = ["--engine", "vllm", "--release", "0.10.1", "--model", "org/M-1B"];
     let answer =
@@ -69,7 +69,8 @@ fn what_a_report_does_not_state_is_stated_by_the_user_and_marked_so() {
     assert_eq!(scratch.results(&["check"]).code, 0);
     let page = scratch.path("../page.md");
     fs::write(&page, PAGE).unwrap();
-    let other = scratch.rendering(&["import", page.to_str().unwrap(), "--engine", "sglang"]);
+    let sglang = ["import", page.to_str().unwrap(), "--engine", "sglang"];
+    let other = scratch.rendering(&[&sglang[..], &CLAIM].concat());
     assert!(other.code == 2 && other.err.contains("which states `vllm`"), "{other:?}");
 }
 

@@ -209,7 +209,10 @@ fn a_line_that_means_another_workload_in_another_tool_says_which_it_follows_or_i
             "0.5.23: `--disable-ignore-eos` is",
         ),
         (format!("--backend vllm-chat {rows}"), "follows SGLang's `bench_serving` 0.5.23: it has"),
-        (format!("--tool lmdeploy --backend vllm {data}"), "v0.9.2: `--tool` names it"),
+        (
+            format!("--tool lmdeploy --backend vllm {data}"),
+            "follows LMDeploy's `profile_restful_api.py` v0.9.2\n",
+        ),
     ];
     for (line, expected) in followed {
         let workspace = Workspace::new();

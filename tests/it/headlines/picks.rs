@@ -236,7 +236,7 @@ impl Pick<'_> {
         let mut parts = vec![origin.to_owned(), n];
         let day = runs.iter().map(|run| run.day()).max().unwrap_or_default();
         parts.push(match day {
-            "" => format!("{}, date not stated", self.first().name()),
+            "" => "date not stated".to_owned(),
             day => day.to_owned(),
         });
         parts.extend((self.engines > 1).then(|| format!("of {} engines", self.engines)));
