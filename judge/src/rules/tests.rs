@@ -486,7 +486,7 @@ fn what_the_rules_say_reads_well() {
         W14 arrived bytes waited 2100 us for the client
         W14 the client came late to 3 % of reads, which brought several chunks
         W15 requests were sent 9000 us late (p99)
-        W18 the client may have moved a metric by its minimum effect: TTFT p50 ±5.0 % of 5 %
+        W18 the client may have moved a metric by its minimum effect: TTFT p50 ±5.0 % (minimum effect 5 %)
         W16 the hypervisor gave others 3.0 % of the cores' time"#]]
     .assert_eq(&broken_lines());
 }
