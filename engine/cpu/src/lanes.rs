@@ -219,11 +219,17 @@ pub(super) trait Pairs: Copy {
 pub(super) const STEP: usize = 4;
 /// Number of bytes of the int8 weights of four steps of k, one dot product, and 16 columns.
 pub(super) const STEP_BYTES: usize = STEP * LANES;
-/// Number of steps of k in a block of 4-bit weights, which share a factor and an addend.
+/// Number of steps of k in a block of 4-, 5- or 6-bit weights.
 pub(super) const BLOCK: usize = 32;
-/// Number of bytes of a block of 4-bit weights of 16 columns: `[16]` u16 factors, `[16]` u16
-/// addends, then four times `[16]` words of 8 quantized values in the order of [`nibble`].
-pub(super) const BLOCK_BYTES: usize = 4 * LANES + BLOCK * LANES / 2;
+/// Number of bytes at the beginning of a block of 4-, 5- or 6-bit weights that say how they are
+/// widened: two times `[16]` numbers of 16 bits, one for each column.
+pub(super) const HEAD_BYTES: usize = 4 * LANES;
+
+/// Returns the number of bytes of a block of `bits`-bit weights of 16 columns: its head, then
+/// `bits` times `[16]` words of 32 bits.
+pub(super) const fn block_bytes(bits: usize) -> usize {
+    HEAD_BYTES + BLOCK * LANES * bits / 8
+}
 
 /// Returns the index, among the eight 4-bit values of a word, of the weight of step `k`, below 8.
 /// The order lets one mask of the shifted word leave the values of steps 0 and 2, or 1 and 3, in
@@ -242,6 +248,8 @@ pub(super) trait Dots: Copy {
     type Row: Copy;
     /// Accumulators of int8 dot products: sixteen i32, one per output column.
     type Sums: Copy;
+    /// 32 words of 16 bits of a block of 5- or 6-bit weights, two for each of 16 columns.
+    type Halves: Copy;
 
     /// Largest number of rows of an int8 micro-kernel tile whose accumulators fit in registers.
     const ROWS: usize;
@@ -267,11 +275,37 @@ pub(super) trait Dots: Copy {
     /// Four bytes can be read at `from`.
     unsafe fn row(self, from: *const i8) -> Self::Row;
     /// Widens a block of 4-bit weights of 16 columns to bytes: value q becomes the high byte of
-    /// `factor * q + addend`. The bytes of each step (4 k) are written `stride` bytes after those
-    /// of the step before it.
+    /// `factor * q + addend`. The block's head is the factors and the addends; its words have eight
+    /// values each in the order of [`nibble`]. The bytes of each step (4 k) are written `stride`
+    /// bytes after those of the step before it.
     ///
     /// # Safety
-    /// `BLOCK_BYTES` can be read at `from`, and eight steps of 64 bytes, `stride` apart, written at
-    /// `to`.
+    /// A block of 4-bit weights can be read at `from`, and eight steps of 64 bytes, `stride` apart,
+    /// written at `to`.
     unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize);
+
+    /// Loads 32 words of 16 bits.
+    ///
+    /// # Safety
+    /// 64 bytes can be read at `from`.
+    unsafe fn halves(self, from: *const u8) -> Self::Halves;
+    /// Loads 16 numbers of 16 bits, one per column, into both words of their columns.
+    ///
+    /// # Safety
+    /// 32 bytes can be read at `from`.
+    unsafe fn head(self, from: *const u8) -> Self::Halves;
+    /// Returns `x` in all 32 words.
+    fn splat(self, x: i16) -> Self::Halves;
+    fn shift_left(self, halves: Self::Halves, bits: i32) -> Self::Halves;
+    fn and(self, a: Self::Halves, b: Self::Halves) -> Self::Halves;
+    /// Returns the bits of `a` where `mask` is set, and those of `b` elsewhere.
+    fn select(self, mask: Self::Halves, a: Self::Halves, b: Self::Halves) -> Self::Halves;
+    /// Returns the upper 16 bits of each signed product `a * b`, plus `c`.
+    fn mul_high_add(self, a: Self::Halves, b: Self::Halves, c: Self::Halves) -> Self::Halves;
+    /// Writes the weights of four steps of k for 16 columns as bytes. `even` has the first and the
+    /// third step, `odd` the second and the fourth, each with six bits of fraction, which are cut.
+    ///
+    /// # Safety
+    /// 64 bytes can be written at `to`.
+    unsafe fn store_step(self, to: *mut u8, even: Self::Halves, odd: Self::Halves);
 }

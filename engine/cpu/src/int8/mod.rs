@@ -5,13 +5,14 @@
 //! one scale per [`QUANT_GROUP`] of a row. Products of a quantization group are added in i32,
 //! exactly and in any order; the sums of quantization groups are added in f32, in rising k.
 //!
-//! 4-bit weights stay in 4 bits and are widened a block of k at a time. Source: the scheme of
+//! Weights of 4, 5 or 6 bits stay so and are widened a block of k at a time. Source: the scheme of
 //! LLM.int8() (Dettmers et al. 2022) without its outliers, for which short quantization groups
 //! compensate.
 
 #![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint columns")]
 
 mod activations;
+mod bit_fields;
 #[cfg(test)]
 mod tests;
 mod weights;
@@ -21,7 +22,7 @@ pub(super) use weights::Width;
 
 use super::gemm::{Block, Item, Multiply, Sums};
 use super::isa::DotKernel;
-use super::lanes::{BLOCK, BLOCK_BYTES, Dots, LANES, Lanes, STEP, STEP_BYTES};
+use super::lanes::{BLOCK, Dots, LANES, Lanes, STEP, STEP_BYTES, block_bytes};
 use super::memory::{Aligned, CACHE_LINE, fetch, fetch_all};
 use activations::HEAD_ROWS;
 
@@ -47,7 +48,7 @@ const AHEAD: usize = 8 << 10;
 #[derive(Debug)]
 pub(super) struct Int8;
 
-/// Weights of one block of k of a tile as bytes, widened from 4 bits or copied.
+/// Weights of one block of k of a tile as bytes, widened from fewer bits or copied.
 pub(super) struct Widened(Aligned);
 
 impl Default for Widened {
@@ -106,8 +107,9 @@ impl<D: Dots> Multiply<D> for Int8 {
     }
 }
 
-/// Returns a pointer to the packed weights `from` as one byte per weight. 4-bit weights are widened
-/// to `scratch`; 8-bit weights are copied there if `ahead` is given, and else used where they are.
+/// Returns a pointer to the packed weights `from` as one byte per weight. Weights of fewer bits are
+/// widened to `scratch`; 8-bit weights are copied there if `ahead` is given, and else used where
+/// they are.
 /// If `ahead` is given, as many bytes as `from` has are meanwhile prefetched from `ahead` on.
 #[inline(always)]
 fn prepare<D: Dots>(
@@ -127,27 +129,38 @@ fn prepare<D: Dots>(
                 to.copy_from_slice(from);
             }
         }
-        (Width::Four, ahead) => widen(dots, from, to, ahead),
+        (Width::Four, ahead) => widen::<D, 4>(dots, from, to, ahead),
+        (Width::Five, ahead) => widen::<D, 5>(dots, from, to, ahead),
+        (Width::Six, ahead) => widen::<D, 6>(dots, from, to, ahead),
     }
     to.as_ptr()
 }
 
-/// Widens the packed blocks of 4-bit weights in `from` to one byte per weight in `to`. If `ahead`
-/// is given, also prefetches as many bytes as `from` has from `ahead` on.
+/// Widens the packed blocks of `BITS`-bit weights in `from` to one byte per weight in `to`. If
+/// `ahead` is given, also prefetches as many bytes as `from` has from `ahead` on.
 #[inline(always)]
-fn widen<D: Dots>(dots: D, from: &[u8], to: &mut [u8], ahead: Option<*const u8>) {
-    let blocks = from.chunks_exact(BLOCK_BYTES).enumerate();
-    for (i, from) in blocks {
+fn widen<D: Dots, const BITS: usize>(
+    dots: D,
+    from: &[u8],
+    to: &mut [u8],
+    ahead: Option<*const u8>,
+) {
+    for (i, from) in from.chunks_exact(block_bytes(BITS)).enumerate() {
         if let Some(ahead) = ahead {
-            fetch_all(ahead.wrapping_add(i * BLOCK_BYTES), BLOCK_BYTES);
+            fetch_all(ahead.wrapping_add(i * block_bytes(BITS)), block_bytes(BITS));
         }
         let (block, group) = (i / TILE_GROUPS, i % TILE_GROUPS);
         let to = &mut to[block * BLOCK * TILE..][..BLOCK * TILE];
         // SAFETY: `from` is one block, and `to` has its steps, side by side with those of the other
         // groups.
         unsafe {
-            let to = to[group * STEP_BYTES..].as_mut_ptr();
-            dots.widen(from.as_ptr(), to, TILE_GROUPS * STEP_BYTES);
+            let (from, to) = (from.as_ptr(), to[group * STEP_BYTES..].as_mut_ptr());
+            let stride = TILE_GROUPS * STEP_BYTES;
+            match BITS {
+                4 => dots.widen(from, to, stride),
+                5 => bit_fields::widen_five(dots, from, to, stride),
+                _ => bit_fields::widen_six(dots, from, to, stride),
+            }
         }
     }
 }

@@ -1,19 +1,22 @@
-//! Weights quantized to 8 or 4 bits, one scale per output column, packed for the int8 micro-kernel.
+//! Weights quantized to 8 bits or fewer, one scale per output column, packed for the int8
+//! micro-kernel.
 //!
 //! A tile of packed weights is [`TILE`] output columns. Within it k rises; for each step (8-bit
-//! weights) or each block (4-bit weights) the groups of 16 columns lie side by side:
+//! weights) or each block (fewer bits) the groups of 16 columns lie side by side:
 //! - 8 bits: steps of 4 k, `[16][4]` quantized values;
 //! - 4 bits: blocks of 32 k, `[16]` factors and `[16]` addends that turn 4-bit values into bytes,
-//!   then words of 8 quantized values in the order of [`nibble`].
+//!   then words of 8 quantized values in the order of [`nibble`];
+//! - 5 and 6 bits: blocks of 32 k, which `bit_fields.rs` describes.
 //!
 //! The scales of the tile's columns follow, as f32: the weight that quantized value 1 stands for.
 //! Columns past the last of the matrix are zeros.
 
 use super::activations::{Activations, HEAD_ROWS};
+use super::bit_fields::{self, CENTER, SIX_STEPS};
 use super::{Int8, QUANT_GROUP, TILE, TILE_GROUPS, Widened, ZERO};
 use crate::gemm::{Item, MicroKernel};
 use crate::isa::Isa;
-use crate::lanes::{BLOCK, BLOCK_BYTES, LANES, STEP, STEP_BYTES, nibble};
+use crate::lanes::{BLOCK, HEAD_BYTES, LANES, STEP, STEP_BYTES, block_bytes, nibble};
 use crate::pool::Pool;
 use engine_core::WeightType;
 use engine_weights::blocks;
@@ -29,10 +32,12 @@ const FRACTION: f32 = 256.0;
 /// Number of bytes of the scales of the columns of a packed tile of the int8 GEMM.
 const SCALE_BYTES: usize = TILE * size_of::<f32>();
 
-/// Number of bits of a packed weight of the int8 GEMM: four or eight.
+/// Number of bits of a packed weight of the int8 GEMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
     Four,
+    Five,
+    Six,
     Eight,
 }
 
@@ -41,22 +46,32 @@ impl Width {
     pub(crate) fn of(stored: WeightType) -> Self {
         match stored {
             WeightType::Q4_0 | WeightType::Q4_1 | WeightType::Q4K => Self::Four,
+            WeightType::Q5_0 | WeightType::Q5_1 | WeightType::Q5K => Self::Five,
+            WeightType::Q6K => Self::Six,
             _ => Self::Eight,
         }
     }
 
     /// Returns the number of bytes of `k` steps of a packed tile, where `k` is a multiple of the
-    /// block size of 4-bit weights.
+    /// block size of weights of fewer than 8 bits.
     #[inline(always)]
     pub(super) fn bytes_of(self, k: usize) -> usize {
         match self {
             Self::Eight => k * TILE,
-            Self::Four => k / BLOCK * TILE_GROUPS * BLOCK_BYTES,
+            Self::Four => k / BLOCK * TILE_GROUPS * block_bytes(4),
+            Self::Five => k / BLOCK * TILE_GROUPS * block_bytes(5),
+            Self::Six => k / BLOCK * TILE_GROUPS * block_bytes(6),
         }
+    }
+
+    /// Returns the index of the first byte, in a packed tile of weights of fewer than 8 bits, of
+    /// the block that has step `k` of column `column` and of the other columns in its group of 16.
+    fn block_at(self, k: usize, column: usize) -> usize {
+        self.bytes_of(k / BLOCK * BLOCK) + column / LANES * self.bytes_of(BLOCK) / TILE_GROUPS
     }
 }
 
-/// Returns the scales, one per output column, of a packed tile of int8 or 4-bit weights.
+/// Returns the scales, one per output column, of a packed tile.
 #[inline(always)]
 pub(super) fn scales(tile: &[u8]) -> &[f32] {
     bytemuck::cast_slice(&tile[tile.len() - SCALE_BYTES..])
@@ -101,12 +116,21 @@ impl MicroKernel for Int8 {
 
     fn unpack(width: Width, tile: &[u8], column: usize, out: &mut [f32]) {
         let scale = scales(tile)[column];
-        for (k, x) in out.iter_mut().enumerate() {
-            let quantized = match width {
-                Width::Eight => tile[byte_at(k, column)],
-                Width::Four => widened(tile, k, column),
-            };
-            *x = scale * (i32::from(quantized) - ZERO) as f32;
+        let weight = |byte: u8| scale * (i32::from(byte) - ZERO) as f32;
+        match width {
+            Width::Eight => {
+                out.iter_mut().enumerate().for_each(|(k, x)| *x = weight(tile[byte_at(k, column)]));
+            }
+            Width::Four => {
+                out.iter_mut().enumerate().for_each(|(k, x)| *x = weight(widened(tile, k, column)));
+            }
+            Width::Five | Width::Six => {
+                for (i, out) in out.chunks_mut(BLOCK).enumerate() {
+                    let block = &tile[width.block_at(i * BLOCK, column)..];
+                    let bytes = bit_fields::bytes(width, block, column % LANES);
+                    out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = weight(byte));
+                }
+            }
         }
     }
 
@@ -127,12 +151,6 @@ fn byte_at(k: usize, column: usize) -> usize {
     (k / STEP * TILE_GROUPS + group) * STEP_BYTES + lane * STEP + k % STEP
 }
 
-/// Returns the index of the first byte, in a packed tile of 4-bit weights, of the block that has
-/// step `k` of column `column` and of the other columns in its group of 16.
-fn block_at(k: usize, column: usize) -> usize {
-    (k / BLOCK * TILE_GROUPS + column / LANES) * BLOCK_BYTES
-}
-
 /// Packs the 4-bit weights of eight steps of k into a word, in the order of [`nibble`].
 fn word_of(quantized: [i8; 8]) -> u32 {
     let quantized = u64::from_le_bytes(quantized.map(i8::cast_unsigned));
@@ -146,12 +164,12 @@ fn word_of(quantized: [i8; 8]) -> u32 {
 /// in the block, and the shift of the 4-bit value in the byte.
 fn nibble_at(k: usize, column: usize) -> (usize, usize) {
     let nibble = nibble(k % 8);
-    (4 * LANES + (k % BLOCK / 8 * LANES + column % LANES) * 4 + nibble / 2, nibble % 2 * 4)
+    (HEAD_BYTES + (k % BLOCK / 8 * LANES + column % LANES) * 4 + nibble / 2, nibble % 2 * 4)
 }
 
 /// Returns the byte to which the packed 4-bit weight at step `k` of a column is widened.
 fn widened(data: &[u8], k: usize, column: usize) -> u8 {
-    let (block, lane) = (&data[block_at(k, column)..][..BLOCK_BYTES], column % LANES);
+    let (block, lane) = (&data[Width::Four.block_at(k, column)..][..block_bytes(4)], column % LANES);
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
     let (at, shift) = nibble_at(k, column);
     let quantized = u16::from((block[at] >> shift) & 15);
@@ -168,12 +186,19 @@ struct Row {
 
 impl Row {
     /// Packs a stored row of weights into `column` of the tile and returns its scale: as int8, or
-    /// for a tile of four bits the stored values as they are.
+    /// for a tile of fewer bits the stored values.
     fn put(&mut self, stored: WeightType, bytes: &[u8], column: usize, data: &mut [u8]) -> f32 {
         match self.width {
             Width::Eight => self.put_bytes(stored, bytes, column, data),
             Width::Four => self.put_nibbles(stored, bytes, column, data),
+            Width::Five | Width::Six => self.put_fields(stored, bytes, column, data),
         }
+    }
+
+    /// Dequantizes a stored row of weights and returns their largest magnitude.
+    fn dequantize(&mut self, stored: WeightType, bytes: &[u8]) -> f32 {
+        dequantize(stored, bytes, &mut self.values);
+        self.values.iter().fold(0.0f32, |top, w| top.max(w.abs()))
     }
 
     /// Quantizes a stored row of weights to 8 bits in `column` of the packed tile, by its largest
@@ -185,8 +210,7 @@ impl Row {
         column: usize,
         data: &mut [u8],
     ) -> f32 {
-        dequantize(stored, bytes, &mut self.values);
-        let top = self.values.iter().fold(0.0f32, |top, w| top.max(w.abs()));
+        let top = self.dequantize(stored, bytes);
         let inverse = inverse(top);
         self.put_zeros(self.values.len(), column, data);
         for (step, values) in self.values.chunks(STEP).enumerate() {
@@ -203,14 +227,14 @@ impl Row {
     /// scale.
     fn put_nibbles(&self, stored: WeightType, bytes: &[u8], column: usize, data: &mut [u8]) -> f32 {
         let mut top = 0.0f32;
-        each_block(stored, bytes, |_, scale, minimum, _| {
+        each_part::<BLOCK>(stored, bytes, |_, scale, minimum, _| {
             // The product is exact in f32: it has at most 21 significant bits.
             top = top.max(minimum.abs()).max((15.0 * scale + minimum).abs());
         });
         let inverse = inverse(top);
         self.put_zeros(self.values.len(), column, data);
-        each_block(stored, bytes, |k, scale, minimum, quantized| {
-            let block = &mut data[block_at(k, column)..][..BLOCK_BYTES];
+        each_part::<BLOCK>(stored, bytes, |k, scale, minimum, quantized| {
+            let block = &mut data[self.width.block_at(k, column)..][..block_bytes(4)];
             let factor = nearest(scale * inverse * FRACTION);
             // The addend has half a step more, so that the high byte is the nearest quantized
             // value.
@@ -218,15 +242,57 @@ impl Row {
             put_heads(block, column, factor, nearest(addend));
             let (quantized, _) = quantized.as_chunks::<8>();
             for (word, quantized) in quantized.iter().enumerate() {
-                let at = 4 * (LANES + word * LANES + column % LANES);
-                block[at..at + 4].copy_from_slice(&word_of(*quantized).to_le_bytes());
+                put_word(block, word, column, word_of(*quantized));
             }
         });
         top / TOP
     }
 
+    /// Packs the stored values of a row of 5- or 6-bit weights into `column` of the tile, with
+    /// factors and addends that turn them into the bytes to which [`Row::put_bytes`] rounds the
+    /// weights, and returns the column's scale.
+    fn put_fields(
+        &mut self,
+        stored: WeightType,
+        bytes: &[u8],
+        column: usize,
+        data: &mut [u8],
+    ) -> f32 {
+        let top = self.dequantize(stored, bytes);
+        let inverse = inverse(top);
+        self.put_zeros(self.values.len(), column, data);
+        let (values, width) = (&self.values, self.width);
+        let rounded = |k: usize| nearest(values[k] * inverse).clamp(-127, 127);
+        if width == Width::Six {
+            each_part::<SIX_STEPS>(stored, bytes, |k, scale, _, quantized| {
+                let block = &mut data[width.block_at(k, column)..];
+                let (mut quantized, part) = (*quantized, k % BLOCK / SIX_STEPS);
+                let wanted = std::array::from_fn(|i| rounded(k + i));
+                let factor = bit_fields::fit_six(scale * inverse, &mut quantized, &wanted);
+                put_head(block, part, column, factor.into());
+                let words = bit_fields::pack_six(&quantized);
+                for (i, word) in words.into_iter().enumerate() {
+                    put_word(block, part * words.len() + i, column, word);
+                }
+            });
+        } else {
+            each_part::<BLOCK>(stored, bytes, |k, scale, _, quantized| {
+                let block = &mut data[width.block_at(k, column)..];
+                let mut quantized = *quantized;
+                let wanted = std::array::from_fn(|i| rounded(k + i));
+                let (factor, addend) =
+                    bit_fields::fit_five(scale * inverse, &mut quantized, &wanted);
+                put_heads(block, column, factor.into(), addend.into());
+                for (i, word) in bit_fields::pack_five(&quantized).into_iter().enumerate() {
+                    put_word(block, i, column, word);
+                }
+            });
+        }
+        top / TOP
+    }
+
     /// Fills a column of the packed tile with quantized zeros from step `first` of k on, which must
-    /// begin a block if weights have 4 bits.
+    /// begin a block if weights have fewer than 8 bits.
     fn put_zeros(&self, first: usize, column: usize, data: &mut [u8]) {
         let padded = self.values.len().next_multiple_of(QUANT_GROUP);
         match self.width {
@@ -235,10 +301,15 @@ impl Row {
                     data[byte_at(k, column)] = ZERO as u8;
                 }
             }
-            Width::Four => {
+            width => {
+                let second = match width {
+                    Width::Four => ZERO * FRACTION as i32,
+                    Width::Five => CENTER.into(),
+                    // It is another factor.
+                    _ => 0,
+                };
                 for k in (first..padded).step_by(BLOCK) {
-                    let block = &mut data[block_at(k, column)..][..BLOCK_BYTES];
-                    put_heads(block, column, 0, ZERO * FRACTION as i32);
+                    put_heads(&mut data[width.block_at(k, column)..], column, 0, second);
                 }
             }
         }
@@ -254,29 +325,44 @@ fn inverse(top: f32) -> f32 {
 /// Rounds to the nearest whole number, ties to even, for magnitudes below 2^22. It replaces
 /// `f32::round_ties_even`, which is a library call without SSE4.1 and would be made for each
 /// weight.
-fn nearest(x: f32) -> i32 {
+pub(super) fn nearest(x: f32) -> i32 {
     const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()).cast_signed()
 }
 
-/// Stores the factor and the addend that widen a column's 4-bit weights in a block, both modulo
-/// 2^16. Nothing is lost by that, since `factor * q + addend` is below 2^16 for each 4-bit value q.
-fn put_heads(block: &mut [u8], column: usize, factor: i32, addend: i32) {
-    for (value, start) in [(factor, 0), (addend, LANES)] {
-        let at = 2 * (start + column % LANES);
-        block[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
-    }
+/// Stores the two numbers of a column in the head of a block, both modulo 2^16: of 4-bit weights
+/// the factor and the addend. Nothing is lost by that, since `factor * q + addend` is below 2^16
+/// for each 4-bit value q.
+fn put_heads(block: &mut [u8], column: usize, first: i32, second: i32) {
+    put_head(block, 0, column, first);
+    put_head(block, 1, column, second);
+}
+
+/// Stores number `index` of a column in the head of a block, modulo 2^16.
+fn put_head(block: &mut [u8], index: usize, column: usize, value: i32) {
+    let at = 2 * (index * LANES + column % LANES);
+    block[at..at + 2].copy_from_slice(&(value as u16).to_le_bytes());
+}
+
+/// Stores word `index` of a column of a block.
+fn put_word(block: &mut [u8], index: usize, column: usize, word: u32) {
+    let at = HEAD_BYTES + 4 * (index * LANES + column % LANES);
+    block[at..at + 4].copy_from_slice(&word.to_le_bytes());
 }
 
 /// Calls `each` with the first step of k, the scale, the minimum and the quantized values of every
-/// 32 weights of a stored row.
-fn each_block(stored: WeightType, bytes: &[u8], mut each: impl FnMut(usize, f32, f32, &[i8])) {
+/// `N` weights of a stored row, which share a scale.
+fn each_part<const N: usize>(
+    stored: WeightType,
+    bytes: &[u8],
+    mut each: impl FnMut(usize, f32, f32, &[i8; N]),
+) {
     let mut k = 0;
     for block in bytes.chunks_exact(stored.block_bytes()) {
         blocks::parts(stored, block, |scale, minimum, quantized| {
-            for quantized in quantized.chunks_exact(BLOCK) {
+            for quantized in quantized.as_chunks().0 {
                 each(k, scale, minimum, quantized);
-                k += BLOCK;
+                k += N;
             }
         });
     }

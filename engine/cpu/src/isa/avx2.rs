@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::{DotKernel, Kernel};
-use crate::lanes::{BLOCK, Dots, LANES, Lanes, Part};
+use crate::lanes::{BLOCK, Dots, HEAD_BYTES, LANES, Lanes, Part};
 
 /// Runs a kernel of f32 vectors compiled for AVX2.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -222,6 +222,7 @@ impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
     /// and the activations themselves.
     type Row = [__m256i; 2];
     type Sums = [__m256i; 2];
+    type Halves = [__m256i; 2];
 
     const ROWS: usize = 2;
 
@@ -273,7 +274,7 @@ impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
                     _mm256_add_epi16(_mm256_mullo_epi16(quantized, factor), addend)
                 };
                 for word in 0..BLOCK / 8 {
-                    let words = from.add(4 * LANES + 64 * word + 32 * half);
+                    let words = from.add(HEAD_BYTES + 64 * word + 32 * half);
                     let words = _mm256_loadu_si256(words.cast());
                     let first = merge(value(words), value(_mm256_srli_epi32::<4>(words)));
                     let [third, fourth] =
@@ -283,6 +284,43 @@ impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
                     _mm256_storeu_si256(to.add(stride).cast(), merge(value(third), value(fourth)));
                 }
             }
+        }
+        unsafe fn halves(self, from: *const u8) -> Self::Halves {
+            [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
+        }
+        unsafe fn head(self, from: *const u8) -> Self::Halves {
+            let eight = |from: *const u8| {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+                _mm256_or_si256(wide, _mm256_slli_epi32::<16>(wide))
+            };
+            [eight(from), eight(from.add(16))]
+        }
+        fn splat(self, x: i16) -> Self::Halves { [_mm256_set1_epi16(x); 2] }
+        fn shift_left(self, halves: Self::Halves, bits: i32) -> Self::Halves {
+            let bits = _mm_cvtsi32_si128(bits);
+            [_mm256_sll_epi16(halves[0], bits), _mm256_sll_epi16(halves[1], bits)]
+        }
+        fn and(self, a: Self::Halves, b: Self::Halves) -> Self::Halves {
+            [_mm256_and_si256(a[0], b[0]), _mm256_and_si256(a[1], b[1])]
+        }
+        fn select(self, mask: Self::Halves, a: Self::Halves, b: Self::Halves) -> Self::Halves {
+            let half = |mask, a, b| {
+                _mm256_or_si256(_mm256_and_si256(mask, a), _mm256_andnot_si256(mask, b))
+            };
+            [half(mask[0], a[0], b[0]), half(mask[1], a[1], b[1])]
+        }
+        fn mul_high_add(self, a: Self::Halves, b: Self::Halves, c: Self::Halves) -> Self::Halves {
+            let half = |a, b, c| _mm256_add_epi16(_mm256_mulhi_epi16(a, b), c);
+            [half(a[0], b[0], c[0]), half(a[1], b[1], c[1])]
+        }
+        unsafe fn store_step(self, to: *mut u8, even: Self::Halves, odd: Self::Halves) -> () {
+            let high_bytes = _mm256_set1_epi16(0xff00_u16.cast_signed());
+            let bytes = |even, odd| {
+                let odd = _mm256_and_si256(_mm256_slli_epi16::<2>(odd), high_bytes);
+                _mm256_or_si256(_mm256_srli_epi16::<6>(even), odd)
+            };
+            _mm256_storeu_si256(to.cast(), bytes(even[0], odd[0]));
+            _mm256_storeu_si256(to.add(32).cast(), bytes(even[1], odd[1]));
         }
     }
 }

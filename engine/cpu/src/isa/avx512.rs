@@ -8,7 +8,7 @@ use std::mem::transmute;
 
 use super::avx2::{largest_of_eight, sum_of_eight};
 use super::{DotKernel, Kernel, PairKernel};
-use crate::lanes::{BLOCK, Dots, E2M1_DOUBLED, LANES, Lanes, Pairs, Part, STEP_BYTES};
+use crate::lanes::{BLOCK, Dots, E2M1_DOUBLED, HEAD_BYTES, LANES, Lanes, Pairs, Part, STEP_BYTES};
 
 /// Runs a kernel of f32 vectors compiled for AVX-512.
 #[target_feature(enable = "avx512f")]
@@ -175,6 +175,7 @@ impl Dots for Avx512Dots {
     type Weights = __m512i;
     type Row = __m512i;
     type Sums = __m512i;
+    type Halves = __m512i;
 
     const ROWS: usize = 4;
 
@@ -209,7 +210,7 @@ impl Dots for Avx512Dots {
                 _mm512_ternarylogic_epi32::<0xf8>(even, odd, high_bytes)
             };
             for word in 0..BLOCK / 8 {
-                let words = _mm512_loadu_si512(from.add(4 * LANES + word * STEP_BYTES).cast());
+                let words = _mm512_loadu_si512(from.add(HEAD_BYTES + word * STEP_BYTES).cast());
                 let first = merge(value(words), value(_mm512_srli_epi32::<4>(words)));
                 let second = merge(
                     value(_mm512_srli_epi32::<8>(words)),
@@ -218,6 +219,29 @@ impl Dots for Avx512Dots {
                 _mm512_storeu_si512(to.add(2 * word * stride).cast(), first);
                 _mm512_storeu_si512(to.add((2 * word + 1) * stride).cast(), second);
             }
+        }
+        unsafe fn halves(self, from: *const u8) -> __m512i { _mm512_loadu_si512(from.cast()) }
+        unsafe fn head(self, from: *const u8) -> __m512i {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_or_si512(wide, _mm512_slli_epi32::<16>(wide))
+        }
+        fn splat(self, x: i16) -> __m512i { _mm512_set1_epi16(x) }
+        fn shift_left(self, halves: __m512i, bits: i32) -> __m512i {
+            _mm512_sll_epi16(halves, _mm_cvtsi32_si128(bits))
+        }
+        fn and(self, a: __m512i, b: __m512i) -> __m512i { _mm512_and_si512(a, b) }
+        fn select(self, mask: __m512i, a: __m512i, b: __m512i) -> __m512i {
+            _mm512_ternarylogic_epi32::<0xca>(mask, a, b)
+        }
+        fn mul_high_add(self, a: __m512i, b: __m512i, c: __m512i) -> __m512i {
+            _mm512_add_epi16(_mm512_mulhi_epi16(a, b), c)
+        }
+        unsafe fn store_step(self, to: *mut u8, even: __m512i, odd: __m512i) -> () {
+            let (even, odd) = (_mm512_srli_epi16::<6>(even), _mm512_slli_epi16::<2>(odd));
+            // even | (odd & high bytes)
+            let high_bytes = _mm512_set1_epi16(0xff00_u16.cast_signed());
+            let bytes = _mm512_ternarylogic_epi32::<0xf8>(even, odd, high_bytes);
+            _mm512_storeu_si512(to.cast(), bytes);
         }
     }
 }

@@ -6,7 +6,8 @@
 use half::{bf16, f16};
 
 use crate::lanes::{
-    BLOCK, Dots, E2M1_DOUBLED, LANES, Lanes, PAIR, Pairs, Part, STEP, STEP_BYTES, nibble,
+    BLOCK, Dots, E2M1_DOUBLED, HEAD_BYTES, LANES, Lanes, PAIR, Pairs, Part, STEP, STEP_BYTES,
+    nibble,
 };
 
 /// Portable vectors of 16 f32 lanes, available on every processor.
@@ -155,6 +156,7 @@ impl Dots for PortableDots {
     type Weights = [u8; STEP_BYTES];
     type Row = [i8; STEP];
     type Sums = [i32; LANES];
+    type Halves = [i16; 2 * LANES];
 
     const ROWS: usize = 4;
 
@@ -181,7 +183,7 @@ impl Dots for PortableDots {
         }
         unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize) -> () {
             let heads = from.cast::<[[u16; LANES]; 2]>().read_unaligned();
-            let words = from.add(4 * LANES).cast::<[[u32; LANES]; 4]>().read_unaligned();
+            let words = from.add(HEAD_BYTES).cast::<[[u32; LANES]; 4]>().read_unaligned();
             for k in 0..BLOCK {
                 for lane in 0..LANES {
                     let quantized = (words[k / 8][lane] >> (4 * nibble(k % 8))) as u16 & 15;
@@ -190,6 +192,43 @@ impl Dots for PortableDots {
                     *to.add(k / STEP * stride + lane * STEP + k % STEP) = (value >> 8) as u8;
                 }
             }
+        }
+        unsafe fn halves(self, from: *const u8) -> Self::Halves {
+            from.cast::<Self::Halves>().read_unaligned().map(i16::from_le)
+        }
+        unsafe fn head(self, from: *const u8) -> Self::Halves {
+            let head = from.cast::<[i16; LANES]>().read_unaligned();
+            std::array::from_fn(|i| i16::from_le(head[i / 2]))
+        }
+        plain fn splat(self, x: i16) -> Self::Halves { [x; 2 * LANES] }
+        plain fn shift_left(self, halves: Self::Halves, bits: i32) -> Self::Halves {
+            halves.map(|x| x << bits)
+        }
+        plain fn and(self, a: Self::Halves, b: Self::Halves) -> Self::Halves {
+            std::array::from_fn(|i| a[i] & b[i])
+        }
+        plain fn select(
+            self,
+            mask: Self::Halves,
+            a: Self::Halves,
+            b: Self::Halves
+        ) -> Self::Halves {
+            std::array::from_fn(|i| (mask[i] & a[i]) | (!mask[i] & b[i]))
+        }
+        plain fn mul_high_add(
+            self,
+            a: Self::Halves,
+            b: Self::Halves,
+            c: Self::Halves
+        ) -> Self::Halves {
+            std::array::from_fn(|i| {
+                let product = i32::from(a[i]) * i32::from(b[i]);
+                ((product >> 16) as i16).wrapping_add(c[i])
+            })
+        }
+        unsafe fn store_step(self, to: *mut u8, even: Self::Halves, odd: Self::Halves) -> () {
+            let byte = |i: usize| (if i % 2 == 0 { even } else { odd }[i / 2] >> 6) as u8;
+            to.cast::<[u8; STEP_BYTES]>().write_unaligned(std::array::from_fn(byte));
         }
     }
 }
