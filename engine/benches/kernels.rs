@@ -56,7 +56,8 @@ fn of_isa(isa: Isa) -> Vec<Make<Cpu>> {
         }
     }
     add_matmuls(&mut list, "matmul", Arithmetic::F32, &TOKENS, &WeightType::ALL);
-    let int8 = [WeightType::Q4_1, WeightType::Q8_0];
+    // One format for each number of bits of packed weights.
+    let int8 = [WeightType::Q4_1, WeightType::Q5_0, WeightType::Q6K, WeightType::Q8_0];
     add_matmuls(&mut list, "matmul_int8", Arithmetic::Int8, &NARROW_TOKENS, &int8);
     if isa.has_bf16() {
         let bf16 = [WeightType::Bf16];

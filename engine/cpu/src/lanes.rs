@@ -300,7 +300,8 @@ pub(super) trait Dots: Copy {
     fn and(self, a: Self::Halves, b: Self::Halves) -> Self::Halves;
     /// Returns the bits of `a` where `mask` is set, and those of `b` elsewhere.
     fn select(self, mask: Self::Halves, a: Self::Halves, b: Self::Halves) -> Self::Halves;
-    /// Returns the upper 16 bits of each signed product `a * b`, plus `c`.
+    /// Returns the upper 16 bits of each signed product `a * b`, plus `c`; the sum must be within 16
+    /// bits.
     fn mul_high_add(self, a: Self::Halves, b: Self::Halves, c: Self::Halves) -> Self::Halves;
     /// Writes the weights of four steps of k for 16 columns as bytes. `even` has the first and the
     /// third step, `odd` the second and the fourth, each with six bits of fraction, which are cut.

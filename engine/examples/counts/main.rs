@@ -73,6 +73,10 @@ fn of_each_isa() -> Vec<(&'static str, Make<Cpu>)> {
     for (name, t, weight_type) in [
         ("matmul_int8/T1_q4_1", 1, WeightType::Q4_1),
         ("matmul_int8/T16_q4_1", 16, WeightType::Q4_1),
+        ("matmul_int8/T1_q5_0", 1, WeightType::Q5_0),
+        ("matmul_int8/T16_q5_0", 16, WeightType::Q5_0),
+        ("matmul_int8/T1_q6_k", 1, WeightType::Q6K),
+        ("matmul_int8/T16_q6_k", 16, WeightType::Q6K),
         ("matmul_int8/T1_q8_0", 1, WeightType::Q8_0),
         ("matmul_int8/T16_q8_0", 16, WeightType::Q8_0),
         ("matmul/T1_bf16", 1, WeightType::Bf16),
@@ -80,8 +84,9 @@ fn of_each_isa() -> Vec<(&'static str, Make<Cpu>)> {
         ("matmul/T1_mxfp4", 1, WeightType::Mxfp4),
         ("matmul/T12_mxfp4", 12, WeightType::Mxfp4),
     ] {
-        // Weights with four tiles of columns.
-        let matmul = Matmul { t, k: 576, n: 192, weight_type };
+        // Weights with four tiles of columns; rows are whole blocks.
+        let k = 576usize.next_multiple_of(weight_type.block());
+        let matmul = Matmul { t, k, n: 192, weight_type };
         all.push((name, Box::new(move |setup| setup.matmul("matmul", matmul, false))));
     }
     for (name, kv_type, rows, context) in [

@@ -40,62 +40,62 @@ fn step_of(pair: usize) -> usize {
     pair / 2 * STEP + pair % 2
 }
 
-/// Returns pair `pair` of quantized values of a column, one in each half of the word, in the lowest
-/// `bits` bits.
-fn pair_of(quantized: &[i8], pair: usize, bits: usize) -> u32 {
-    let field = |k: usize| u32::from(quantized[k].cast_unsigned()) & ((1 << bits) - 1);
-    field(step_of(pair)) | field(step_of(pair) + 2) << 16
+/// Returns the pairs of quantized values of a column, one value in the lowest `bits` bits of each
+/// half of a word.
+fn pairs<const N: usize>(quantized: &[i8], bits: u32) -> [u32; N] {
+    let steps = quantized.as_chunks::<STEP>().0;
+    std::array::from_fn(|pair| {
+        let four = u32::from_le_bytes(steps[pair / 2].map(i8::cast_unsigned));
+        (four >> (8 * (pair % 2))) & (0x0001_0001 * ((1 << bits) - 1))
+    })
 }
 
 /// Packs the 6-bit values of 16 steps of a column.
 pub(super) fn pack_six(quantized: &[i8; SIX_STEPS]) -> [u32; SIX_WORDS] {
-    let pair = |i| pair_of(quantized, i, 6);
-    let low = |i| pair(i) & 0x000f_000f;
-    let high = |i| pair(i) >> 4 & 0x0003_0003;
+    let pairs: [u32; SIX_STEPS / 2] = pairs(quantized, 6);
+    let low = |pair: usize| pairs[pair] & 0x000f_000f;
+    let high = |pair: usize| (pairs[pair] >> 4) & 0x0003_0003;
     [
-        pair(0) << 10 | pair(1) << 4 | low(2),
-        pair(3) << 10 | pair(4) << 4 | low(5),
-        pair(6) << 10 | pair(7) << 4 | high(2) << 2 | high(5),
+        (pairs[0] << 10) | (pairs[1] << 4) | low(2),
+        (pairs[3] << 10) | (pairs[4] << 4) | low(5),
+        (pairs[6] << 10) | (pairs[7] << 4) | (high(2) << 2) | high(5),
     ]
 }
 
 /// Packs the 5-bit values of a block of a column.
 pub(super) fn pack_five(quantized: &[i8; BLOCK]) -> [u32; FIVE_WORDS] {
-    let pair = |i| pair_of(quantized, i, 5);
+    let pairs: [u32; BLOCK / 2] = pairs(quantized, 5);
     std::array::from_fn(|i| {
-        pair(3 * i) << 11 | pair(3 * i + 1) << 6 | pair(3 * i + 2) << 1 | pair(15) >> i & 0x0001_0001
+        let [first, second, third] = [3 * i, 3 * i + 1, 3 * i + 2].map(|pair| pairs[pair]);
+        (first << 11) | (second << 6) | (third << 1) | ((pairs[15] >> i) & 0x0001_0001)
     })
 }
 
 /// Returns the bytes to which the weights of column `lane` of a packed block are widened.
 pub(super) fn bytes(width: Width, block: &[u8], lane: usize) -> [u8; BLOCK] {
-    let head = |i: usize| -> i16 {
-        bytemuck::pod_read_unaligned(&block[2 * (i * LANES + lane)..][..2])
-    };
+    let head =
+        |i: usize| -> i16 { bytemuck::pod_read_unaligned(&block[2 * (i * LANES + lane)..][..2]) };
     let word = |i: usize| -> u32 {
         bytemuck::pod_read_unaligned(&block[HEAD_BYTES + i * STEP_BYTES + lane * 4..][..4])
     };
     let mut bytes = [0; BLOCK];
     for pair in 0..BLOCK / 2 {
-        let (field, factor, addend) = match width {
-            Width::Six => {
-                let (part, words) = (pair / 8, pair / 8 * SIX_WORDS);
-                let two = |shift: u32| (word(words + 2) >> shift & 0x0003_0003) << 14;
-                let field = match pair % 8 {
-                    2 => (word(words) & 0x000f_000f) << 10 | two(2),
-                    5 => (word(words + 1) & 0x000f_000f) << 10 | two(0),
-                    i if i % 3 == 0 => word(words + i / 3) & 0xfc00_fc00,
-                    i => (word(words + i / 3) << 6) & 0xfc00_fc00,
-                };
-                (field, head(part), CENTER)
-            }
-            _ => {
-                let field = match pair {
-                    15 => (0..FIVE_WORDS).fold(0, |f, i| f | (word(i) & 0x0001_0001) << (11 + i)),
-                    i => (word(i / 3) << (5 * (i % 3))) & 0xf800_f800,
-                };
-                (field, head(0), head(1))
-            }
+        let (field, factor, addend) = if width == Width::Six {
+            let first = pair / 8 * SIX_WORDS;
+            let two = |shift: u32| ((word(first + 2) >> shift) & 0x0003_0003) << 14;
+            let field = match pair % 8 {
+                2 => ((word(first) & 0x000f_000f) << 10) | two(2),
+                5 => ((word(first + 1) & 0x000f_000f) << 10) | two(0),
+                pair if pair % 3 == 0 => word(first + pair / 3) & 0xfc00_fc00,
+                pair => (word(first + pair / 3) << 6) & 0xfc00_fc00,
+            };
+            (field, head(pair / 8), CENTER)
+        } else {
+            let field = match pair {
+                15 => (0..5).fold(0, |bits, i| bits | ((word(i) & 0x0001_0001) << (11 + i))),
+                _ => (word(pair / 3) << (5 * (pair % 3))) & 0xf800_f800,
+            };
+            (field, head(0), head(1))
         };
         for (half, quantized) in [field as i16, (field >> 16) as i16].into_iter().enumerate() {
             let product = ((i32::from(quantized) * i32::from(factor)) >> 16) as i16;
@@ -111,74 +111,91 @@ fn doublings(slope: f32, limit: f32) -> i32 {
     (0..5).find(|n| slope.abs() < limit * (1 << n) as f32).unwrap_or(0)
 }
 
-/// Returns the range of addends with which `factor` widens quantized values of `bits` bits to
-/// `wanted` plus [`ZERO`]; where there is none, its end is below its start.
-fn addends(quantized: &[i8], bits: i32, wanted: &[i32], factor: i32) -> (i32, i32) {
-    let mut range = (i32::MIN, i32::MAX);
+/// Returns the upper 16 bits of the product of a factor and a quantized value of `bits` bits, which
+/// is moved to the topmost bits.
+#[inline(always)]
+fn product(quantized: i8, bits: u32, factor: i16) -> i16 {
+    ((i32::from(i16::from(quantized) << (16 - bits)) * i32::from(factor)) >> 16) as i16
+}
+
+/// Returns the range of addends with which `factor` widens quantized values of `bits` bits to the
+/// bytes `wanted`; where there is none, its end is below its start. All numbers have 16 bits, so
+/// that vector instructions of every processor compute them.
+#[inline(always)]
+fn addends<const N: usize>(
+    quantized: &[i8; N],
+    bits: u32,
+    wanted: &[u8; N],
+    factor: i16,
+) -> (i16, i16) {
+    const LAST: i16 = (1 << FRACTION_BITS) - 1;
+    let (mut first, mut last) = (i16::MIN, i16::MAX);
     for (quantized, wanted) in quantized.iter().zip(wanted) {
-        let product = ((i32::from(*quantized) << (16 - bits)) * factor) >> 16;
-        let first = ((wanted + ZERO) << FRACTION_BITS) - product;
-        range = (range.0.max(first), range.1.min(first + (1 << FRACTION_BITS) - 1));
+        let addend =
+            (i16::from(*wanted) << FRACTION_BITS).wrapping_sub(product(*quantized, bits, factor));
+        first = first.max(addend);
+        last = last.min(addend.wrapping_add(LAST));
     }
-    range
+    (first, last)
 }
 
 /// Returns the whole numbers next to `slope * scale`, the nearest first, that are 16-bit numbers.
-fn factors<const N: usize>(slope: f32, scale: f32) -> [i32; N] {
+fn factors<const N: usize>(slope: f32, scale: f32) -> [i16; N] {
     let nearest = super::weights::nearest(slope * scale);
     std::array::from_fn(|i| {
         let i = i as i32;
         let off = if i % 2 == 0 { -i / 2 } else { (i + 1) / 2 };
-        (nearest.saturating_add(off)).clamp(i16::MIN.into(), i16::MAX.into())
+        nearest.saturating_add(off).clamp(i16::MIN.into(), i16::MAX.into()) as i16
     })
 }
 
 /// Returns the factor of 16 steps of 6-bit weights, and doubles the values where that takes a
-/// factor of 16 bits. `slope` is the whole number that value 1 stands for, unrounded, and `wanted`
-/// are the whole numbers to which the weights round.
+/// factor of 16 bits. `slope` is the number of steps between bytes that value 1 stands for, and
+/// `wanted` are the bytes to which the weights round.
 ///
 /// The numbers to which a line through zero rounds are the same for all slopes between two adjacent
 /// ones at which it meets a half, and for values up to 32 those differ by 1/1984 or more. One of
 /// the two factors around the slope is therefore always exact, except for weights that are halfway
-/// between two whole numbers: those may become either.
+/// between two bytes: those may become either.
 pub(super) fn fit_six(
     slope: f32,
     quantized: &mut [i8; SIX_STEPS],
-    wanted: &[i32; SIX_STEPS],
+    wanted: &[u8; SIX_STEPS],
 ) -> i16 {
     let n = doublings(slope, 7.99);
     quantized.iter_mut().for_each(|q| *q <<= n);
-    let factors: [i32; 3] = factors(slope / (1 << n) as f32, 4096.0);
-    let is_exact = |factor: &i32| {
+    let factors: [i16; 3] = factors(slope / (1 << n) as f32, 4096.0);
+    let is_exact = |factor: &i16| {
         let (first, last) = addends(quantized, 6, wanted, *factor);
-        (first..=last).contains(&CENTER.into())
+        (first..=last).contains(&CENTER)
     };
-    factors.into_iter().find(is_exact).unwrap_or(factors[0]) as i16
+    factors.into_iter().find(is_exact).unwrap_or(factors[0])
 }
 
-/// Returns the factor and the addend of a block of 5-bit weights, and makes its values signed; see
-/// [`fit_six`]. Few blocks have no factor and addend that are exact for all weights; in those, a
-/// weight within a hundredth of a step of the middle between two whole numbers becomes the wrong
-/// one.
+/// Returns the factor and the addend of a block of 5-bit weights, and makes its values signed; the
+/// arguments are those of [`fit_six`]. Few blocks have no factor and addend that are exact for all
+/// weights; in those, a weight within some hundredths of a step of the middle between two bytes
+/// becomes the wrong one.
 pub(super) fn fit_five(
     slope: f32,
     quantized: &mut [i8; BLOCK],
-    wanted: &[i32; BLOCK],
+    wanted: &[u8; BLOCK],
 ) -> (i16, i16) {
     let n = doublings(slope, 15.9);
     let least = quantized.iter().copied().min().unwrap_or(0);
     quantized.iter_mut().for_each(|q| *q = ((*q - least) << n) - 16);
-    let mut best = (i32::MIN, 0, 0);
+    let mut best = (i16::MIN, 0, 0);
     for factor in factors::<5>(slope / (1 << n) as f32, 2048.0) {
         let (first, last) = addends(quantized, 5, wanted, factor);
-        if last - first > best.0 {
-            best = (last - first, factor, first.midpoint(last));
+        let length = last.saturating_sub(first);
+        if length > best.0 {
+            best = (length, factor, first.midpoint(last));
         }
-        if last >= first {
+        if length >= 0 {
             break;
         }
     }
-    (best.1 as i16, best.2 as i16)
+    (best.1, best.2)
 }
 
 /// Factor and addend of 16 columns with which values in the topmost bits of 16 are widened.
@@ -292,5 +309,71 @@ pub(super) unsafe fn widen_five<D: Dots>(dots: D, from: *const u8, to: *mut u8, 
         head.widen(to.add(5 * stride), d.get(5), d.get(10));
         head.widen(to.add(6 * stride), e.get(0), e.get(5));
         head.widen(to.add(7 * stride), e.get(10), last);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reference::numbers;
+
+    /// Returns the byte to which a value is widened.
+    fn widened(quantized: i8, bits: u32, factor: i16, addend: i16) -> u8 {
+        u8::try_from((product(quantized, bits, factor) + addend) >> FRACTION_BITS).unwrap()
+    }
+
+    /// Returns the byte to which a weight rounds, for which 1 is a step between bytes.
+    fn nearest(exact: f32) -> u8 {
+        (exact.round_ties_even().clamp(-127.0, 127.0) + ZERO as f32) as u8
+    }
+
+    /// Returns `N` values from `least` to `most`.
+    fn values<const N: usize>(seed: u32, least: f32, most: f32) -> [i8; N] {
+        let numbers = numbers(N, seed);
+        let span = numbers.iter().fold(1e-3f32, |top, x| top.max(x.abs()));
+        std::array::from_fn(|i| {
+            (least + (numbers[i] / span + 1.0) / 2.0 * (most - least)).round() as i8
+        })
+    }
+
+    #[test]
+    fn six_bit_weights_become_the_nearest_byte_at_any_slope() {
+        for seed in 0..20_000u32 {
+            let slope = 127.0 * (seed as f32 / 10_000.0 - 1.0).powi(3);
+            let most = (127.0 / slope.abs()).min(31.0).floor();
+            let values: [i8; SIX_STEPS] = values(seed, -most, most);
+            let exact = values.map(|q| slope * f32::from(q));
+            let wanted = exact.map(nearest);
+            let mut quantized = values;
+            let factor = fit_six(slope, &mut quantized, &wanted);
+            for ((q, wanted), exact) in quantized.into_iter().zip(wanted).zip(exact) {
+                let got = widened(q, 6, factor, CENTER);
+                let middle = (exact.fract().abs() - 0.5).abs();
+                assert!(got == wanted || middle < 1e-4, "{slope}: {got}, not {wanted}: {exact}");
+            }
+        }
+    }
+
+    #[test]
+    fn five_bit_weights_become_the_nearest_byte_except_next_to_the_middle() {
+        let mut others = 0;
+        for seed in 0..20_000u32 {
+            let slope = 254.0 * (seed as f32 / 10_000.0 - 1.0).powi(3);
+            let span = (254.0 / slope.abs()).min(31.0).floor();
+            let values: [i8; BLOCK] = values(seed, 0.0, span);
+            let free = 127.0 - slope.abs() * span / 2.0;
+            let minimum = free * numbers(1, seed)[0] - slope * span / 2.0;
+            let exact = values.map(|q| slope * f32::from(q) + minimum);
+            let wanted = exact.map(nearest);
+            let mut quantized = values;
+            let (factor, addend) = fit_five(slope, &mut quantized, &wanted);
+            for ((q, wanted), exact) in quantized.into_iter().zip(wanted).zip(exact) {
+                let got = widened(q, 5, factor, addend);
+                let middle = (exact.fract().abs() - 0.5).abs();
+                assert!(got == wanted || middle < 0.03, "{slope}: {got}, not {wanted}: {exact}");
+                others += usize::from(got != wanted);
+            }
+        }
+        assert!(others < 20_000 * BLOCK / 1000, "{others} weights became another byte");
     }
 }

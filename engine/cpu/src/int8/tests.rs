@@ -1,6 +1,7 @@
 //! Tests of the int8 GEMM against its definition in plain sums, on every instruction set.
 
 use super::*;
+use crate::gemm::Weights;
 use crate::matmul::Matrix;
 use crate::reference::{check_close, numbers};
 use crate::tests::{buffer, stored};
@@ -78,6 +79,65 @@ fn weights_are_kept_to_half_a_quantization_step() {
             }
         }
     }
+}
+
+/// Weights of 5 and 6 bits are widened to the bytes to which their dequantized values round, and
+/// then multiplied like bytes. Only weights between two bytes may become the one or the other: of 6
+/// bits those exactly in the middle, of 5 bits in few blocks those next to it.
+#[test]
+fn weights_of_five_and_six_bits_are_multiplied_as_if_they_were_expanded_to_bytes() {
+    let types = [
+        (WeightType::Q5_0, 160, 0.03),
+        (WeightType::Q5_1, 96, 0.03),
+        (WeightType::Q5K, 768, 0.03),
+        (WeightType::Q6K, 768, 1e-4),
+    ];
+    on_every_device(|cpu, device| {
+        for (weight_type, k, margin) in types {
+            let (n, name) = (95, weight_type.name());
+            let (bytes, exact) = stored(weight_type, n, k, 4);
+            let parts = [host(weight_type, n, k, &bytes)];
+            let w = cpu.matrix(&parts).unwrap();
+            let mut expanded = cpu.matrix(&parts).unwrap();
+            expanded.int8 = vec![Weights::pack(&parts, Width::Eight, 0, &mut Pool::new(1))];
+            let row = |w: &Matrix, row: usize| {
+                let mut out = vec![0.0; k];
+                w.row(row, &mut out);
+                out
+            };
+            let mut others = 0;
+            let is_equal: Vec<bool> = (0..n)
+                .map(|column| {
+                    let (got, want) = (row(&w, column), row(&expanded, column));
+                    let tile = expanded.int8[0].tile(column / TILE);
+                    let scale = weights::scales(tile)[column % TILE];
+                    for ((got, want), exact) in got.iter().zip(&want).zip(&exact[column * k..]) {
+                        let middle = ((exact / scale).fract().abs() - 0.5).abs();
+                        assert!(
+                            got == want || middle < margin,
+                            "{name}: {got}, not {want}: {exact}"
+                        );
+                        others += usize::from(got != want);
+                    }
+                    got == want
+                })
+                .collect();
+            assert!(others * 1000 <= n * k, "{name}: {others} of {} weights differ", n * k);
+            for rows in [1, 9, 40] {
+                let x = buffer(k, numbers(rows * k, 2));
+                let product = |cpu: &mut Cpu, w: &Matrix| {
+                    let mut out = buffer(n, vec![f32::NAN; rows * n]);
+                    cpu.matmul(&x, w, &mut out).unwrap();
+                    out.values().to_vec()
+                };
+                let (got, want) = (product(cpu, &w), product(cpu, &expanded));
+                let columns = is_equal.iter().cycle();
+                for ((got, want), is_equal) in got.iter().zip(&want).zip(columns) {
+                    assert!(got == want || !is_equal, "{device} {name} T{rows}: {got}, not {want}");
+                }
+            }
+        }
+    });
 }
 
 #[test]

@@ -169,7 +169,8 @@ fn nibble_at(k: usize, column: usize) -> (usize, usize) {
 
 /// Returns the byte to which the packed 4-bit weight at step `k` of a column is widened.
 fn widened(data: &[u8], k: usize, column: usize) -> u8 {
-    let (block, lane) = (&data[Width::Four.block_at(k, column)..][..block_bytes(4)], column % LANES);
+    let (block, lane) =
+        (&data[Width::Four.block_at(k, column)..][..block_bytes(4)], column % LANES);
     let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
     let (at, shift) = nibble_at(k, column);
     let quantized = u16::from((block[at] >> shift) & 15);
@@ -262,12 +263,11 @@ impl Row {
         let inverse = inverse(top);
         self.put_zeros(self.values.len(), column, data);
         let (values, width) = (&self.values, self.width);
-        let rounded = |k: usize| nearest(values[k] * inverse).clamp(-127, 127);
         if width == Width::Six {
             each_part::<SIX_STEPS>(stored, bytes, |k, scale, _, quantized| {
                 let block = &mut data[width.block_at(k, column)..];
                 let (mut quantized, part) = (*quantized, k % BLOCK / SIX_STEPS);
-                let wanted = std::array::from_fn(|i| rounded(k + i));
+                let wanted = bytes_of(&values[k..], inverse);
                 let factor = bit_fields::fit_six(scale * inverse, &mut quantized, &wanted);
                 put_head(block, part, column, factor.into());
                 let words = bit_fields::pack_six(&quantized);
@@ -279,7 +279,7 @@ impl Row {
             each_part::<BLOCK>(stored, bytes, |k, scale, _, quantized| {
                 let block = &mut data[width.block_at(k, column)..];
                 let mut quantized = *quantized;
-                let wanted = std::array::from_fn(|i| rounded(k + i));
+                let wanted = bytes_of(&values[k..], inverse);
                 let (factor, addend) =
                     bit_fields::fit_five(scale * inverse, &mut quantized, &wanted);
                 put_heads(block, column, factor.into(), addend.into());
@@ -320,6 +320,12 @@ impl Row {
 /// largest magnitude; zero if `top` is below 1e-30.
 fn inverse(top: f32) -> f32 {
     if top < 1e-30 { 0.0 } else { TOP / top }
+}
+
+/// Returns the bytes to which the first `N` of the weights `values` round.
+fn bytes_of<const N: usize>(values: &[f32], inverse: f32) -> [u8; N] {
+    let values: &[f32; N] = values.first_chunk().expect("parts are within the row");
+    values.map(|w| (nearest(w * inverse) + ZERO) as u8)
 }
 
 /// Rounds to the nearest whole number, ties to even, for magnitudes below 2^22. It replaces

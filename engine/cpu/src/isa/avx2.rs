@@ -310,7 +310,9 @@ impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
             [half(mask[0], a[0], b[0]), half(mask[1], a[1], b[1])]
         }
         fn mul_high_add(self, a: Self::Halves, b: Self::Halves, c: Self::Halves) -> Self::Halves {
-            let half = |a, b, c| _mm256_add_epi16(_mm256_mulhi_epi16(a, b), c);
+            // A saturating addition, since the compiler would merge others with the shifts that
+            // follow, and multiply in 32 bits.
+            let half = |a, b, c| _mm256_adds_epi16(_mm256_mulhi_epi16(a, b), c);
             [half(a[0], b[0], c[0]), half(a[1], b[1], c[1])]
         }
         unsafe fn store_step(self, to: *mut u8, even: Self::Halves, odd: Self::Halves) -> () {

@@ -234,7 +234,9 @@ impl Dots for Avx512Dots {
             _mm512_ternarylogic_epi32::<0xca>(mask, a, b)
         }
         fn mul_high_add(self, a: __m512i, b: __m512i, c: __m512i) -> __m512i {
-            _mm512_add_epi16(_mm512_mulhi_epi16(a, b), c)
+            // A saturating addition, since the compiler would merge others with the shifts that
+            // follow, and multiply in 32 bits.
+            _mm512_adds_epi16(_mm512_mulhi_epi16(a, b), c)
         }
         unsafe fn store_step(self, to: *mut u8, even: __m512i, odd: __m512i) -> () {
             let (even, odd) = (_mm512_srli_epi16::<6>(even), _mm512_slli_epi16::<2>(odd));

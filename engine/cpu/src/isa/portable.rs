@@ -223,7 +223,7 @@ impl Dots for PortableDots {
         ) -> Self::Halves {
             std::array::from_fn(|i| {
                 let product = i32::from(a[i]) * i32::from(b[i]);
-                ((product >> 16) as i16).wrapping_add(c[i])
+                ((product >> 16) as i16).saturating_add(c[i])
             })
         }
         unsafe fn store_step(self, to: *mut u8, even: Self::Halves, odd: Self::Halves) -> () {
