@@ -7,15 +7,15 @@
 //! rising k. Values are signed, so that a field in the topmost bits is the value times a power of
 //! two; all but few fields are moved there by one shift.
 //!
-//! - 5 bits: word `i` has the pairs `3 i` to `3 i + 2`, from the top, and in its lowest bit a bit of
-//!   pair 15. The head is a factor and an addend.
-//! - 6 bits: three words have the eight pairs of 16 steps: of three pairs the first and the second
-//!   are from the top of a word, and its lowest bits are the lower four of the third, whose upper
-//!   two are in the lowest four bits of the third word. The head is a factor for each 16 steps.
+//! - 5 bits: word `i` has the pairs `3 i` to `3 i + 2`, from the top, and in its lowest bit bit `i`
+//!   of pair 15. The head is a factor and an addend.
+//! - 6 bits: the eight pairs of 16 steps are in three words. Each word has two pairs, from the top.
+//!   The four bits below hold the lower bits of pair 2 in the first word, those of pair 5 in the
+//!   second, and in the third the upper two bits of both. The head is a factor for each 16 steps.
 //!
-//! The byte of a value q is `factor * q + addend`, computed in whole numbers with [`FRACTION_BITS`]
-//! bits of fraction, which are cut. The factors are finer, so that bytes are those to which the
-//! dequantized weights round.
+//! The byte of a value q is `factor * q + addend`, computed with [`FRACTION_BITS`] bits of fraction,
+//! which are cut. Factors are finer than those of 4-bit weights, so that the byte is the one to
+//! which the dequantized weight rounds.
 
 #![expect(unsafe_code, reason = "loads from and stores to memory that callers vouch for")]
 
@@ -139,13 +139,12 @@ fn addends<const N: usize>(
     (first, last)
 }
 
-/// Returns the whole numbers next to `slope * scale`, the nearest first, that are 16-bit numbers.
+/// Returns the 16-bit numbers next to `slope * scale`, the nearest first.
 fn factors<const N: usize>(slope: f32, scale: f32) -> [i16; N] {
-    let nearest = super::weights::nearest(slope * scale);
+    let nearest = (slope * scale + 0.5f32.copysign(slope)) as i16;
     std::array::from_fn(|i| {
-        let i = i as i32;
-        let off = if i % 2 == 0 { -i / 2 } else { (i + 1) / 2 };
-        nearest.saturating_add(off).clamp(i16::MIN.into(), i16::MAX.into()) as i16
+        let off = i.div_ceil(2) as i16;
+        nearest.saturating_add(if i % 2 == 0 { -off } else { off })
     })
 }
 
@@ -173,9 +172,9 @@ pub(super) fn fit_six(
 }
 
 /// Returns the factor and the addend of a block of 5-bit weights, and makes its values signed; the
-/// arguments are those of [`fit_six`]. Few blocks have no factor and addend that are exact for all
-/// weights; in those, a weight within some hundredths of a step of the middle between two bytes
-/// becomes the wrong one.
+/// arguments are those of [`fit_six`]. About one block in a thousand has no factor and addend that
+/// are exact for all weights; in those, weights within some hundredths of a step of the middle
+/// between two bytes become the wrong one.
 pub(super) fn fit_five(
     slope: f32,
     quantized: &mut [i8; BLOCK],
@@ -185,7 +184,7 @@ pub(super) fn fit_five(
     let least = quantized.iter().copied().min().unwrap_or(0);
     quantized.iter_mut().for_each(|q| *q = ((*q - least) << n) - 16);
     let mut best = (i16::MIN, 0, 0);
-    for factor in factors::<5>(slope / (1 << n) as f32, 2048.0) {
+    for factor in factors::<9>(slope / (1 << n) as f32, 2048.0) {
         let (first, last) = addends(quantized, 5, wanted, factor);
         let length = last.saturating_sub(first);
         if length > best.0 {

@@ -48,12 +48,19 @@ const AHEAD: usize = 8 << 10;
 #[derive(Debug)]
 pub(super) struct Int8;
 
-/// Weights of one block of k of a tile as bytes, widened from fewer bits or copied.
-pub(super) struct Widened(Aligned);
+/// Weights of a tile as bytes, widened from fewer bits or copied: those of one block of k, or of all
+/// of K where several blocks of rows are multiplied by them.
+#[derive(Default)]
+pub(super) struct Widened(Option<Aligned>);
 
-impl Default for Widened {
-    fn default() -> Self {
-        Self(Aligned::zeroed(BLOCK_K * TILE))
+impl Widened {
+    /// Returns `bytes` bytes of memory. They are those of the last call unless it asked for fewer.
+    #[inline(always)]
+    fn room(&mut self, bytes: usize) -> &mut [u8] {
+        if self.0.as_ref().is_none_or(|memory| memory.bytes().len() < bytes) {
+            self.0 = None;
+        }
+        self.0.get_or_insert_with(|| Aligned::zeroed(bytes)).bytes_mut()
     }
 }
 
@@ -78,12 +85,23 @@ impl<D: Dots> Multiply<D> for Int8 {
         // Behind the tile lies the one that this thread usually takes next.
         let ahead = from.as_ptr().wrapping_add(at + AHEAD);
         let is_few = item.rows.len() <= FEW_ROWS;
-        let from = &from[at..][..width.bytes_of(k.len())];
-        let weights = prepare(dots, width, from, &mut item.work.scratch, is_few.then_some(ahead));
+        let is_first = rows.start == item.rows.start;
+        let (start, steps) = match rows.len() == item.rows.len() {
+            true => (0, BLOCK_K),
+            false => (k.start, item.w.padded_k()),
+        };
+        let to = &mut item.work.scratch.room(steps * TILE)[start * TILE..];
+        let weights = if is_first || width == Width::Eight {
+            let from = &from[at..][..width.bytes_of(k.len())];
+            prepare(dots, width, from, to, is_few.then_some(ahead))
+        } else {
+            // The first block of rows has widened the weights of all of K.
+            to.as_ptr()
+        };
         // With many rows, weights are prefetched during multiplication, one cache line per step:
         // each of the first three tiles fetches one of a step's three lines, later tiles only touch
         // what they read.
-        let asks = !is_few && rows.start == item.rows.start;
+        let asks = !is_few && is_first;
         let kept = item.work.sums.as_chunks_mut::<TILE>().0;
         let mut done = 0;
         while done < rows.len() {
@@ -108,18 +126,17 @@ impl<D: Dots> Multiply<D> for Int8 {
 }
 
 /// Returns a pointer to the packed weights `from` as one byte per weight. Weights of fewer bits are
-/// widened to `scratch`; 8-bit weights are copied there if `ahead` is given, and else used where
-/// they are.
+/// widened to `to`; 8-bit weights are copied there if `ahead` is given, and else used where they
+/// are.
 /// If `ahead` is given, as many bytes as `from` has are meanwhile prefetched from `ahead` on.
 #[inline(always)]
 fn prepare<D: Dots>(
     dots: D,
     width: Width,
     from: &[u8],
-    scratch: &mut Widened,
+    to: &mut [u8],
     ahead: Option<*const u8>,
 ) -> *const u8 {
-    let to = scratch.0.bytes_mut();
     match (width, ahead) {
         (Width::Eight, None) => return from.as_ptr(),
         (Width::Eight, Some(ahead)) => {

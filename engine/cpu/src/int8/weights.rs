@@ -331,7 +331,7 @@ fn bytes_of<const N: usize>(values: &[f32], inverse: f32) -> [u8; N] {
 /// Rounds to the nearest whole number, ties to even, for magnitudes below 2^22. It replaces
 /// `f32::round_ties_even`, which is a library call without SSE4.1 and would be made for each
 /// weight.
-pub(super) fn nearest(x: f32) -> i32 {
+fn nearest(x: f32) -> i32 {
     const MAGIC: f32 = 12_582_912.0;
     (x + MAGIC).to_bits().wrapping_sub(MAGIC.to_bits()).cast_signed()
 }
