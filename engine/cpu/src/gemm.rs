@@ -73,6 +73,13 @@ pub(super) trait MicroKernel: Debug + Sized {
         tile: &mut [u8],
     );
 
+    /// Returns the number of rows that a GEMM work item may have even if their activations do not
+    /// stay in the L2 cache: more than [`MicroKernel::UNIT_ROWS`] if weights are unpacked, which
+    /// then is done for many rows at once.
+    fn chunk_rows(_format: Self::Format) -> usize {
+        Self::UNIT_ROWS
+    }
+
     /// Writes the dequantized weights of one output column of a packed tile to `out`, which has K
     /// elements.
     fn unpack(format: Self::Format, tile: &[u8], column: usize, out: &mut [f32]);
@@ -323,7 +330,7 @@ impl<M: MicroKernel> Scratch<M> {
             let mut split = ThreadSplit::new(
                 rows,
                 row_bytes,
-                M::UNIT_ROWS,
+                [M::UNIT_ROWS, M::chunk_rows(w.format)],
                 tiles.div_ceil(width),
                 threads.len(),
             );
@@ -425,12 +432,18 @@ struct ThreadSplit {
 
 impl ThreadSplit {
     /// Divides a GEMM of `rows` rows, each `row_bytes` long, by `tiles` tiles of columns. A chunk
-    /// of rows has as many rows as stay in the L2 cache and, where a thread's share of the rows is
-    /// at least [`BLOCK_ROWS`], at most that share.
-    fn new(rows: usize, row_bytes: usize, unit: usize, tiles: usize, threads: usize) -> Self {
+    /// of rows has as many rows as stay in the L2 cache. Where a thread's share of the rows is at
+    /// least [`BLOCK_ROWS`], a chunk has `least` rows or more, and at most that share.
+    fn new(
+        rows: usize,
+        row_bytes: usize,
+        [unit, least]: [usize; 2],
+        tiles: usize,
+        threads: usize,
+    ) -> Self {
         let cached = (CHUNK_BYTES / row_bytes / unit).max(1) * unit;
         let share = rows.div_ceil(threads).next_multiple_of(unit);
-        let chunk = if share < BLOCK_ROWS { cached } else { cached.min(share) };
+        let chunk = if share < BLOCK_ROWS { cached } else { cached.max(least).min(share) };
         Self { rows, tiles, chunk, per_item: (tiles / (ITEMS_PER_THREAD * threads)).max(1) }
     }
 
@@ -460,7 +473,7 @@ mod tests {
                 [(0, 64, 5), (1, 64, 1), (9, 1 << 20, 7), (129, 64, 40), (700, 6144, 22)]
             {
                 let met: Vec<_> = (0..rows * tiles).map(|_| AtomicUsize::new(0)).collect();
-                let split = ThreadSplit::new(rows, row_bytes, 8, tiles, threads);
+                let split = ThreadSplit::new(rows, row_bytes, [8, 16], tiles, threads);
                 split.run(&mut pool, &|_, rows, item_tiles| {
                     assert!(rows.start.is_multiple_of(8), "{split:?}: {rows:?}");
                     for row in rows {

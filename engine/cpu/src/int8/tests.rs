@@ -123,7 +123,7 @@ fn weights_of_five_and_six_bits_are_multiplied_as_if_they_were_expanded_to_bytes
                 })
                 .collect();
             assert!(others * 1000 <= n * k, "{name}: {others} of {} weights differ", n * k);
-            for rows in [1, 9, 40] {
+            for rows in [1, 9, 150] {
                 let x = buffer(k, numbers(rows * k, 2));
                 let product = |cpu: &mut Cpu, w: &Matrix| {
                     let mut out = buffer(n, vec![f32::NAN; rows * n]);

@@ -114,6 +114,10 @@ impl MicroKernel for Int8 {
         }
     }
 
+    fn chunk_rows(width: Width) -> usize {
+        if width == Width::Eight { Self::UNIT_ROWS } else { Self::BLOCK_ROWS }
+    }
+
     fn unpack(width: Width, tile: &[u8], column: usize, out: &mut [f32]) {
         let scale = scales(tile)[column];
         let weight = |byte: u8| scale * (i32::from(byte) - ZERO) as f32;
