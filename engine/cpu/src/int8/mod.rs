@@ -54,7 +54,8 @@ pub(super) struct Int8;
 pub(super) struct Widened(Option<Aligned>);
 
 impl Widened {
-    /// Returns `bytes` bytes of memory. They are those of the last call unless it asked for fewer.
+    /// Returns memory of `bytes` bytes or more. What was written to it before is still there, unless
+    /// it had to grow.
     #[inline(always)]
     fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.0.as_ref().is_none_or(|memory| memory.bytes().len() < bytes) {
@@ -86,16 +87,14 @@ impl<D: Dots> Multiply<D> for Int8 {
         let ahead = from.as_ptr().wrapping_add(at + AHEAD);
         let is_few = item.rows.len() <= FEW_ROWS;
         let is_first = rows.start == item.rows.start;
-        let (start, steps) = match rows.len() == item.rows.len() {
-            true => (0, BLOCK_K),
-            false => (k.start, item.w.padded_k()),
-        };
+        // Later blocks of rows find the weights of all of K widened.
+        let is_kept = width != Width::Eight && rows.len() < item.rows.len();
+        let (start, steps) = if is_kept { (k.start, item.w.padded_k()) } else { (0, BLOCK_K) };
         let to = &mut item.work.scratch.room(steps * TILE)[start * TILE..];
-        let weights = if is_first || width == Width::Eight {
+        let weights = if is_first || !is_kept {
             let from = &from[at..][..width.bytes_of(k.len())];
             prepare(dots, width, from, to, is_few.then_some(ahead))
         } else {
-            // The first block of rows has widened the weights of all of K.
             to.as_ptr()
         };
         // With many rows, weights are prefetched during multiplication, one cache line per step:
@@ -127,8 +126,7 @@ impl<D: Dots> Multiply<D> for Int8 {
 
 /// Returns a pointer to the packed weights `from` as one byte per weight. Weights of fewer bits are
 /// widened to `to`; 8-bit weights are copied there if `ahead` is given, and else used where they
-/// are.
-/// If `ahead` is given, as many bytes as `from` has are meanwhile prefetched from `ahead` on.
+/// are. If `ahead` is given, as many bytes as `from` has are meanwhile prefetched from `ahead` on.
 #[inline(always)]
 fn prepare<D: Dots>(
     dots: D,
