@@ -19,7 +19,7 @@
 
 #![expect(unsafe_code, reason = "loads from and stores to memory that callers vouch for")]
 
-use super::{Width, ZERO};
+use super::ZERO;
 use crate::lanes::{BLOCK, Dots, HEAD_BYTES, LANES, STEP, STEP_BYTES};
 
 /// Number of bits of the fraction that a widened weight has before it is cut to a byte.
@@ -71,8 +71,9 @@ pub(super) fn pack_five(quantized: &[i8; BLOCK]) -> [u32; FIVE_WORDS] {
     })
 }
 
-/// Returns the bytes to which the weights of column `lane` of a packed block are widened.
-pub(super) fn bytes(width: Width, block: &[u8], lane: usize) -> [u8; BLOCK] {
+/// Returns the bytes to which the weights of column `lane` of a packed block are widened, which have
+/// 5 or 6 bits.
+pub(super) fn bytes(bits: usize, block: &[u8], lane: usize) -> [u8; BLOCK] {
     let head =
         |i: usize| -> i16 { bytemuck::pod_read_unaligned(&block[2 * (i * LANES + lane)..][..2]) };
     let word = |i: usize| -> u32 {
@@ -80,7 +81,7 @@ pub(super) fn bytes(width: Width, block: &[u8], lane: usize) -> [u8; BLOCK] {
     };
     let mut bytes = [0; BLOCK];
     for pair in 0..BLOCK / 2 {
-        let (field, factor, addend) = if width == Width::Six {
+        let (field, factor, addend) = if bits == 6 {
             let first = pair / 8 * SIX_WORDS;
             let two = |shift: u32| ((word(first + 2) >> shift) & 0x0003_0003) << 14;
             let field = match pair % 8 {
@@ -98,8 +99,8 @@ pub(super) fn bytes(width: Width, block: &[u8], lane: usize) -> [u8; BLOCK] {
             (field, head(0), head(1))
         };
         for (half, quantized) in [field as i16, (field >> 16) as i16].into_iter().enumerate() {
-            let product = ((i32::from(quantized) * i32::from(factor)) >> 16) as i16;
-            bytes[step_of(pair) + 2 * half] = (product.wrapping_add(addend) >> FRACTION_BITS) as u8;
+            let scaled = ((i32::from(quantized) * i32::from(factor)) >> 16) as i16;
+            bytes[step_of(pair) + 2 * half] = (scaled.wrapping_add(addend) >> FRACTION_BITS) as u8;
         }
     }
     bytes
@@ -114,7 +115,7 @@ fn doublings(slope: f32, limit: f32) -> i32 {
 /// Returns the upper 16 bits of the product of a factor and a quantized value of `bits` bits, which
 /// is moved to the topmost bits.
 #[inline(always)]
-fn product(quantized: i8, bits: u32, factor: i16) -> i16 {
+fn scaled(quantized: i8, bits: u32, factor: i16) -> i16 {
     ((i32::from(i16::from(quantized) << (16 - bits)) * i32::from(factor)) >> 16) as i16
 }
 
@@ -132,7 +133,7 @@ fn addends<const N: usize>(
     let (mut first, mut last) = (i16::MIN, i16::MAX);
     for (quantized, wanted) in quantized.iter().zip(wanted) {
         let addend =
-            (i16::from(*wanted) << FRACTION_BITS).wrapping_sub(product(*quantized, bits, factor));
+            (i16::from(*wanted) << FRACTION_BITS).wrapping_sub(scaled(*quantized, bits, factor));
         first = first.max(addend);
         last = last.min(addend.wrapping_add(LAST));
     }
@@ -318,7 +319,7 @@ mod tests {
 
     /// Returns the byte to which a value is widened.
     fn widened(quantized: i8, bits: u32, factor: i16, addend: i16) -> u8 {
-        u8::try_from((product(quantized, bits, factor) + addend) >> FRACTION_BITS).unwrap()
+        u8::try_from((scaled(quantized, bits, factor) + addend) >> FRACTION_BITS).unwrap()
     }
 
     /// Returns the byte to which a weight rounds, for which 1 is a step between bytes.

@@ -129,9 +129,10 @@ impl MicroKernel for Int8 {
                 out.iter_mut().enumerate().for_each(|(k, x)| *x = weight(widened(tile, k, column)));
             }
             Width::Five | Width::Six => {
+                let bits = if width == Width::Five { 5 } else { 6 };
                 for (i, out) in out.chunks_mut(BLOCK).enumerate() {
                     let block = &tile[width.block_at(i * BLOCK, column)..];
-                    let bytes = bit_fields::bytes(width, block, column % LANES);
+                    let bytes = bit_fields::bytes(bits, block, column % LANES);
                     out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = weight(byte));
                 }
             }

@@ -227,7 +227,7 @@ impl Dots for PortableDots {
             })
         }
         unsafe fn store_step(self, to: *mut u8, even: Self::Halves, odd: Self::Halves) -> () {
-            let byte = |i: usize| (if i % 2 == 0 { even } else { odd }[i / 2] >> 6) as u8;
+            let byte = |i: usize| (if i.is_multiple_of(2) { even } else { odd }[i / 2] >> 6) as u8;
             to.cast::<[u8; STEP_BYTES]>().write_unaligned(std::array::from_fn(byte));
         }
     }
