@@ -44,6 +44,9 @@ pub struct Rule {
     pub scope: Scope,
     /// Metrics that are doubtful where the rule is broken.
     pub affects: &'static [Family],
+    /// Names of the metrics that alone are doubtful where a rule does not affect whole families; empty
+    /// for all metrics of `affects`.
+    pub only: &'static [&'static str],
     /// Conditions that must all hold for a record to pass the rule.
     pub conditions: &'static [Condition],
 }
@@ -191,6 +194,7 @@ impl Rule {
         successor: None,
         scope: Scope::MEASURED_FIGURES,
         affects: Family::ALL,
+        only: &[],
         conditions: &[],
     };
     /// Template of rules that are warnings; otherwise equal to [`Self::ERROR`].

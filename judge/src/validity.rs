@@ -10,7 +10,6 @@ use schema::run::{Check, Level, RunRecord, Status, Validity, ValidityVerdict};
 use crate::client_error;
 use crate::failed;
 use crate::rule::{Evidence, Family, Reason, Rule};
-use crate::rules::counts::PROMPT_TOKENS;
 use crate::rules::{RULES, rule_of_reason};
 
 /// Name of the metric that counts failures. Rules about lost requests do not make it doubtful,
@@ -20,8 +19,6 @@ const FAILED: &str = "requests_failed";
 const REQUESTS: &str = "requests_per_s";
 /// Rule over the client's error bounds, which counts for the metrics that it names alone.
 const CLIENT_ERROR_RULE: &str = "W18";
-/// Names of the metrics that count prompt tokens, which alone the rule over these tokens affects.
-const OF_PROMPTS: [&str; 2] = ["input_tokens_per_s", "total_tokens_per_s"];
 /// Id of the reason of a run that lost so many requests that the others do not represent it.
 const MANY_FAILURES: &str = "many-failures";
 
@@ -181,8 +178,8 @@ fn concerns(rule: &Rule, metric: &Metric) -> bool {
     if metric.name == FAILED {
         return rule.id == "E05";
     }
-    if rule.id == PROMPT_TOKENS {
-        return OF_PROMPTS.contains(&metric.name);
+    if !rule.only.is_empty() {
+        return rule.only.contains(&metric.name);
     }
     if rule.affects == Family::ALL {
         return true;

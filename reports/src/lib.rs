@@ -76,9 +76,9 @@ pub const READER: u32 = 5;
 /// Console blocks are those titled `Serving Benchmark Result` (LMDeploy's and SGLang's scripts,
 /// vLLM, and GPUStack's rendering of guidellm), anywhere in the text, also several on a line. The
 /// tables that guidellm and AIPerf print are read anywhere where their lines are whole. A text that
-/// begins with `{` is read as results of vLLM (of text or embeddings) or SGLang, one object or one per line, or as a report
-/// of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker, trtllm-bench or MLCommons'
-/// endpoints. Objects one after another or in lists, such as `[{`, are read as results of `evalscope
+/// begins with `{` is read as results of vLLM (of text or embeddings) or SGLang, one object or one
+/// per line, or as a report of guidellm, AIPerf, llm-d, inference-perf, inference-benchmarker,
+/// trtllm-bench or MLCommons' endpoints. Objects one after another or in lists, such as `[{`, are read as results of `evalscope
 /// perf`, of InferenceX, or in PyTorch's benchmark format, which vLLM writes. A text that begins with
 /// the column names of LMDeploy's CSV file is read as such a file.
 pub fn read(file: &str, text: &str) -> Reading {

@@ -358,11 +358,6 @@ impl<'a> Contents<'a> {
     /// configuration where a single page would be too long.
     fn diffs(&'a self) -> Vec<Page<'a>> {
         let pages = |(pair, diff): &(Pair, judge::diff::Diff)| {
-            let runs = pair.releases().into_iter().filter_map(|key| self.releases.get(&key));
-            let sources = Sources::runs(runs.flatten().copied().collect()).with(self.events());
-            let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
-            let text = format!("{title} on {}", pair.hardware);
-            let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
             let list = List {
                 view: diff::view(pair, diff),
                 first: context! {},
@@ -370,28 +365,33 @@ impl<'a> Contents<'a> {
                 rows: diff::models(pair, diff),
                 most: diff::models_per_page(diff),
             };
-            self.parts(("diff", pair.target()), &text, crumbs, sources, list)
+            self.of_pair("diff", pair, list)
         };
         self.judged.diffs.iter().flat_map(pages).collect()
+    }
+
+    /// Returns the pages about a pair of releases, by the template `name`.
+    fn of_pair(&'a self, name: &'static str, pair: &Pair, list: List) -> Vec<Page<'a>> {
+        let runs = pair.releases().into_iter().filter_map(|key| self.releases.get(&key));
+        let sources = Sources::runs(runs.flatten().copied().collect()).with(self.events());
+        let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
+        let text = format!("{title} on {}", pair.hardware);
+        let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
+        self.parts((name, pair.target()), &text, crumbs, sources, list)
     }
 
     /// Returns the pages of pairs of releases that were only published elsewhere, split like long
     /// comparisons.
     fn published(&'a self) -> Vec<Page<'a>> {
         let pages = |(pair, found): &(Pair, Vec<Published<'a>>)| {
-            let runs = pair.releases().into_iter().filter_map(|key| self.releases.get(&key));
-            let sources = Sources::runs(runs.flatten().copied().collect()).with(self.events());
-            let title = format!("{} {} to {}", pair.engine, pair.baseline, pair.candidate);
-            let text = format!("{title} on {}", pair.hardware);
-            let crumbs = vec![(title, None), (pair.hardware.clone(), None)];
             let list = List {
-                view: published::view(pair),
+                view: diff::releases(pair),
                 first: context! {},
                 key: "tables",
                 rows: found.iter().map(published::table).collect(),
                 most: published::TABLES_MAX,
             };
-            self.parts(("published", pair.target()), &text, crumbs, sources, list)
+            self.of_pair("published", pair, list)
         };
         self.judged.published.iter().flat_map(pages).collect()
     }

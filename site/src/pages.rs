@@ -118,7 +118,7 @@ pub fn remove_orphans(
     Ok(removed)
 }
 
-/// Returns the committed pages of which no record is left.
+/// Returns the committed pages that no record renders.
 fn orphans<'a>(
     registry: &'a Registry,
     pages: &BTreeMap<String, String>,

@@ -93,7 +93,8 @@ pub fn run(shell: &Shell, extra: bool) -> Result<u8> {
     Ok(0)
 }
 
-/// Downloads the inputs `ids`. The stage also succeeds without a network: tests that need the inputs then report that they are skipped.
+/// Downloads the inputs `ids`. The stage also succeeds without a network: tests that need the inputs
+/// then report that they are skipped.
 fn fetch(shell: &Shell, ids: &[&str]) -> Result<u8> {
     let ids: Vec<OsString> = ids.iter().map(OsString::from).collect();
     match build::and_run(shell, "redline-campaign", "fetch", &ids)? {

@@ -18,7 +18,6 @@ use crate::campaign::{self, ASK_BEYOND, check_executor, check_scheduler, consent
 use crate::cli::Lab;
 use crate::console::about;
 use crate::executor::journal::opposite;
-use crate::executor::slurm::PARTITION;
 use crate::lock::Lock;
 use crate::plan::decide::{Decided, decide};
 use crate::server_spec::ServerSettings;
@@ -47,8 +46,7 @@ pub fn run(world: &World, flags: &Lab) -> Result<Exit, Stop> {
     let Standard { file: policy, quoted } = standard();
     let outline = judge::lab::outline(&source.lab, &policy, &quoted);
     let lab = source.prepared(flags, outline, &mut decided)?;
-    let partition = world.slurm_env.get(PARTITION).map(String::as_str);
-    let executor = plan::executor(&flags.execution, partition, source.lab.profiles.len());
+    let executor = plan::executor(&flags.execution, &world.slurm_env, source.lab.profiles.len());
     let plan = plan::render(&lab, &decided, (source.budget(flags), executor));
     world.console.answer(plan.trim_end())?;
     if flags.dry_run {

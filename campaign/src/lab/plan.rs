@@ -21,6 +21,7 @@ use crate::cli::{Execution, Lab, ReleaseBench};
 use crate::console::about;
 use crate::executor::LOCAL;
 use crate::executor::journal::{PreparedLab, Reached, State};
+use crate::executor::slurm::partition;
 use crate::plan::brief::{CellBrief, Listing, basis};
 use crate::plan::decide::Decided;
 use crate::plan::estimate::{Estimate, assumed_us, tokens_per_s_assumed};
@@ -167,8 +168,12 @@ pub fn render(
 }
 
 /// Returns the lines of the printed plan about the lab's executor and jobs, and on Slurm about the
-/// partition: that of the options, else that of the environment.
-pub fn executor(execution: &Execution, environment: Option<&str>, profiles: usize) -> Vec<String> {
+/// partition. `environment` is that of Slurm's tools.
+pub fn executor(
+    execution: &Execution,
+    environment: &BTreeMap<String, String>,
+    profiles: usize,
+) -> Vec<String> {
     if execution.executor == LOCAL {
         return vec![format!("{LOCAL}: this machine, one run after the other")];
     }
@@ -176,9 +181,7 @@ pub fn executor(execution: &Execution, environment: Option<&str>, profiles: usiz
         1 => "each round is one job",
         _ => "each round is a job for each repeat and profile, side by side",
     };
-    let mut options = execution.slurm_options.iter();
-    let named = options.find_map(|word| word.strip_prefix("--partition=")).or(environment);
-    let partition = named.map_or_else(
+    let partition = partition(&execution.slurm_options, environment).map_or_else(
         || "the cluster's default; `--slurm-option=--partition=NAME` names another".to_owned(),
         str::to_owned,
     );
@@ -382,14 +385,16 @@ mod tests {
     #[test]
     fn a_plan_says_where_the_runs_of_a_lab_are_made() {
         let local = Execution { executor: LOCAL.into(), ..Execution::default() };
-        assert_eq!(executor(&local, None, 2), ["local: this machine, one run after the other"]);
+        let none = BTreeMap::new();
+        let l40s = BTreeMap::from([("SBATCH_PARTITION".to_owned(), "l40s".to_owned())]);
+        assert_eq!(executor(&local, &none, 2), ["local: this machine, one run after the other"]);
         let mut slurm = Execution { executor: "slurm".into(), ..Execution::default() };
-        let [jobs, partition] = &executor(&slurm, None, 1)[..] else { panic!("two lines") };
+        let [jobs, partition] = &executor(&slurm, &none, 1)[..] else { panic!("two lines") };
         assert_eq!(jobs, "slurm: each round is one job, each on a whole node");
         assert!(partition.starts_with("partition the cluster's default; "), "{partition}");
-        assert_eq!(executor(&slurm, Some("l40s"), 2)[1], "partition l40s");
+        assert_eq!(executor(&slurm, &l40s, 2)[1], "partition l40s");
         slurm.slurm_options = vec!["--qos=x".into(), "--partition=h200".into()];
-        assert_eq!(executor(&slurm, Some("l40s"), 2)[1], "partition h200");
+        assert_eq!(executor(&slurm, &l40s, 2)[1], "partition h200");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::build::variants::{self, Origin, Wanted};
 use crate::build::venv::Venv;
 use crate::catalog::{Engine, ScenarioEntry};
 use crate::cli::{ReleaseBench, Servers};
+use crate::executor::slurm::partition;
 use crate::executor::{LOCAL, SLURM};
 use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
@@ -290,13 +291,10 @@ fn jobs(world: &World, flags: &ReleaseBench, plan: &Plan, in_turns: bool) -> Opt
     if execution.executor != SLURM {
         return None;
     }
-    let mut options = execution.slurm_options.iter().rev();
-    let named = options.find_map(|option| option.strip_prefix("--partition="));
-    let of_user = || world.slurm_env.get("SBATCH_PARTITION").map(String::as_str);
     Some(Jobs {
         executor: SLURM,
         count: plan::by_job(&plan.runs).count() + if in_turns { plan.cells.len() } else { 0 },
-        partition: named.or_else(of_user).map(str::to_owned),
+        partition: partition(&execution.slurm_options, &world.slurm_env).map(str::to_owned),
     })
 }
 

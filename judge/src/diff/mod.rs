@@ -7,8 +7,8 @@
 //! Reading order: [`cells`] (runs to pairs), [`estimate`] (pairs to figures), [`judge`] (figures
 //! to verdicts, pure), [`campaigns`] (which pairs are judged together), `in_turns` (alternating
 //! comparisons), [`outputs`] (tokens, not speed), [`decision`] (ship, hold or inconclusive),
-//! [`waivers`] (accepted regressions), [`published`] (releases that others measured), [`broad`] (all cells at once), [`drift`] (a baseline against
-//! itself), [`improvement`] (effects on one axis).
+//! [`waivers`] (accepted regressions), [`published`] (releases that others measured), [`broad`] (all
+//! cells at once), [`drift`] (a baseline against itself), [`improvement`] (effects on one axis).
 
 pub mod broad;
 pub mod campaigns;

@@ -224,7 +224,7 @@ fn client_error(record: &RunRecord) -> Outcome {
     }
     let shown = |metric: &&Metric| {
         let error = match error_of(metric) {
-            // Of a median near zero, any error is a multiple.
+            // Where the median is near zero, even a small error is many times the median.
             Some(error) if error > 100.0 => "over 100 %".to_owned(),
             error => format!("±{:.1} %", error.unwrap_or_default()),
         };

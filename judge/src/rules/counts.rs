@@ -14,9 +14,6 @@ pub const RETOKENIZED_RATIO: (f64, f64) = (0.98, 1.02);
 /// them.
 pub const REQUESTED_SHARE: f64 = 0.001;
 
-/// Id of the rule over the tokens of prompts that were sent as text.
-pub const PROMPT_TOKENS: &str = "prompt-tokens";
-
 /// Largest share of the client's count of prompt tokens by which the server's may differ from it.
 const PROMPT_TOKENS_SHARE: f64 = 0.02;
 
@@ -94,15 +91,16 @@ pub(super) const RULES: &[Rule] = &[
         ..Rule::ERROR
     },
     Rule {
-        id: PROMPT_TOKENS,
+        id: "prompt-tokens",
         title: "client and server count as many tokens of prompts sent as text, within 2 %",
         finding: "prompt tokens differ",
         why: "A client counts prompt tokens with the tokenizer that it was given: with that of \
               another model, rates of input tokens are those of other prompts.",
         since: None,
         affects: &[Family::Throughput],
+        only: &["input_tokens_per_s", "total_tokens_per_s"],
         conditions: &[Condition::fresh(prompt_tokens).degraded(
-            PROMPT_TOKENS,
+            "prompt-tokens",
             "the server counts 2 % more or fewer tokens of prompts sent as text than the client \
              (rates of input tokens alone)",
         )],

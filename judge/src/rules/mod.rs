@@ -5,7 +5,7 @@
 //! differs from the release before) and `W09` (repeats that scatter) are rules over several runs.
 
 pub mod client;
-pub mod counts;
+mod counts;
 mod facts;
 mod figures;
 mod identities;

@@ -98,7 +98,7 @@ fn results_on_a_hardware_that_nobody_states_are_refused_unless_that_is_meant() {
     assert!(answer.err.contains("the hardware of 1 result is not known"), "{answer:?}");
     let meant = scratch.rendering(&["import", page, "--hardware", "unknown"]);
     assert_eq!(meant.code, 0, "{meant:?}");
-    // What is committed stays; the message says what can be done.
+    // A committed result keeps its hardware; the message says what can be done.
     let other = scratch.rendering(&[&["import", page], &CLAIM[..]].concat());
     assert!(other.code == 2 && other.err.contains("with the hardware `unknown`"), "{other:?}");
 }

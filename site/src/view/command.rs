@@ -13,7 +13,7 @@ use crate::questions::{self, Name};
 
 /// Port of a server whose record hides its port.
 const PORT: &str = "8000";
-/// Engine that `release-bench` measures where none is named.
+/// Engine that `release-bench` measures by default.
 const OWN: &str = "redline";
 /// Largest number of server commands that a page shows for one model.
 const SERVE_MAX: usize = 4;

@@ -11,6 +11,7 @@ use judge::diff::words::{WORST_FIRST, is_untested, until};
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
 use judge::order;
 use judge::summary::Summary;
+use minijinja::value::merge_maps;
 use minijinja::{Value, context};
 use schema::canonical::sha256_hex;
 use schema::comparison::{AppliedWaiver, Broad, DecisionKind};
@@ -43,6 +44,22 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
             interval => or_dash(found.interval_pct, format::interval),
         }
     };
+    context! {
+        counts => counts(diff),
+        // Change of each release-blocking metric over all scenarios that were measured side by
+        // side, each counted once; it is no verdict.
+        broad => diff.broad.iter().map(shift).collect::<Value>(),
+        // Cells in which only one of the releases ran.
+        baseline_only => names(&diff.baseline_only),
+        candidate_only => names(&diff.candidate_only),
+        note => &diff.note,
+        ..merge_maps([decision(diff), releases(pair)])
+    }
+}
+
+/// Builds what every page about `pair` says of its releases: their names and pages, and the command
+/// that measures both side by side.
+pub fn releases(pair: &Pair) -> Value {
     let [baseline, candidate] = pair.releases();
     let command = command::release_bench(&candidate, &["--baseline", &pair.baseline]);
     let [baseline_page, candidate_page] = [baseline, candidate].map(Target::ReleaseOn);
@@ -53,16 +70,7 @@ pub fn view(pair: &Pair, diff: &Diff) -> Value {
         candidate => outside::name(&pair.candidate),
         baseline_page,
         candidate_page,
-        counts => counts(diff),
-        // Change of each release-blocking metric over all scenarios that were measured side by
-        // side, each counted once; it is no verdict.
-        broad => diff.broad.iter().map(shift).collect::<Value>(),
-        // Cells in which only one of the releases ran.
-        baseline_only => names(&diff.baseline_only),
-        candidate_only => names(&diff.candidate_only),
-        note => &diff.note,
         command,
-        ..decision(diff)
     }
 }
 

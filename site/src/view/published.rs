@@ -1,35 +1,15 @@
-//! View of two consecutive releases whose figures were only published elsewhere: the printed figures
-//! side by side, with the ratio that `judge` computed. There is no verdict.
+//! View of the figures that others published for two consecutive releases: as printed, side by side,
+//! with the ratio that `judge` computed. There is no verdict.
 
 use judge::diff::published::{Published, PublishedRow};
 use minijinja::{Value, context};
 
-use super::command;
 use crate::catalog;
 use crate::format::{self, or_dash};
-use crate::judged::Pair;
-use crate::link::Target;
 use crate::outside;
 
 /// Largest number of tables on a page; each is about one model and scenario.
 pub const TABLES_MAX: usize = 40;
-
-/// Builds the view of the page of a pair without its tables, which are split into pages.
-pub fn view(pair: &Pair) -> Value {
-    let [baseline, candidate] = pair.releases();
-    let command = command::release_bench(&candidate, &["--baseline", &pair.baseline]);
-    let [baseline_page, candidate_page] = [baseline, candidate].map(Target::ReleaseOn);
-    context! {
-        engine => outside::name(&pair.engine),
-        hardware => outside::name(&pair.hardware),
-        baseline => outside::name(&pair.baseline),
-        candidate => outside::name(&pair.candidate),
-        baseline_page,
-        candidate_page,
-        // Command that measures both releases side by side.
-        command,
-    }
-}
 
 /// Builds the table of one model and scenario.
 pub fn table(found: &Published) -> Value {

@@ -33,7 +33,7 @@ const BODY_MAX: usize = 1 << 20;
 pub struct Crowd {
     /// Number of requests that are sent in all.
     pub requests: u64,
-    /// Number of clients, each of which has one request at a time.
+    /// Number of clients. Each has one request at a time.
     pub clients: u32,
     /// Seed of the choices: which request is sent, and when it is aborted.
     pub seed: u64,
@@ -48,7 +48,7 @@ enum Moment {
     Waiting(Duration),
     /// After the answer's head.
     Head,
-    /// After this number of the answer's events, most of which bring a token.
+    /// After this number of the answer's events. Most events bring a token.
     Events(u64),
 }
 

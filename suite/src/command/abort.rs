@@ -48,7 +48,7 @@ pub struct AbortFlags {
     #[arg(long, value_name = "N", default_value_t = 100)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     requests: u64,
-    /// Number of clients, each of which has one request at a time.
+    /// Number of clients. Each has one request at a time.
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=256))]
     clients: u32,

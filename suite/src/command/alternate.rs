@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use clap::Args;
 use judge::alternation;
 use judge::diff::estimate::Fit;
@@ -12,7 +12,6 @@ use schema::alternation::{Alternation, SCHEMA, Side, Slice};
 use schema::exit::Exit;
 use schema::metric::Metric;
 use schema::scenario::Scenario;
-use schema::untrusted::excerpt;
 use whole_file::DATA_MAX;
 
 use super::files;
@@ -235,8 +234,7 @@ fn earlier(path: &Path) -> anyhow::Result<Alternation> {
         path, "slices", DATA_MAX,
     )?)
     .with_context(|| format!("`{shown}` is no file that `redline-bench alternate` wrote"))?;
-    let named = excerpt(&found.schema, 40);
-    ensure!(found.schema == SCHEMA, "`{shown}` is a `{named}`, not a `{SCHEMA}`");
+    files::check_schema(path, &found.schema, SCHEMA)?;
     Ok(found)
 }
 

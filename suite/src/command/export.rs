@@ -9,7 +9,6 @@ use clap::{Args, ValueEnum};
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::samples::{Line, Sample};
-use schema::untrusted::excerpt;
 use whole_file::DATA_MAX;
 
 use super::files;
@@ -108,12 +107,7 @@ impl Saved {
         let text = whole_file::read_text(&path, "measurement", DATA_MAX)?;
         let measurement: Measurement = serde_json::from_str(&text)
             .with_context(|| format!("`{shown}` is not a measurement by `redline-bench run`"))?;
-        ensure!(
-            measurement.schema == schema::measurement::SCHEMA,
-            "`{shown}` is a `{}`, not a `{}`",
-            excerpt(&measurement.schema, 40),
-            schema::measurement::SCHEMA
-        );
+        files::check_schema(&path, &measurement.schema, schema::measurement::SCHEMA)?;
         let samples = samples(&path.with_extension("samples.jsonl"))?;
         Ok(Self { measurement, samples })
     }

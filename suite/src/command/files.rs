@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::Args;
 use schema::canonical::{sha256_hex, to_canonical, to_file_text};
 use schema::engine::{EngineFile, Request, parse};
@@ -14,6 +14,7 @@ use schema::measurement::Measurement;
 use schema::run::{PromptForm, ScenarioFacts, Status};
 use schema::samples::{Head, SCHEMA};
 use schema::scenario::{Scenario, id_of};
+use schema::untrusted::excerpt;
 use serde::Serialize;
 use whole_file::TEXT_MAX;
 
@@ -25,6 +26,9 @@ use crate::client::sample::Sample;
 use crate::clock::utc_now;
 use crate::session::journal::Journal;
 use crate::session::unfinished;
+
+/// Number of characters that an error quotes of the schema of a file.
+const SCHEMA_CHARS_MAX: usize = 40;
 
 /// Scenario file that was read: the scenario, its id (the file name without extension) and the
 /// SHA-256 of its text.
@@ -187,6 +191,16 @@ impl ServerFlags {
         let key = key.api_key_file.as_deref().map(Key::open).transpose()?;
         Ok(Server::at(&self.url, &self.trust)?.with_key(key))
     }
+}
+
+/// Checks that the saved file at `path`, whose schema is `found`, has the schema `wanted`.
+///
+/// # Errors
+/// It has another one.
+pub fn check_schema(path: &Path, found: &str, wanted: &str) -> anyhow::Result<()> {
+    let named = excerpt(found, SCHEMA_CHARS_MAX);
+    ensure!(found == wanted, "`{}` is a `{named}`, not a `{wanted}`", path.display());
+    Ok(())
 }
 
 /// Creates the folder at `path` and its parents, if they do not exist.

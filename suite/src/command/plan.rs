@@ -13,7 +13,6 @@ use schema::manifest::ManifestRequest;
 use schema::plan::{PlanFile, SCHEMA};
 use schema::run::PromptForm;
 use schema::scenario::{Pack, Scenario, from_toml};
-use schema::untrusted::excerpt;
 use serde::Deserialize;
 use whole_file::{DATA_MAX, TEXT_MAX};
 
@@ -133,8 +132,7 @@ pub fn replayed(
     let text = whole_file::read_text(path, "plan", DATA_MAX)?;
     let saved: PlanFile = serde_json::from_str(&text)
         .with_context(|| format!("`{shown}` is not a plan that `redline-bench plan` saved"))?;
-    let named = excerpt(&saved.schema, 40);
-    ensure!(saved.schema == SCHEMA, "`{shown}` is a `{named}`, not a `{SCHEMA}`");
+    files::check_schema(path, &saved.schema, SCHEMA)?;
     let scenario = saved.scenario.check();
     scenario.with_context(|| format!("the scenario of plan `{shown}` cannot be used"))?;
     let manifest = &saved.manifest;

@@ -20,8 +20,15 @@ use crate::stop::{Stop, environment, wrong_use};
 /// that is down; a longer silence will not end by itself.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Environment variable by which `sbatch` knows the partition if no option names one.
-pub const PARTITION: &str = "SBATCH_PARTITION";
+/// Returns the partition that the user's options for `sbatch` name, of several the last one as `sbatch`
+/// takes it, else the one that the environment of Slurm's tools names.
+pub fn partition<'a>(
+    options: &'a [String],
+    environment: &'a BTreeMap<String, String>,
+) -> Option<&'a str> {
+    let named = options.iter().rev().find_map(|option| option.strip_prefix("--partition="));
+    named.or_else(|| environment.get("SBATCH_PARTITION").map(String::as_str))
+}
 
 /// Environment variables that Slurm's tools receive: those that locate the cluster, and the user's
 /// own job settings. Others are withheld because variables such as `SQUEUE_FORMAT` would change the

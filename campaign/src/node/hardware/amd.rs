@@ -56,8 +56,8 @@ pub fn detect(ask: Ask<'_>) -> Result<(Vec<Gpu>, Option<u32>), ProcessError> {
     Ok((gpus.collect(), processes.and_then(|lists| count_processes(&lists))))
 }
 
-/// Returns the number of uncorrected memory errors of all GPUs; `None` if no
-/// GPU counts them.
+/// Returns the number of uncorrected memory errors of all GPUs; `None` if no GPU counts
+/// them.
 ///
 /// # Errors
 /// The question was interrupted.

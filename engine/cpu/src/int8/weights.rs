@@ -58,9 +58,18 @@ impl Width {
     pub(super) fn bytes_of(self, k: usize) -> usize {
         match self {
             Self::Eight => k * TILE,
-            Self::Four => k / BLOCK * TILE_GROUPS * block_bytes(4),
-            Self::Five => k / BLOCK * TILE_GROUPS * block_bytes(5),
-            Self::Six => k / BLOCK * TILE_GROUPS * block_bytes(6),
+            width => k / BLOCK * TILE_GROUPS * block_bytes(width.bits()),
+        }
+    }
+
+    /// Returns the number of bits of a packed weight.
+    #[inline(always)]
+    fn bits(self) -> usize {
+        match self {
+            Self::Four => 4,
+            Self::Five => 5,
+            Self::Six => 6,
+            Self::Eight => 8,
         }
     }
 
@@ -129,10 +138,9 @@ impl MicroKernel for Int8 {
                 out.iter_mut().enumerate().for_each(|(k, x)| *x = weight(widened(tile, k, column)));
             }
             Width::Five | Width::Six => {
-                let bits = if width == Width::Five { 5 } else { 6 };
                 for (i, out) in out.chunks_mut(BLOCK).enumerate() {
                     let block = &tile[width.block_at(i * BLOCK, column)..];
-                    let bytes = bit_fields::bytes(bits, block, column % LANES);
+                    let bytes = bit_fields::bytes(width.bits(), block, column % LANES);
                     out.iter_mut().zip(bytes).for_each(|(x, byte)| *x = weight(byte));
                 }
             }
