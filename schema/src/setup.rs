@@ -13,8 +13,8 @@ pub struct EngineFacts {
     /// Id of the engine: file stem under `suite/engines/`, or for an imported record the name in
     /// the report.
     pub name: String,
-    /// Release with `v`, such as `v0.10.0`; it ends in `-dev` for a working tree, and is `unknown`
-    /// where an imported report states none.
+    /// Release with `v`, such as `v0.10.0`; it ends in `-dev` for a working tree, and for a wheel or
+    /// container image that is no release; it is `unknown` where an imported report states none.
     pub release: String,
     /// Commit that the engine was built from; null for an engine that is installed as a package or
     /// built from a source distribution.
@@ -28,7 +28,8 @@ pub struct EngineFacts {
     pub features: Option<Vec<String>>,
     /// Compiler version, as the compiler prints it.
     pub toolchain: Option<String>,
-    /// Digest of the container image that the engine ran in; null without a container.
+    /// Digest of the container image that the engine ran in, which identifies an image that is no
+    /// release; null without a container.
     pub image_digest: Option<String>,
     /// Build of the engine: profile, source and patches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,6 +47,10 @@ pub struct BuildFacts {
     /// Name of the container image that the engine ran in, whose digest is `engine.image_digest`;
     /// null without a container.
     pub image: Option<String>,
+    /// SHA-256 of the wheel that the engine was installed from, lower-case hex, where the wheel is no
+    /// release; left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wheel_sha256: Option<String>,
     /// Patches to the source before the build; empty where there are none.
     pub patches: Option<Vec<Patch>>,
     /// Python packages that were installed where the engine ran, each as `name==version`, sorted,

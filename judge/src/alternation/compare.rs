@@ -1,6 +1,8 @@
 //! Alternating comparisons as a comparison of releases: rows with verdicts, the decision, and what a
 //! reader must know beside it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use schema::alternation::{AlternatingComparison, Contender, OutputsCompared, Side};
 use schema::comparison::{
     ALL_SCENARIOS, CellDiff, Decision, Diff, Outputs, OutputsChange, Row, RunShare, SCHEMA,
@@ -149,8 +151,8 @@ fn of_model(cell: Cell, found: OutputsCompared, alike: bool) -> Outputs {
     }
 }
 
-/// Returns what a reader must know about an alternating comparison: its extent, servers that were
-/// not frozen, and failures.
+/// Returns what a reader must know about an alternating comparison: its extent, candidates that are no
+/// releases, packages that differ, servers that were not frozen, and failures.
 pub fn remarks(one: &AlternatingComparison) -> Vec<String> {
     let found: Vec<_> = one.starts.iter().filter_map(|start| start.alternation.as_ref()).collect();
     let slices: usize = found.iter().map(|found| found.slices.len()).sum();
@@ -164,6 +166,8 @@ pub fn remarks(one: &AlternatingComparison) -> Vec<String> {
         minutes(spent_us),
         minutes(one.budget_us),
     )];
+    remarks.extend(Side::BOTH.iter().filter_map(|side| identity(one.contender(*side))));
+    remarks.extend(packages_changed(one));
     let slices = || found.iter().flat_map(|found| &found.slices);
     let awake =
         slices().filter(|slice| slice.idle_cpu_us.is_none_or(|used_us| used_us > 0)).count();
@@ -180,6 +184,58 @@ pub fn remarks(one: &AlternatingComparison) -> Vec<String> {
         }
     }
     remarks
+}
+
+/// Returns what identifies a variant that is no release: the hash of its wheel, or the digest of its
+/// image with the package in it. `None` for others.
+fn identity(contender: &Contender) -> Option<String> {
+    let engine = &contender.engine;
+    let build = engine.build.as_ref()?;
+    let what = match (&build.wheel_sha256, &engine.image_digest) {
+        (Some(sha256), _) => format!("the wheel with the SHA-256 {sha256}"),
+        (None, Some(digest)) if engine.release.ends_with("-dev") => {
+            let package = build.source_url.iter().map(|package| format!(", with {package}"));
+            format!("the image with the digest {digest}{}", package.collect::<String>())
+        }
+        _ => return None,
+    };
+    Some(format!("{} is {what}", engine.release))
+}
+
+/// Largest number of packages that the remark about them names.
+const PACKAGES_MAX: usize = 4;
+
+/// Returns the remark on Python packages that differ between two variants of one engine, without the
+/// package of the engine; `None` where there are none, or the packages of a variant are not known.
+fn packages_changed(one: &AlternatingComparison) -> Option<String> {
+    if one.baseline.engine.name != one.candidate.engine.name {
+        return None;
+    }
+    let (baseline, candidate) = (packages(&one.baseline)?, packages(&one.candidate)?);
+    let names: BTreeSet<&str> = baseline.keys().chain(candidate.keys()).copied().collect();
+    let version = |of: &BTreeMap<&str, &str>, name: &str| {
+        of.get(name).copied().unwrap_or("none").to_owned()
+    };
+    let mut changed: Vec<String> = names
+        .into_iter()
+        .filter(|name| baseline.get(name) != candidate.get(name))
+        .map(|name| format!("{name} {} -> {}", version(&baseline, name), version(&candidate, name)))
+        .collect();
+    if changed.len() > PACKAGES_MAX {
+        let others = changed.len() - (PACKAGES_MAX - 1);
+        changed.truncate(PACKAGES_MAX - 1);
+        changed.push(format!("{others} others"));
+    }
+    (!changed.is_empty()).then(|| format!("packages differ: {}", changed.join(", ")))
+}
+
+/// Returns versions by name of the Python packages beside the engine's own; `None` where they are not
+/// known.
+fn packages(contender: &Contender) -> Option<BTreeMap<&str, &str>> {
+    let build = contender.engine.build.as_ref()?;
+    let own = build.source_url.as_deref();
+    let others = build.packages.as_ref()?.iter().filter(|line| Some(line.as_str()) != own);
+    Some(others.filter_map(|line| line.split_once("==")).collect())
 }
 
 /// Formats a time as `4 min 10 s`.

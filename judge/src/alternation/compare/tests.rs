@@ -3,6 +3,7 @@
 use samples::alternation::InTurns;
 use schema::comparison::DecisionKind;
 use schema::exit::Exit;
+use schema::run::BuildFacts;
 
 use super::*;
 use crate::diff::caveats::caveats;
@@ -212,6 +213,43 @@ fn an_idle_server_that_was_awake_is_remarked() {
     assert!(
         remarks(&found).contains(&"the idle server was awake in 12 % of the slices".to_owned())
     );
+}
+
+#[test]
+fn a_candidate_that_is_no_release_is_identified_with_the_packages_that_differ() {
+    let build = |own: &str, torch: &str| BuildFacts {
+        source_url: Some(own.to_owned()),
+        packages: Some(vec!["fire==0.7".to_owned(), format!("torch=={torch}"), own.to_owned()]),
+        ..BuildFacts::default()
+    };
+    let mut found = InTurns::default().comparison();
+    found.baseline.engine.build = Some(build("vllm==0.11.0", "2.8.0"));
+    found.candidate.engine.build = Some(build("vllm==0.11.1.dev3", "2.8.0"));
+    found.candidate.engine.release = "v0.11.1.dev3-dev".to_owned();
+    assert_eq!(remarks(&found).len(), 1, "neither a hash nor a digest is known");
+    found.candidate.engine.image_digest = Some("sha256:1a2b".to_owned());
+    let image = "v0.11.1.dev3-dev is the image with the digest sha256:1a2b, with vllm==0.11.1.dev3";
+    assert_eq!(remarks(&found)[1..], [image]);
+    let wheel = BuildFacts {
+        wheel_sha256: Some("3c4d".to_owned()),
+        ..build("vllm==0.11.1.dev3", "2.9.0")
+    };
+    found.candidate.engine.build = Some(wheel);
+    let wheel = "v0.11.1.dev3-dev is the wheel with the SHA-256 3c4d";
+    assert_eq!(remarks(&found)[1..], [wheel, "packages differ: torch 2.8.0 -> 2.9.0"]);
+}
+
+#[test]
+fn a_few_of_many_packages_that_differ_are_named() {
+    let build = |version: &str, names: &[&str]| BuildFacts {
+        packages: Some(names.iter().map(|name| format!("{name}=={version}")).collect()),
+        ..BuildFacts::default()
+    };
+    let mut found = InTurns::default().comparison();
+    found.baseline.engine.build = Some(build("1", &["a", "b", "c", "d"]));
+    found.candidate.engine.build = Some(build("2", &["b", "c", "d", "e"]));
+    let said = "packages differ: a 1 -> none, b 1 -> 2, c 1 -> 2, 2 others";
+    assert_eq!(remarks(&found)[1..], [said]);
 }
 
 #[test]
