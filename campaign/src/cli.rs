@@ -55,6 +55,9 @@ pub enum Verb {
     ReleaseBench(Box<ReleaseBench>),
     /// Say within a budget of minutes whether the working tree is slower than a release.
     ///
+    /// Of another engine, a wheel or an image of a pull request is compared with a release:
+    /// `gate vllm@v0.11.0 --candidate-wheel FILE`.
+    ///
     /// Both are built, and their servers answer slices of the same requests in turns, on fresh starts
     /// again and again, until every release-blocking metric is decided or the budget is spent. The
     /// first line of the answer is the verdict. Nothing is committed.
@@ -257,7 +260,18 @@ pub struct Gate {
     /// Candidate, named like the baseline; default: the working tree, unless the baseline is of another
     /// engine.
     #[arg(long, value_name = "NAME")]
+    #[arg(conflicts_with_all = ["candidate_wheel", "candidate_image"])]
     pub candidate: Option<String>,
+    /// Compare the baseline, a release of a Python package, with this wheel of the package, such as one
+    /// that was built from a pull request. Its other packages are those of the release where the wheel
+    /// allows it.
+    #[arg(long, value_name = "FILE")]
+    #[arg(conflicts_with_all = ["candidate_image", "container", "installed"])]
+    pub candidate_wheel: Option<PathBuf>,
+    /// Compare the baseline, in the image of its release, with this container image of the same engine.
+    /// It runs by its digest.
+    #[arg(long, value_name = "IMAGE", requires = "container")]
+    pub candidate_image: Option<String>,
     /// Start the candidate with these server flags: NAME='FLAGS'.
     #[arg(long, value_name = "NAME=FLAGS", value_parser = crate::plan::parse_variant)]
     pub variant: Option<(String, Vec<String>)>,
@@ -292,13 +306,25 @@ pub struct Gate {
     pub inputs: Inputs,
 }
 
+/// Candidate of a gate, as the user named it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GateCandidate {
+    /// Working tree of this clone.
+    Tree,
+    /// Release or commit by its name.
+    Named(String),
+    /// Wheel at this path.
+    Wheel(PathBuf),
+    /// Container image of this name.
+    Image(String),
+}
+
 /// What a gate compares, and for how long.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GateRequest {
     /// Baseline as the user named it; `None` for the newest release.
     pub baseline: Option<String>,
-    /// Candidate as the user named it; `None` for the working tree.
-    pub candidate: Option<String>,
+    pub candidate: GateCandidate,
     /// Name and flags of the candidate's variant.
     pub variant: Option<(String, Vec<String>)>,
     pub budget_us: u64,
@@ -522,6 +548,11 @@ mod tests {
             &["gate", "--budget", "9é"],
             &["gate", "--budget", "18446744073709551615h"],
             &["gate", "--resume", "--dry-run"],
+            &["gate", "x@1", "--candidate-wheel", "x.whl", "--candidate", "x@2"],
+            &["gate", "x@1", "--candidate-wheel", "x.whl", "--container", "docker"],
+            &["gate", "x@1", "--candidate-wheel", "x.whl", "--installed"],
+            &["gate", "x@1", "--candidate-wheel", "x.whl", "--candidate-image", "x:y"],
+            &["gate", "x@1", "--candidate-image", "x:y"],
             &["lab"],
             &["lab", "x", "--max-runs", "0"],
             &["lab", "x", "--max-hours", "-1"],

@@ -1,11 +1,11 @@
 //! The command `gate`: says within a budget of minutes whether the working tree, or any candidate,
-//! is slower than a baseline. Both are built and compared in turns; nothing is committed.
+//! is slower than a baseline. Both are built or installed and compared in turns; nothing is committed.
 
 use schema::exit::Exit;
 
 use crate::build::variants::REDLINE;
 use crate::campaign::{begin, check_executor, executor_of, latest_unfinished, resume};
-use crate::cli::{Gate, GateRequest, ReleaseBench};
+use crate::cli::{Gate, GateCandidate, GateRequest, ReleaseBench};
 use crate::lock::Lock;
 use crate::plan::decide::decide;
 use crate::stop::Stop;
@@ -46,6 +46,13 @@ pub fn run(world: &World, flags: &Gate) -> Result<Exit, Stop> {
 /// Returns the campaign that a gate carries out.
 fn bench(world: &World, flags: &Gate) -> ReleaseBench {
     let out = flags.out.clone().unwrap_or_else(|| world.places.root.join("target/gate"));
+    // The command line takes one of them at most.
+    let candidate = match (&flags.candidate, &flags.candidate_wheel, &flags.candidate_image) {
+        (Some(name), ..) => GateCandidate::Named(name.clone()),
+        (None, Some(path), _) => GateCandidate::Wheel(path.clone()),
+        (None, None, Some(name)) => GateCandidate::Image(name.clone()),
+        (None, None, None) => GateCandidate::Tree,
+    };
     ReleaseBench {
         engine: REDLINE.to_owned(),
         target: flags.target.clone(),
@@ -57,7 +64,7 @@ fn bench(world: &World, flags: &Gate) -> ReleaseBench {
         uncommitted: true,
         gate: Some(GateRequest {
             baseline: flags.baseline.clone(),
-            candidate: flags.candidate.clone(),
+            candidate,
             variant: flags.variant.clone(),
             budget_us: flags.budget_us,
             out,

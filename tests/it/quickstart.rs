@@ -161,6 +161,7 @@ fn a_release_is_judged_and_a_regression_accepted() {
         ("v0.11.0 --baseline", "redline v0.10.0"),
         ("lmdeploy", "lmdeploy v0.9.2, in a virtual environment"),
         ("0.17.1", "vllm v0.17.1"),
+        ("--candidate-image", "vllm pr-123-dev, the image team/vllm:pr-123 under docker"),
     ];
     for (words, measured) in plans {
         let said = shell(&clone.root(), &planned(words)).expect_code(0).stdout;
@@ -168,6 +169,9 @@ fn a_release_is_judged_and_a_regression_accepted() {
         let decides = said.contains("both servers") || said.contains("in pairs of runs");
         assert!(said.contains(measured) && decides, "{words}: {said}");
     }
+    // The reader has built that file.
+    let said = shell(&clone.root(), &planned("--candidate-wheel")).expect_code(2).stderr;
+    assert!(said.contains("-linux_x86_64.whl` names no file"), "{said}");
     let waive = quickstart.command("waive");
     let said = shell(&clone.root(), &waive).expect_code(0).stdout;
     assert!(said.contains("rss_bytes_max"), "{said}");

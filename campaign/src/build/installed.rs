@@ -23,6 +23,8 @@ use crate::server_spec::{BuiltVariant, Contained, Runtime, is_same};
 use crate::stop::{Stop, environment};
 use crate::world::World;
 
+/// Text between the name of a container image and the hex digits of its digest.
+pub const DIGEST: &str = "@sha256:";
 /// Python script that looks for an installed package of an engine, and lists all packages.
 const SCRIPT: &str = include_str!("installed.py");
 
@@ -88,16 +90,17 @@ struct Found {
     packages: Vec<String>,
 }
 
-/// Returns the variant of an engine that is installed in `place`, where the requested release has to
-/// be the installed one. What an image has that is no Python package is known by the image alone.
+/// Returns the variant of an engine that is installed in `place`, where `version` has to be the
+/// installed one; any version fits where it is `None`. What an image has that is no Python package is
+/// known by the image alone.
 ///
 /// # Errors
-/// The package or the requested release of it is not installed, Python or the container runtime
+/// The package or the requested version of it is not installed, Python or the container runtime
 /// cannot be run, or the wait is interrupted.
 pub fn variant(
     world: &World,
     (engine, variant): (&Engine, &Variant),
-    version: &str,
+    version: Option<&str>,
     place: Place,
 ) -> Result<BuiltVariant, Stop> {
     let mut build = BuildFacts { patches: Some(Vec::new()), ..BuildFacts::default() };
@@ -108,6 +111,8 @@ pub fn variant(
         features: Some(Vec::new()),
         ..EngineFacts::default()
     };
+    // Only of a package it is known how its releases are numbered.
+    let mut installed = None;
     if let Some(package) = &engine.file.package {
         let found = find(world, package, version, &place)?;
         facts.binary_sha256 = found.files_sha256;
@@ -115,6 +120,7 @@ pub fn variant(
         let lines: String = found.packages.iter().map(|line| format!("{line}\n")).collect();
         build.packages_sha256 = Some(sha256_hex(lines.as_bytes()));
         build.packages = Some(found.packages);
+        installed = Some(found.version);
     }
     let (venv, image) = match place {
         Place::Venv(dir) => (Some(dir), None),
@@ -125,22 +131,29 @@ pub fn variant(
     facts.image_digest = image.as_ref().and_then(|image| digest(world, image));
     build.image = image.as_ref().map(|image| image.image.clone());
     facts.build = Some(build);
-    // Only of a package it is known how its releases are numbered.
-    let version = engine.file.package.as_ref().map(|_| version.to_owned());
-    Ok(BuiltVariant { variant: variant.clone(), facts, binary: None, version, image, venv })
+    let (variant, version) = (variant.clone(), installed);
+    Ok(BuiltVariant { variant, facts, binary: None, version, image, venv })
 }
 
-fn find(world: &World, package: &Package, version: &str, place: &Place) -> Result<Found, Stop> {
+fn find(
+    world: &World,
+    package: &Package,
+    version: Option<&str>,
+    place: &Place,
+) -> Result<Found, Stop> {
     let mut ask = place.python();
     ask.args(["-c", SCRIPT]).args(&package.names);
     let written = capture(&mut ask, &world.interrupt)?;
     let found = read_found(&written, package, place)?;
-    if is_same(&found.version, version) {
-        return Ok(found);
+    match version.filter(|version| !is_same(&found.version, version)) {
+        None => Ok(found),
+        Some(version) => {
+            let Found { name, version: other, .. } = found;
+            let place_shown = place.shown();
+            let stop = environment!("{name} {other} is installed {place_shown}, not {version}");
+            Err(with_advice(stop, place))
+        }
     }
-    let Found { name, version: other, .. } = found;
-    let stop = environment!("{name} {other} is installed {}, not {version}", place.shown());
-    Err(with_advice(stop, place))
 }
 
 fn read_found(written: &Written, package: &Package, place: &Place) -> Result<Found, Stop> {
@@ -161,8 +174,8 @@ fn with_advice(stop: Stop, place: &Place) -> Stop {
                 .to_owned()
         }
         Place::Image(_) => {
-            "is it the image of that release? `[launch.image]` of the engine's file \
-                            in `suite/engines/` names it"
+            "is it an image of that engine and release? `[launch.image]` of the engine's file in \
+             `suite/engines/` names those of releases"
                 .to_owned()
         }
     })
@@ -189,6 +202,23 @@ pub fn pull(world: &World, runtime: Runtime, image: String) -> Result<Contained,
         }
     };
     Ok(Contained { runtime, image, file, accelerator: Accelerator::default() })
+}
+
+/// Pulls a candidate image, and names it by its digest: a tag can be moved to another image while it
+/// is measured.
+///
+/// # Errors
+/// The image has no digest, or anything that [`pull`] fails with.
+pub fn pull_by_digest(world: &World, runtime: Runtime, image: &str) -> Result<Contained, Stop> {
+    let pulled = pull(world, runtime, image.to_owned())?;
+    if let Some(image) = with_digest(world, runtime, image) {
+        return Ok(Contained { image, ..pulled });
+    }
+    world.interrupt.check()?;
+    Err(environment!("{} knows no digest of `{image}`", runtime.program()).with_hint(
+        "an image has one once it was pushed to a registry, which may run on this machine, or \
+         pulled from one",
+    ))
 }
 
 /// Name of the script, beside imported images, that Enroot runs in place of an image's own to start
@@ -228,15 +258,25 @@ fn run(world: &World, image: &str, command: &mut Command) -> Result<(), Stop> {
     Err(environment!("`{program}` ended with {how} for `{image}`; what it said stands above"))
 }
 
-/// Returns the digest, `sha256:...`, by which the registry of images knows a container image;
-/// `None` for Apptainer and Enroot, and if the runtime reports none.
+/// Returns the digest, `sha256:...`, by which the registry of images knows a container image; `None`
+/// where [`with_digest`] finds none.
 fn digest(world: &World, image: &Contained) -> Option<String> {
-    if image.runtime.runs_processes() {
+    let name = with_digest(world, image.runtime, &image.image)?;
+    name.split_once('@').map(|(_, digest)| digest.to_owned())
+}
+
+/// Returns the name of a container image with its digest, `NAME@sha256:...`: a name that has one, or
+/// what Docker or Podman report. `None` if they report none; Apptainer and Enroot report none at all.
+fn with_digest(world: &World, runtime: Runtime, image: &str) -> Option<String> {
+    if image.contains(DIGEST) {
+        return Some(image.to_owned());
+    }
+    if runtime.runs_processes() {
         return None;
     }
-    let mut ask = Command::new(image.runtime.program());
-    ask.args(["image", "inspect", "--format", "{{index .RepoDigests 0}}", &image.image]);
+    let mut ask = Command::new(runtime.program());
+    ask.args(["image", "inspect", "--format", "{{index .RepoDigests 0}}", image]);
     let written = capture(&mut ask, &world.interrupt).ok()?;
-    let digest = written.stdout.trim().rsplit('@').next()?.to_owned();
-    digest.starts_with("sha256:").then_some(digest)
+    let name = written.stdout.trim();
+    name.contains(DIGEST).then(|| name.to_owned())
 }

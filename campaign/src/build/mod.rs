@@ -4,9 +4,11 @@
 
 pub mod contenders;
 mod installed;
+mod requirements;
 pub mod source;
 pub mod variants;
 pub mod venv;
+mod wheel;
 
 use std::fs::{self, File};
 use std::io;

@@ -1,5 +1,6 @@
 //! The variants of a campaign: resolves the command line to variants, each with the origin of its
-//! program (a release, a working tree, a package, an image or a running server), and builds them.
+//! program (a release, a working tree, a package, a wheel, an image or a running server), and builds
+//! them.
 
 use std::path::Path;
 
@@ -10,6 +11,7 @@ use schema::target::Accelerator;
 
 use crate::build::installed::{self, Place};
 use crate::build::venv::Venv;
+use crate::build::wheel::{Wheel, is_version};
 use crate::build::{self, Built, source};
 use crate::catalog::Engine;
 use crate::cli::{Packages, ReleaseBench};
@@ -41,18 +43,51 @@ pub enum Origin {
     Venv { version: String },
     /// Python package of the engine in this version, as it is installed on this machine.
     Installed { version: String },
-    /// Container image of this version of the engine for the GPUs of `accelerator`, which `runtime`
-    /// runs.
-    Image { version: String, runtime: Runtime, accelerator: Accelerator },
+    /// Wheel of the engine's Python package that is no release, in a virtual environment whose other
+    /// packages are those of the version `compared` where the wheel allows it.
+    Wheel { wheel: Wheel, compared: String },
+    /// Container image of the engine for the GPUs of `accelerator`, which `runtime` runs.
+    Image { of: ImageOf, runtime: Runtime, accelerator: Accelerator },
     /// Server that is already running, with the facts that it reported to the probe.
     Running(Box<Probe>),
 }
 
+/// What a container image has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageOf {
+    /// This version of the engine: the image is the one that the engine publishes for it.
+    Release(String),
+    /// A candidate that is no release, in the image of this name.
+    Candidate(String),
+}
+
+impl ImageOf {
+    /// Returns the name of the image for the GPUs of `accelerator`; `release` is that of the variant.
+    ///
+    /// # Errors
+    /// The engine's file names no such image.
+    pub fn name(
+        &self,
+        engine: &Engine,
+        release: &str,
+        accelerator: Accelerator,
+    ) -> Result<String, Stop> {
+        match self {
+            Self::Release(_) => image_name(&engine.file, (&engine.id, release), accelerator),
+            Self::Candidate(name) => Ok(name.clone()),
+        }
+    }
+}
+
 impl Origin {
     /// Returns true if records of the variant's runs are committed to the registry: those of
-    /// releases are, those of a working tree or of an already running server are not.
+    /// releases are, those of anything else are not.
     pub fn commits(&self) -> bool {
-        !matches!(self, Self::Tree { .. } | Self::Running(_))
+        match self {
+            Self::Tree { .. } | Self::Running(_) | Self::Wheel { .. } => false,
+            Self::Image { of, .. } => matches!(of, ImageOf::Release(_)),
+            Self::Release(_) | Self::Source(_) | Self::Venv { .. } | Self::Installed { .. } => true,
+        }
     }
 }
 
@@ -79,10 +114,17 @@ impl Wanted {
             Origin::Source(source) => format!("{title}, built from {}", source.sdist),
             Origin::Venv { .. } => format!("{title}, in a virtual environment"),
             Origin::Installed { .. } => format!("{title}, as installed"),
-            Origin::Image { runtime, accelerator, .. } => {
-                let image = match accelerator {
-                    Accelerator::Cuda => "its image",
-                    Accelerator::Rocm => "its image for GPUs of AMD",
+            Origin::Wheel { wheel, compared } => {
+                let wheel = wheel.shown();
+                format!("{title}, the wheel {wheel}, with the packages of v{compared} where it takes them")
+            }
+            Origin::Image { of, runtime, accelerator } => {
+                let image = match (of, accelerator) {
+                    (ImageOf::Candidate(name), _) => format!("the image {name}"),
+                    (ImageOf::Release(_), Accelerator::Cuda) => "its image".to_owned(),
+                    (ImageOf::Release(_), Accelerator::Rocm) => {
+                        "its image for GPUs of AMD".to_owned()
+                    }
                 };
                 format!("{title}, {image} under {}", runtime.program())
             }
@@ -188,8 +230,8 @@ pub fn named(
             image_of(file, &engine.id)?;
             let version = version_of(engine, release)?;
             let name = format!("v{version}");
-            let accelerator = Accelerator::default();
-            let origin = Origin::Image { version, runtime, accelerator };
+            let (image, accelerator) = (ImageOf::Release(version), Accelerator::default());
+            let origin = Origin::Image { of: image, runtime, accelerator };
             let mut wanted = of(engine, name, origin);
             wanted.variant.flags = engine.loaded_flags(world.cores);
             Ok(wanted)
@@ -223,10 +265,7 @@ fn version_of(engine: &Engine, release: Option<&str>) -> Result<String, Stop> {
             .with_hint("such as `v0.10.0`, or `0.10.0`")
     })?;
     let version = name.trim_start_matches('v');
-    // It becomes a part of paths and of a tool's arguments.
-    let fit = |byte: u8| byte.is_ascii_alphanumeric() || b".-+_".contains(&byte);
-    let begins = version.starts_with(|first: char| first.is_ascii_alphanumeric());
-    match begins && version.bytes().all(fit) {
+    match is_version(version) {
         true => Ok(version.to_owned()),
         false => Err(wrong_use!("`{name}` is no version of `{}`", engine.id)),
     }
@@ -353,17 +392,32 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
         }
         Origin::Venv { version } => {
             let venv = Venv::of(world, &wanted.engine, version)?.obtain()?;
-            installed::variant(world, of, version, Place::Venv(venv))?
+            installed::variant(world, of, Some(version), Place::Venv(venv))?
+        }
+        Origin::Wheel { wheel, compared } => {
+            let venv = Venv::of(world, &wanted.engine, compared)?.with_wheel(wheel)?.obtain()?;
+            let built = installed::variant(world, of, Some(&wheel.version), Place::Venv(venv))?;
+            unreleased(built, Some(wheel))
         }
         Origin::Installed { version } => {
             world.step(&format!("Look for {engine} {release}"));
-            installed::variant(world, of, version, Place::Machine)?
+            installed::variant(world, of, Some(version), Place::Machine)?
         }
-        Origin::Image { version, runtime, accelerator } => {
-            let image = image_name(&wanted.engine.file, (engine, release), *accelerator)?;
-            let pulled = installed::pull(world, *runtime, image)?;
-            let image = Place::Image(Contained { accelerator: *accelerator, ..pulled });
-            installed::variant(world, of, version, image)?
+        Origin::Image { of: image, runtime, accelerator } => {
+            let place = |pulled: Contained| {
+                Place::Image(Contained { accelerator: *accelerator, ..pulled })
+            };
+            match image {
+                ImageOf::Release(version) => {
+                    let name = image.name(&wanted.engine, release, *accelerator)?;
+                    let pulled = installed::pull(world, *runtime, name)?;
+                    installed::variant(world, of, Some(version), place(pulled))?
+                }
+                ImageOf::Candidate(name) => {
+                    let pulled = installed::pull_by_digest(world, *runtime, name)?;
+                    unreleased(installed::variant(world, of, None, place(pulled))?, None)
+                }
+            }
         }
         Origin::Source(source) => {
             let machine = hardware::detect(world)?;
@@ -384,6 +438,18 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
         }
     };
     Ok(ServerSpec { engine: wanted.engine.clone(), built })
+}
+
+/// Removes from a candidate that is no release what is known of releases alone, and adds the hash of
+/// its wheel.
+fn unreleased(mut built: BuiltVariant, wheel: Option<&Wheel>) -> BuiltVariant {
+    let facts = &mut built.facts;
+    (facts.dirty, facts.features) = (None, None);
+    if let Some(build) = &mut facts.build {
+        build.patches = None;
+        build.wheel_sha256 = wheel.map(|wheel| wheel.sha256.clone());
+    }
+    built
 }
 
 /// Builds the working tree's Redline, with the flags of a server under load on `threads` threads.

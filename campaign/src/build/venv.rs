@@ -1,17 +1,20 @@
-//! Virtual environments of Python packages: each release of an engine is installed into a folder of
-//! its own in the cache, by uv where it is on the `PATH`, else by pip. The packages that a release
-//! needs are resolved once and pinned in a requirements file, whose hash names the folder. A file
-//! that is written last marks an environment as finished. It starts no server.
+//! Virtual environments of Python packages: each release of an engine, and each wheel that is compared
+//! with one, is installed into a folder of its own in the cache, by uv where it is on the `PATH`, else
+//! by pip. The packages that it needs are resolved once and pinned in a requirements file, whose hash
+//! names the folder. A file that is written last marks an environment as finished. It starts no
+//! server.
 
-use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 
 use schema::canonical::sha256_hex;
-use serde::Deserialize;
 use tempfile::TempDir;
+use url::Url;
 
+use super::requirements::{Pin, Requirements, pip, size_shown, uv};
+use super::wheel::Wheel;
 use crate::catalog::Engine;
 use crate::files::{FileError, make_dir, read_text, write_whole};
 use crate::lock::Lock;
@@ -24,8 +27,6 @@ use crate::world::World;
 pub const FINISHED: &str = "finished";
 /// Name of the file with the pinned packages of a release, above the folders of its environments.
 const REQUIREMENTS: &str = "requirements.txt";
-/// Beginning of the line of a requirements file that states the size of all packages' files.
-const SIZE: &str = "# bytes to download: ";
 /// Python program whose version and platform an environment has.
 const PYTHON: &str = "python3";
 /// Variables that make Python use packages from outside of an environment, in place of its own.
@@ -41,23 +42,40 @@ const INTERPRETER: &str = "import sys, sysconfig\nprint(sys.executable)\n\
 /// Python script that prints the total size of the files at several URLs.
 const SIZES: &str = include_str!("sizes.py");
 
-/// Virtual environment of one release of a Python package, which may not be made yet.
+/// Advice where the packages of a release cannot be resolved or installed.
+const NO_RELEASE: &str = "is there such a release, and a network? `--installed` measures the package \
+    that is installed, `--container docker` the release's image";
+/// Advice where those of a wheel cannot be.
+const NO_WHEEL: &str = "is the wheel for this machine and the version of its `python3`, and is there \
+    a network?";
+
+/// Virtual environment of one release of a Python package, or of a wheel, which may not be made yet.
 #[derive(Debug)]
 pub struct Venv<'a> {
     world: &'a World,
-    /// Package and version as `name==version`.
+    /// Name for messages: package and version as `name==version`, or the name of a wheel's file.
+    title: String,
+    /// Requirement that installers get: `name==version`, or `name @ URL` of a wheel.
     requirement: String,
     python: PathBuf,
     /// Folder of the release for this version of Python: the requirements file, and a folder for
-    /// each set of packages.
+    /// each set of packages. That of a wheel lies in the folder of the release that it is compared
+    /// with.
     dir: PathBuf,
+    /// Wheel of the environment; `None` for a release.
+    candidate: Option<Candidate<'a>>,
 }
 
-/// Packages that a release needs, with their versions.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Requirements {
-    /// Text of the requirements file: a comment with the size, and a line for each package.
-    text: String,
+/// Wheel that an environment has in place of a release of its package.
+#[derive(Debug)]
+struct Candidate<'a> {
+    wheel: &'a Wheel,
+    /// URL of the wheel's copy in the cache.
+    url: String,
+    /// Release that the wheel is compared with, as `name==version`.
+    release: String,
+    /// Versions of that release's other packages, one a line.
+    constraints: String,
 }
 
 impl<'a> Venv<'a> {
@@ -73,13 +91,55 @@ impl<'a> Venv<'a> {
         })?;
         let requirement = format!("{name}=={version}");
         let mut ask = Command::new(PYTHON);
-        let printed = run(world, (&requirement, PYTHON), ask.args(["-c", INTERPRETER]))?;
+        let what = (requirement.as_str(), NO_RELEASE);
+        let printed = run(world, what, PYTHON, ask.args(["-c", INTERPRETER]))?;
         let Some((python, platform)) = printed.trim().split_once('\n') else {
             return Err(environment!("`{PYTHON}` prints neither its path nor its version"));
         };
         let releases = world.cache.dir.join("venvs").join(&engine.id).join(version);
         let (python, dir) = (PathBuf::from(python), releases.join(platform));
-        Ok(Self { world, requirement, python, dir })
+        let title = requirement.clone();
+        Ok(Self { world, title, requirement, python, dir, candidate: None })
+    }
+
+    /// Returns the environment of a wheel that is compared with this release. Its other packages are
+    /// those of the release where the wheel allows them, so that the wheel alone makes a difference.
+    ///
+    /// # Errors
+    /// The packages of the release cannot be resolved, a file cannot be read or written, or the
+    /// command is interrupted.
+    pub fn with_wheel(&self, wheel: &'a Wheel) -> Result<Self, Stop> {
+        let pinned = self.requirements()?;
+        let place = wheel.place(&self.world.cache);
+        let whole = absolute(&place).map_err(FileError::at("find", &place))?;
+        let url = Url::from_file_path(&whole)
+            .map_err(|()| environment!("`{}` has no URL", whole.display()))?;
+        let (of_wheel, of_release) = (&wheel.sha256[..DIGITS], hash_of(&pinned));
+        Ok(Self {
+            world: self.world,
+            title: wheel.file.clone(),
+            requirement: format!("{} @ {url}", wheel.name),
+            python: self.python.clone(),
+            dir: self.dir.join(format!("wheel-{of_wheel}-{of_release}")),
+            candidate: Some(Candidate {
+                wheel,
+                url: url.into(),
+                release: self.title.clone(),
+                constraints: pinned.constraints(&wheel.name),
+            }),
+        })
+    }
+
+    /// Describes the environment of a wheel for the printed plan, like [`Self::planned`].
+    ///
+    /// # Errors
+    /// A file cannot be read, or the command is interrupted.
+    pub fn planned_with(&self, wheel: &'a Wheel) -> Result<String, Stop> {
+        match self.is_pinned() {
+            true => self.with_wheel(wheel)?.planned(),
+            // Which packages the wheel gets depends on those of the release.
+            false => Ok(format!("{}, to be installed, size unknown", wheel.file)),
+        }
     }
 
     /// Describes the environment for the printed plan: package, version, and how much is to be
@@ -88,10 +148,14 @@ impl<'a> Venv<'a> {
     /// # Errors
     /// The command is interrupted.
     pub fn planned(&self) -> Result<String, Stop> {
-        let requirement = &self.requirement;
+        let title = &self.title;
+        // A wheel is resolved from its copy in the cache, which a plan does not make.
+        if self.candidate.is_some() && !self.is_pinned() {
+            return Ok(format!("{title}, to be installed, size unknown"));
+        }
         // To resolve packages, pip may download all of them, which nobody has agreed to yet.
-        if !self.dir.join(REQUIREMENTS).is_file() && !self.has_uv()? {
-            return Ok(format!("{requirement}, to be installed by pip, size unknown"));
+        if !self.is_pinned() && !self.has_uv()? {
+            return Ok(format!("{title}, to be installed by pip, size unknown"));
         }
         let requirements = match self.requirements() {
             Ok(requirements) => requirements,
@@ -99,13 +163,13 @@ impl<'a> Venv<'a> {
                 self.world.interrupt.check()?;
                 let (why, _) = stop.cause();
                 let why = why.lines().next_back().unwrap_or_default().trim();
-                return Ok(format!("{requirement}, to be installed, size unknown: {why}"));
+                return Ok(format!("{title}, to be installed, size unknown: {why}"));
             }
         };
         if let Some(bytes) = finished_bytes(&self.folder(&requirements)) {
-            return Ok(format!("{requirement}, available ({})", size_shown(bytes)));
+            return Ok(format!("{title}, available ({})", size_shown(bytes)));
         }
-        Ok(format!("{requirement}, {}", requirements.shown()))
+        Ok(format!("{title}, {}", requirements.shown()))
     }
 
     /// Returns the folder of the environment, and makes the environment if it is not finished.
@@ -114,10 +178,13 @@ impl<'a> Venv<'a> {
     /// The packages cannot be resolved or installed, another command installs the environment, a
     /// file cannot be read or written, or the command is interrupted.
     pub fn obtain(&self) -> Result<PathBuf, Stop> {
+        if let Some(candidate) = &self.candidate {
+            candidate.wheel.keep(&self.world.cache)?;
+        }
         let requirements = self.requirements()?;
         let dir = self.folder(&requirements);
         if finished_bytes(&dir).is_none() {
-            let held = format!("another command installs {}", self.requirement);
+            let held = format!("another command installs {}", self.title);
             let _lock = Lock::take_or(&dir.with_extension("lock"), self.world.pid, &held)?;
             // Another command may have finished it before the lock was free.
             if finished_bytes(&dir).is_none() {
@@ -128,60 +195,117 @@ impl<'a> Venv<'a> {
     }
 
     fn folder(&self, requirements: &Requirements) -> PathBuf {
-        let hash = sha256_hex(requirements.text.as_bytes());
-        self.dir.join(&hash[..DIGITS])
+        self.dir.join(hash_of(requirements))
     }
 
-    /// Reads the pinned packages of the release, or resolves and pins them if nobody has yet, so
-    /// that a release has the same packages in every campaign of this machine.
+    fn is_pinned(&self) -> bool {
+        self.dir.join(REQUIREMENTS).is_file()
+    }
+
+    /// Reads the pinned packages of the release or wheel, or resolves and pins them if nobody has
+    /// yet, so that it has the same packages in every campaign of this machine.
     fn requirements(&self) -> Result<Requirements, Stop> {
         let path = self.dir.join(REQUIREMENTS);
-        if path.is_file() {
+        if self.is_pinned() {
             return Ok(Requirements { text: read_text(&path)? });
         }
-        self.world.step(&format!("Resolve {}", self.requirement));
-        let requirements = match self.has_uv()? {
-            true => self.resolve_with_uv()?,
-            false => self.resolve_with_pip()?,
-        };
+        self.world.step(&format!("Resolve {}", self.title));
+        let requirements = self.resolve()?;
         write_whole(&path, requirements.text.as_bytes())?;
         Ok(requirements)
+    }
+
+    /// Resolves the packages: those of a wheel in the versions of the release that it is compared
+    /// with, or, where it does not allow them, without regard to them.
+    fn resolve(&self) -> Result<Requirements, Stop> {
+        let Some(candidate) = &self.candidate else { return self.resolve_under(None) };
+        let stop = match self.resolve_under(Some(&candidate.constraints)) {
+            Err(stop) => stop,
+            found => return found,
+        };
+        self.world.interrupt.check()?;
+        let (said, _) = stop.cause();
+        let why = said.lines().next_back().unwrap_or_default().trim();
+        let (title, release) = (&self.title, &candidate.release);
+        self.world.console.note(&format!(
+            "{title} does not take the packages of {release}, and gets others: {why}"
+        ));
+        self.resolve_under(None)
+    }
+
+    /// Resolves the packages in the versions of `constraints`, one a line, where there are any.
+    fn resolve_under(&self, constraints: Option<&str>) -> Result<Requirements, Stop> {
+        let temp = self.temporary()?;
+        let mut options: Vec<OsString> = Vec::new();
+        if let Some(text) = constraints {
+            let path = temp.path().join("constraints.txt");
+            fs::write(&path, text).map_err(FileError::at("write", &path))?;
+            options.extend([OsString::from("--constraint"), path.into_os_string()]);
+        }
+        match self.has_uv()? {
+            true => self.resolve_with_uv(&temp, &options),
+            false => self.resolve_with_pip(&temp, &options),
+        }
     }
 
     fn has_uv(&self) -> Result<bool, ProcessError> {
         is_installed("uv", &self.world.interrupt)
     }
 
-    fn resolve_with_uv(&self) -> Result<Requirements, Stop> {
-        let temp = self.temporary()?;
+    fn resolve_with_uv(
+        &self,
+        temp: &TempDir,
+        options: &[OsString],
+    ) -> Result<Requirements, Stop> {
         let (from, to) = (temp.path().join("package.in"), temp.path().join("pylock.toml"));
         fs::write(&from, &self.requirement).map_err(FileError::at("write", &from))?;
         let mut uv = Command::new("uv");
         uv.args(["pip", "compile", "--quiet", "--no-header", "--python"]).arg(&self.python);
-        uv.arg("--output-file").arg(&to).arg(&from);
-        run(self.world, (&self.requirement, "uv pip compile"), &mut uv)?;
-        let lock: uv::Lock = toml::from_str(&read_text(&to)?)
+        uv.args(options).arg("--output-file").arg(&to).arg(&from);
+        self.run("uv pip compile", &mut uv)?;
+        let mut lock: uv::Lock = toml::from_str(&read_text(&to)?)
             .map_err(|error| unreadable("uv pip compile", &error))?;
+        if let Some(candidate) = &self.candidate {
+            lock.leave_out(&candidate.wheel.name);
+        }
         let bytes = lock.packages.iter().map(uv::Package::bytes_max).sum();
-        let pins: Vec<Pin> = lock.packages.into_iter().map(uv::Package::pin).collect();
-        Ok(Requirements::new(pins, bytes))
+        Ok(self.pinned(lock.packages.into_iter().map(uv::Package::pin), bytes))
     }
 
-    fn resolve_with_pip(&self) -> Result<Requirements, Stop> {
-        let temp = self.temporary()?;
-        let mut pip = self.pip(&temp);
+    fn resolve_with_pip(
+        &self,
+        temp: &TempDir,
+        options: &[OsString],
+    ) -> Result<Requirements, Stop> {
+        let mut pip = self.pip(temp);
         pip.args(["install", "--dry-run", "--ignore-installed", "--report", "-"]);
-        pip.args(QUIETLY).arg(&self.requirement);
-        let printed = run(self.world, (&self.requirement, "pip install --dry-run"), &mut pip)?;
-        let report: pip::Report = serde_json::from_str(&printed)
+        pip.args(QUIETLY).args(options).arg(&self.requirement);
+        let printed = self.run("pip install --dry-run", &mut pip)?;
+        let mut report: pip::Report = serde_json::from_str(&printed)
             .map_err(|error| unreadable("pip install --report", &error))?;
+        if let Some(candidate) = &self.candidate {
+            report.leave_out(&candidate.wheel.name);
+        }
         let urls = report.install.iter().map(|package| &package.download_info.url);
         let mut ask = Command::new(&self.python);
         // Only the size would be missing.
         let bytes = capture(ask.args(["-c", SIZES]).args(urls), &self.world.interrupt)?;
         let bytes = bytes.stdout.trim().parse().ok();
-        let pins: Vec<Pin> = report.install.into_iter().map(pip::Package::pin).collect();
-        Ok(Requirements::new(pins, bytes))
+        Ok(self.pinned(report.install.into_iter().map(pip::Package::pin), bytes))
+    }
+
+    /// Pins the packages that a tool has resolved, and a wheel by the place of its copy.
+    fn pinned(&self, pins: impl Iterator<Item = Pin>, bytes: Option<u64>) -> Requirements {
+        let own = self.candidate.as_ref().map(|Candidate { wheel, url, .. }| {
+            Pin::of_file(&wheel.name, url, &wheel.sha256)
+        });
+        Requirements::new(own.into_iter().chain(pins).collect(), bytes)
+    }
+
+    /// Runs a `tool` that resolves or installs the packages, and returns its standard output.
+    fn run(&self, tool: &str, command: &mut Command) -> Result<String, Stop> {
+        let advice = if self.candidate.is_some() { NO_WHEEL } else { NO_RELEASE };
+        run(self.world, (&self.title, advice), tool, command)
     }
 
     /// Makes a folder that is removed when it goes out of scope, also after an interruption.
@@ -207,7 +331,7 @@ impl<'a> Venv<'a> {
             false => ["python3 -m venv", "pip install"],
         };
         let shown = requirements.shown();
-        self.world.step(&format!("Install {} with `{tool}`: {shown}", self.requirement));
+        self.world.step(&format!("Install {} with `{tool}`: {shown}", self.title));
         if dir.exists() {
             fs::remove_dir_all(dir)
                 .map_err(FileError::at("remove the unfinished environment", dir))?;
@@ -215,14 +339,14 @@ impl<'a> Venv<'a> {
         let temp = self.temporary()?;
         let [mut create, mut fill] =
             if has_uv { self.with_uv(dir) } else { self.with_pip(dir, &temp) };
-        run(self.world, (&self.requirement, make), &mut create)?;
+        self.run(make, &mut create)?;
         // A copy: the pinned packages above the folder may be changed, which makes another folder.
         let pinned = dir.join(REQUIREMENTS);
         write_whole(&pinned, requirements.text.as_bytes())?;
         fill.args(["--no-deps", "--requirement"]).arg(&pinned);
-        run(self.world, (&self.requirement, tool), &mut fill)?;
+        self.run(tool, &mut fill)?;
         let bytes = bytes_below(dir);
-        self.world.console.note(&format!("{}: {}", self.requirement, size_shown(bytes)));
+        self.world.console.note(&format!("{}: {}", self.title, size_shown(bytes)));
         Ok(write_whole(&dir.join(FINISHED), format!("{bytes}\n").as_bytes())?)
     }
 
@@ -250,13 +374,15 @@ impl<'a> Venv<'a> {
 /// Options that keep pip from questions, and from output other than errors and results.
 const QUIETLY: [&str; 3] = ["--quiet", "--no-input", "--disable-pip-version-check"];
 
-/// Runs a `tool` that resolves or installs `requirement`, and returns its standard output.
+/// Runs a `tool` that resolves or installs the release or wheel `title`, and returns its standard
+/// output. `advice` is the hint where it fails.
 ///
 /// # Errors
 /// The tool cannot be started or fails, or the command is interrupted.
 fn run(
     world: &World,
-    (requirement, tool): (&str, &str),
+    (title, advice): (&str, &str),
+    tool: &str,
     command: &mut Command,
 ) -> Result<String, Stop> {
     for name in OUTSIDE {
@@ -268,147 +394,19 @@ fn run(
     }
     let how = describe(written.status);
     let said = written.last_lines(LAST_LINES).join("\n  ");
-    Err(environment!("`{tool}` ended with {how} for {requirement}; its last lines:\n  {said}")
-        .with_hint(
-            "is there such a release, and a network? `--installed` measures the package that is \
-             installed, `--container docker` the release's image",
-        ))
+    Err(environment!("`{tool}` ended with {how} for {title}; its last lines:\n  {said}")
+        .with_hint(advice))
+}
+
+/// Returns the beginning of the hash of pinned packages, which names the folder of their environment.
+fn hash_of(requirements: &Requirements) -> String {
+    let mut hash = sha256_hex(requirements.text.as_bytes());
+    hash.truncate(DIGITS);
+    hash
 }
 
 fn unreadable(tool: &str, error: &dyn std::error::Error) -> Stop {
     environment!("the result of `{tool}` cannot be read: {error}")
-}
-
-/// A package that a release needs: name, version, and the SHA-256 of each file that may be
-/// installed for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Pin {
-    name: String,
-    version: String,
-    sha256: Vec<String>,
-}
-
-impl Requirements {
-    fn new(pins: Vec<Pin>, bytes: Option<u64>) -> Self {
-        // Installers check the hashes of all packages or of none.
-        let hashed = pins.iter().all(|pin| !pin.sha256.is_empty());
-        let line = |pin: Pin| {
-            let Pin { name, version, sha256 } = pin;
-            let hashes = sha256.iter().filter(|_| hashed);
-            let hashes: String = hashes.map(|hash| format!(" --hash=sha256:{hash}")).collect();
-            format!("{name}=={version}{hashes}\n")
-        };
-        let mut lines: Vec<String> = pins.into_iter().map(line).collect();
-        lines.sort();
-        let bytes = bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
-        Self { text: format!("{SIZE}{bytes}\n{}", lines.concat()) }
-    }
-
-    fn lines(&self) -> impl Iterator<Item = &str> {
-        self.text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'))
-    }
-
-    /// Formats number and size of the packages: `180 packages to be installed, at most 2.8 GiB to
-    /// download`.
-    fn shown(&self) -> String {
-        let size = self.bytes().map_or("size unknown".to_owned(), |bytes| {
-            format!("at most {} to download", size_shown(bytes))
-        });
-        format!("{} packages to be installed, {size}", self.lines().count())
-    }
-
-    /// Returns the size of all packages' files in bytes; `None` if it is not known.
-    fn bytes(&self) -> Option<u64> {
-        self.text.lines().find_map(|line| line.strip_prefix(SIZE))?.parse().ok()
-    }
-}
-
-/// Result of `uv pip compile`: a file `pylock.toml` (PEP 751).
-mod uv {
-    use super::{BTreeMap, Deserialize, Pin};
-
-    #[derive(Debug, Deserialize)]
-    pub struct Lock {
-        pub packages: Vec<Package>,
-    }
-
-    #[derive(Debug, Deserialize)]
-    pub struct Package {
-        name: String,
-        #[serde(default)]
-        version: String,
-        /// Wheels that fit Python and platform.
-        #[serde(default)]
-        wheels: Vec<File>,
-        sdist: Option<File>,
-    }
-
-    #[derive(Debug, Deserialize)]
-    struct File {
-        size: Option<u64>,
-        #[serde(default)]
-        hashes: BTreeMap<String, String>,
-    }
-
-    impl Package {
-        /// Returns the size of the largest file that may be installed, in bytes: of the wheels, else
-        /// of the source distribution; `None` if the index states none.
-        pub fn bytes_max(&self) -> Option<u64> {
-            match &self.wheels[..] {
-                [] => self.sdist.as_ref()?.size,
-                wheels => wheels.iter().map(|wheel| wheel.size).max()?,
-            }
-        }
-
-        pub fn pin(self) -> Pin {
-            let files = self.wheels.into_iter().chain(self.sdist);
-            let sha256 = files.filter_map(|mut file| file.hashes.remove("sha256")).collect();
-            Pin { name: self.name, version: self.version, sha256 }
-        }
-    }
-}
-
-/// Report of `pip install --dry-run --report`.
-mod pip {
-    use super::{BTreeMap, Deserialize, Pin};
-
-    #[derive(Debug, Deserialize)]
-    pub struct Report {
-        pub install: Vec<Package>,
-    }
-
-    #[derive(Debug, Deserialize)]
-    pub struct Package {
-        metadata: Metadata,
-        pub download_info: DownloadInfo,
-    }
-
-    #[derive(Debug, Deserialize)]
-    struct Metadata {
-        name: String,
-        version: String,
-    }
-
-    #[derive(Debug, Deserialize)]
-    pub struct DownloadInfo {
-        pub url: String,
-        archive_info: Option<ArchiveInfo>,
-    }
-
-    #[derive(Debug, Deserialize)]
-    struct ArchiveInfo {
-        #[serde(default)]
-        hashes: BTreeMap<String, String>,
-    }
-
-    impl Package {
-        pub fn pin(self) -> Pin {
-            let hashes = self.download_info.archive_info.map(|info| info.hashes);
-            let sha256 = hashes.and_then(|mut hashes| hashes.remove("sha256"));
-            let Metadata { name, version } = self.metadata;
-            Pin { name, version, sha256: sha256.into_iter().collect() }
-        }
-    }
 }
 
 /// Returns the size of the finished environment in the folder `dir`, in bytes; `None` if it is not
@@ -430,86 +428,9 @@ fn bytes_below(dir: &Path) -> u64 {
     entries.map(size).sum()
 }
 
-/// Formats a size in bytes for a plan: `2.9 GiB` or `12 MiB`.
-fn size_shown(bytes: u64) -> String {
-    let tenths = bytes.saturating_mul(10) >> 30;
-    match tenths {
-        0..10 => format!("{} MiB", (bytes >> 20).max(1)),
-        _ => format!("{}.{} GiB", tenths / 10, tenths % 10),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use expect_test::expect;
-
-    fn of_uv(text: &str) -> Requirements {
-        let lock: uv::Lock = toml::from_str(text).unwrap();
-        let bytes = lock.packages.iter().map(uv::Package::bytes_max).sum();
-        Requirements::new(lock.packages.into_iter().map(uv::Package::pin).collect(), bytes)
-    }
-
-    #[test]
-    fn a_lock_of_uv_pins_every_file_that_fits() {
-        let text = r#"
-            lock-version = "1.0"
-            created-by = "uv"
-            [[packages]]
-            name = "torch"
-            version = "2.7.1"
-            index = "https://x/simple"
-            wheels = [
-              { url = "https://x/a.whl", size = 800, hashes = { sha256 = "aa" } },
-              { url = "https://x/b.whl", size = 900, hashes = { sha256 = "bb" } },
-            ]
-            [[packages]]
-            name = "fire"
-            version = "0.7"
-            sdist = { url = "https://x/fire.tar.gz", size = 20, hashes = { sha256 = "cc" } }
-        "#;
-        expect![[r#"
-            # bytes to download: 920
-            fire==0.7 --hash=sha256:cc
-            torch==2.7.1 --hash=sha256:aa --hash=sha256:bb
-        "#]]
-        .assert_eq(&of_uv(text).text);
-        let unhashed = text.replace("sha256 = \"cc\"", "").replace("size = 20, ", "");
-        expect![[r#"
-            # bytes to download: unknown
-            fire==0.7
-            torch==2.7.1
-        "#]]
-        .assert_eq(&of_uv(&unhashed).text);
-    }
-
-    #[test]
-    fn a_report_of_pip_pins_the_file_of_each_package() {
-        let text = r#"{"version": "1", "install": [
-            {"download_info": {"url": "https://x/b.whl", "archive_info": {"hash": "sha256=bb",
-                "hashes": {"sha256": "bb"}}}, "requested": true,
-                "metadata": {"metadata_version": "2.1", "name": "lmdeploy", "version": "0.10.0"}},
-            {"download_info": {"url": "https://x/a.whl", "archive_info": {
-                "hashes": {"sha256": "aa"}}}, "metadata": {"name": "fire", "version": "0.7"}}]}"#;
-        let report: pip::Report = serde_json::from_str(text).unwrap();
-        let pins = report.install.into_iter().map(pip::Package::pin).collect();
-        let requirements = Requirements::new(pins, Some(5));
-        assert_eq!((requirements.bytes(), requirements.lines().count()), (Some(5), 2));
-        assert!(requirements.text.ends_with("lmdeploy==0.10.0 --hash=sha256:bb\n"));
-    }
-
-    #[test]
-    fn sizes_are_shown_with_few_digits() {
-        for (bytes, shown) in [
-            (0, "1 MiB"),
-            (300 << 20, "300 MiB"),
-            (1 << 30, "1.0 GiB"),
-            (3_059_000_000, "2.8 GiB"),
-            (u64::MAX, "1717986918.3 GiB"),
-        ] {
-            assert_eq!(size_shown(bytes), shown);
-        }
-    }
 
     #[test]
     fn links_are_counted_once() {

@@ -8,7 +8,7 @@ use schema::shell;
 use crate::build::variants::{Origin, Wanted};
 use crate::plan::Cell;
 use crate::server_spec::{
-    Contained, Container, Filling, command_line, container_env, container_line, image_name,
+    Contained, Container, Filling, command_line, container_env, container_line,
 };
 use crate::stop::Stop;
 use crate::world::World;
@@ -65,10 +65,10 @@ fn recorded(
         // The recorded form has placeholders for program, model and port.
         ..Filling::measured(&engine.id, Path::new(&engine.id), "", 0)
     };
-    let Origin::Image { runtime, accelerator, .. } = &wanted.origin else {
+    let Origin::Image { of, runtime, accelerator } = &wanted.origin else {
         return Ok(command_line(&engine.file, filling)?.recorded);
     };
-    let image = image_name(&engine.file, (&engine.id, &variant.release), *accelerator)?;
+    let image = of.name(engine, &variant.release, *accelerator)?;
     let (runtime, accelerator) = (*runtime, *accelerator);
     let contained = Contained { runtime, image, file: None, accelerator };
     let container = Container {

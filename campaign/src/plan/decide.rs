@@ -298,19 +298,28 @@ fn jobs(world: &World, flags: &ReleaseBench, plan: &Plan, in_turns: bool) -> Opt
     })
 }
 
-/// Describes the virtual environment of each release that needs one; its size only with `is_known`.
+/// Describes the virtual environment of each release and wheel that needs one; its size only with
+/// `is_known`.
 fn packages(world: &World, wanted: &[Wanted], is_known: bool) -> Result<Vec<String>, Stop> {
-    let mut releases: BTreeSet<(&str, &str)> = BTreeSet::new();
+    let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
     let mut lines = Vec::new();
-    for Wanted { variant, engine, origin } in wanted {
-        let Origin::Venv { version } = origin else { continue };
+    for Wanted { engine, origin, .. } in wanted {
+        let name = match origin {
+            Origin::Venv { version } => version,
+            Origin::Wheel { wheel, .. } => &wheel.file,
+            _ => continue,
+        };
         // Variants of a release share its environment.
-        if releases.insert((&variant.engine, version)) {
-            lines.push(match is_known {
-                true => Venv::of(world, engine, version)?.planned()?,
-                false => format!("{} {version}, to be installed, size unknown", engine.id),
-            });
+        if !seen.insert((&engine.id, name)) {
+            continue;
         }
+        lines.push(match origin {
+            _ if !is_known => format!("{} {name}, to be installed, size unknown", engine.id),
+            Origin::Wheel { wheel, compared } => {
+                Venv::of(world, engine, compared)?.planned_with(wheel)?
+            }
+            _ => Venv::of(world, engine, name)?.planned()?,
+        });
     }
     Ok(lines)
 }

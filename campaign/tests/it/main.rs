@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that unwraps fails with a line number")]
 
+mod candidates;
 mod command_lines;
 mod datasets;
 mod early_ends;
