@@ -345,6 +345,8 @@ pub struct Lab {
     #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = parse_hours)]
     pub max_hours: Option<f64>,
     #[command(flatten)]
+    pub packages: Packages,
+    #[command(flatten)]
     pub execution: Execution,
     /// Resume the latest unfinished campaign of this lab; finished runs are not repeated.
     #[arg(long, conflicts_with = "dry_run")]
@@ -557,6 +559,7 @@ mod tests {
             &["lab", "x", "--max-runs", "0"],
             &["lab", "x", "--max-hours", "-1"],
             &["lab", "x", "--resume", "--dry-run"],
+            &["lab", "x", "--container", "docker", "--installed"],
             &["lab", "x", "--resume", "--max-runs", "9"],
             &["kernels", "v1.0.0", "--worktree"],
             &["fetch", "sharegpt", "--from", "rows.json"],

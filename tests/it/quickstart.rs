@@ -231,7 +231,7 @@ fn the_lab_of_a_file_prints_its_plan_also_for_a_cluster() {
     let quickstart = Quickstart::read("tune-options.md");
     let clone = Clone::as_built();
     std::fs::write(clone.root().join("my-lab.toml"), &quickstart.files[0]).expect("writable");
-    let [here, cluster] = &quickstart.commands[..] else { panic!("two commands") };
+    let [here, contained, cluster] = &quickstart.commands[..] else { panic!("three commands") };
     let said = shell(&clone.root(), here).expect_code(0).stdout;
     for line in [
         "vllm v0.18.0, in a virtual environment",
@@ -242,6 +242,8 @@ fn the_lab_of_a_file_prints_its_plan_also_for_a_cluster() {
     ] {
         assert!(said.contains(line), "no `{line}` in {said}");
     }
+    let said = shell(&clone.root(), contained).expect_code(0).stdout;
+    assert!(said.contains("vllm v0.18.0, its image under docker"), "{said}");
     let said = shell(&clone.root(), cluster).expect_code(0).stdout;
     let jobs = "executor   slurm: each round is a job for each repeat and profile";
     assert!(said.contains(jobs) && said.contains("partition h200"), "{said}");

@@ -115,8 +115,8 @@ impl Wanted {
             Origin::Venv { .. } => format!("{title}, in a virtual environment"),
             Origin::Installed { .. } => format!("{title}, as installed"),
             Origin::Wheel { wheel, compared } => {
-                let wheel = wheel.shown();
-                format!("{title}, the wheel {wheel}, with the packages of v{compared} where it takes them")
+                let packages = format!("with the packages of v{compared} where it takes them");
+                format!("{title}, the wheel {}, {packages}", wheel.shown())
             }
             Origin::Image { of, runtime, accelerator } => {
                 let image = match (of, accelerator) {

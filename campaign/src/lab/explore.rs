@@ -27,7 +27,7 @@ use crate::files::write_whole;
 use crate::plan::{PlannedRun, Variant};
 use crate::publish::Registry;
 use crate::publish::finish::{campaign_record, print_paths, publish};
-use crate::server_spec::{Filling, command_line};
+use crate::server_spec::{Filling, recorded_line};
 use crate::stop::{Stop, wrong_use};
 use crate::world::{Ids, World};
 
@@ -309,7 +309,8 @@ fn serve(
         observed: false,
         ..spec.filling(model, 0)
     };
-    Ok(pasted(&command_line(&spec.engine.file, filling)?.recorded))
+    let image = spec.built.image.as_ref();
+    Ok(pasted(&recorded_line(&spec.engine.file, filling, image, ready.on_gpu)?))
 }
 
 /// Returns a command line for the shell, without characters that a terminal acts on.

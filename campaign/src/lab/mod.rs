@@ -15,6 +15,7 @@ use schema::exit::Exit;
 use schema::lab::{LabFile, flag_name};
 
 use crate::campaign::{self, ASK_BEYOND, check_executor, check_scheduler, consent, executor_of};
+use crate::build::variants::Origin;
 use crate::cli::Lab;
 use crate::console::about;
 use crate::executor::journal::opposite;
@@ -83,7 +84,12 @@ fn resume(world: &World, flags: &Lab) -> Result<Exit, Stop> {
 fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
     for (engine, wanted) in lab.engines.iter().zip(&decided.wanted) {
         let settings = decided.plan.cells.first().map(|cell| &cell.settings);
-        check_flags(lab, &engine.id, (&wanted.engine.file, settings))?;
+        let file = &wanted.engine.file;
+        let image = file.launch.image.as_ref();
+        let image = image.filter(|_| matches!(wanted.origin, Origin::Image { .. }));
+        let argv = image.map_or(&file.launch.argv, |image| &image.argv);
+        let own = set_at_start(file, argv, settings);
+        check_flags(lab, &engine.id, &own)?;
     }
     let model = world.catalog.model(&lab.model)?.context_tokens();
     for (cell, entry) in decided.plan.cells.iter().zip(&decided.scenarios) {
@@ -104,12 +110,11 @@ fn refuse(world: &World, lab: &LabFile, decided: &Decided) -> Result<(), Stop> {
 /// and the flags.
 type Given<'a> = (String, &'a [String]);
 
-fn check_flags(
-    lab: &LabFile,
-    engine: &str,
-    (file, asked): (&EngineFile, Option<&ServerSettings>),
-) -> Result<(), Stop> {
-    let own = set_at_start(file, asked);
+/// Checks the flags that a lab gives an engine whose command line sets the flags `own` in every run.
+///
+/// # Errors
+/// A flag is refused, and the message says which and why.
+fn check_flags(lab: &LabFile, engine: &str, own: &BTreeSet<&str>) -> Result<(), Stop> {
     let of_engine = lab.engines.iter().filter(|other| other.id == engine);
     let mut axes: Vec<Vec<Given<'_>>> = of_engine
         .filter(|engine| !engine.flags.is_empty())
@@ -176,9 +181,13 @@ fn contradiction<'a>(first: &'a [String], second: &[String]) -> Option<(&'a str,
     })
 }
 
-/// Returns the names of the flags that the engine's own command line sets in every run, so that a
-/// lab may not.
-fn set_at_start<'a>(file: &'a EngineFile, asked: Option<&ServerSettings>) -> BTreeSet<&'a str> {
+/// Returns the names of the flags that the engine's own command line, which begins with `argv`, sets in
+/// every run, so that a lab may not.
+fn set_at_start<'a>(
+    file: &'a EngineFile,
+    argv: &'a [String],
+    asked: Option<&ServerSettings>,
+) -> BTreeSet<&'a str> {
     let launch = &file.launch;
     let settings = &launch.settings;
     let is_requested = |has: fn(&ServerSettings) -> bool| asked.is_some_and(has);
@@ -193,7 +202,7 @@ fn set_at_start<'a>(file: &'a EngineFile, asked: Option<&ServerSettings>) -> BTr
     let said =
         said.into_iter().filter(|(_, said)| *said).filter_map(|(setting, _)| setting.as_ref());
     // A lab that set one of these would change how runs are started or measured.
-    let words = launch.argv.iter().chain(&launch.observe).chain(&launch.random_weights);
+    let words = argv.iter().chain(&launch.observe).chain(&launch.random_weights);
     let words = words.chain(said.flat_map(|setting| &setting.flags));
     words.filter_map(|word| flag_name(word)).collect()
 }
@@ -218,7 +227,8 @@ mod tests {
         ))
         .unwrap();
         let asked = ServerSettings { context_tokens: Some(8), ..ServerSettings::default() };
-        let found = check_flags(&lab, "e", (&file, Some(&asked)));
+        let own = set_at_start(&file, &file.launch.argv, Some(&asked));
+        let found = check_flags(&lab, "e", &own);
         found.map_err(|stop| stop.to_string()).err().unwrap_or_default()
     }
 

@@ -74,6 +74,7 @@ impl LabSource {
             target: Some(lab.target.clone()),
             models: vec![lab.model.clone()],
             scenarios: lab.profiles.clone(),
+            packages: flags.packages,
             execution: flags.execution.clone(),
             dry_run: flags.dry_run,
             ..ReleaseBench::default()

@@ -7,9 +7,7 @@ use schema::shell;
 
 use crate::build::variants::{Origin, Wanted};
 use crate::plan::Cell;
-use crate::server_spec::{
-    Contained, Container, Filling, command_line, container_env, container_line,
-};
+use crate::server_spec::{Contained, Filling, recorded_line};
 use crate::stop::Stop;
 use crate::world::World;
 
@@ -65,19 +63,13 @@ fn recorded(
         // The recorded form has placeholders for program, model and port.
         ..Filling::measured(&engine.id, Path::new(&engine.id), "", 0)
     };
-    let Origin::Image { of, runtime, accelerator } = &wanted.origin else {
-        return Ok(command_line(&engine.file, filling)?.recorded);
+    let contained = match &wanted.origin {
+        Origin::Image { of, runtime, accelerator } => {
+            let image = of.name(engine, &variant.release, *accelerator)?;
+            let (runtime, accelerator) = (*runtime, *accelerator);
+            Some(Contained { runtime, image, file: None, accelerator })
+        }
+        _ => None,
     };
-    let image = of.name(engine, &variant.release, *accelerator)?;
-    let (runtime, accelerator) = (*runtime, *accelerator);
-    let contained = Contained { runtime, image, file: None, accelerator };
-    let container = Container {
-        contained: &contained,
-        name: &engine.id,
-        hub: "",
-        model: None,
-        env: &container_env(&engine.file),
-        gpus: on_gpu,
-    };
-    Ok(container_line(&engine.file, filling, &container)?.recorded)
+    recorded_line(&engine.file, filling, contained.as_ref(), on_gpu)
 }

@@ -124,6 +124,30 @@ pub fn container_line(
     Ok(CommandLine { argv: line(container, given)?, recorded: line(&anonymous, recorded)? })
 }
 
+/// Returns the command line that starts a server, in the container image `image` where there is one, in
+/// the form that is recorded. `gpus` is true where a container gets the machine's GPUs.
+///
+/// # Errors
+/// The engine's file lacks an image or a flag that is needed.
+pub fn recorded_line(
+    file: &EngineFile,
+    with: Filling<'_>,
+    image: Option<&Contained>,
+    gpus: bool,
+) -> Result<Vec<String>, Stop> {
+    let Some(contained) = image else { return Ok(command_line(file, with)?.recorded) };
+    let container = Container {
+        contained,
+        // Placeholders take the place of the machine's folders.
+        name: with.engine,
+        hub: "",
+        model: None,
+        env: &container_env(file),
+        gpus,
+    };
+    Ok(container_line(file, with, &container)?.recorded)
+}
+
 /// Returns the container image that the file of the engine with the id `engine` names.
 ///
 /// # Errors

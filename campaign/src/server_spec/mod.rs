@@ -19,7 +19,7 @@ use crate::inputs::Obtained;
 use crate::plan::{Cell, Variant};
 pub use command_line::{
     CommandLine, Container, Filling, Runtime, ServerSettings, command_line, container_env,
-    container_line, container_name, image_name, image_of,
+    container_line, container_name, image_name, image_of, recorded_line,
 };
 
 /// Server specification of one variant: its engine, and the program or image that was built or

@@ -230,6 +230,37 @@ fn an_option_that_no_server_takes_leaves_the_rest_of_a_design_decided() {
 }
 
 #[test]
+fn an_engine_in_its_image_is_tuned_and_recommended_with_it() {
+    let lab = Lab::new(&[axis("speed", "fast", "--fast")]);
+    lab.scratch.write("suite/engines/peer.toml", crate::venvs::ENGINE);
+    let text = fs::read_to_string(lab.scratch.root().join(NAME)).unwrap();
+    let text = text.replace("\"redline\"", "\"peer\"");
+    // The server in the image has a flag for the port, which a lab may not set.
+    lab.scratch.write(NAME, &text.replace("--fast", "--port"));
+    lab.run(&["--container", "podman"]).expect(2, &["sets `--port`, which the command line of"]);
+    lab.scratch.write(NAME, &text);
+    lab.run(&["--container", "podman"]).expect(
+        0,
+        &[
+            "baseline   peer v0.9.2, its image under podman",
+            "recommended: peer v0.9.2, speed fast",
+            "serve    podman run -v {hub}:/hub ",
+            " peers/peer:v0.9.2 serve {model} ",
+        ],
+    );
+    assert_eq!(lab.scratch.calls().matches("podman pull").count(), 1, "it is pulled once");
+    let runs = lab.committed();
+    let fast = of(&runs, Some("speed-fast"));
+    let engine = &fast[0].engine;
+    let image = engine.build.as_ref().and_then(|build| build.image.as_deref());
+    assert_eq!(image, Some("peers/peer:v0.9.2"));
+    assert!(engine.image_digest.is_some(), "a tag can be moved");
+    let argv = fast[0].server.as_ref().and_then(|server| server.argv.clone()).unwrap().join(" ");
+    let started = "peers/peer:v0.9.2 serve {model} --port {port} --fast";
+    assert!(argv.starts_with("podman run ") && argv.ends_with(started), "{argv}");
+}
+
+#[test]
 fn where_nothing_helps_the_baseline_is_recommended() {
     let lab = Lab::of_trouble();
     lab.run(&[]).expect(
