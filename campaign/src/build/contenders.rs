@@ -7,8 +7,8 @@ use crate::build::variants::{ImageOf, Origin, REDLINE, Wanted, commit, named, wo
 use crate::build::wheel::Wheel;
 use crate::cli::{GateCandidate, GateRequest, Packages};
 use crate::git::Git;
-use crate::plan::{Variant, parse_other_engine};
 use crate::plan::release::{is_name, newest, read_history};
+use crate::plan::{Variant, parse_other_engine};
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 

@@ -252,11 +252,7 @@ impl<'a> Venv<'a> {
         is_installed("uv", &self.world.interrupt)
     }
 
-    fn resolve_with_uv(
-        &self,
-        temp: &TempDir,
-        options: &[OsString],
-    ) -> Result<Requirements, Stop> {
+    fn resolve_with_uv(&self, temp: &TempDir, options: &[OsString]) -> Result<Requirements, Stop> {
         let (from, to) = (temp.path().join("package.in"), temp.path().join("pylock.toml"));
         fs::write(&from, &self.requirement).map_err(FileError::at("write", &from))?;
         let mut uv = Command::new("uv");
@@ -272,11 +268,7 @@ impl<'a> Venv<'a> {
         Ok(self.pinned(lock.packages.into_iter().map(uv::Package::pin), bytes))
     }
 
-    fn resolve_with_pip(
-        &self,
-        temp: &TempDir,
-        options: &[OsString],
-    ) -> Result<Requirements, Stop> {
+    fn resolve_with_pip(&self, temp: &TempDir, options: &[OsString]) -> Result<Requirements, Stop> {
         let mut pip = self.pip(temp);
         pip.args(["install", "--dry-run", "--ignore-installed", "--report", "-"]);
         pip.args(QUIETLY).args(options).arg(&self.requirement);
