@@ -52,7 +52,7 @@ impl Quickstart {
 /// Runs a shell command in `folder`, with the built programs on its path. `cargo xtask` only builds
 /// the program of a command and starts it, so it is replaced by that program.
 fn shell(folder: &Path, line: &str) -> Ended {
-    let results = ["list", "show", "retract", "check", "import"];
+    let results = ["list", "show", "retract", "waive", "check", "import"];
     let is_of = |verb: &&&str| line.starts_with(&format!("cargo xtask {verb}"));
     let program = match results.iter().find(is_of) {
         Some(_) => "redline-results",
@@ -162,6 +162,7 @@ fn a_release_is_judged_and_a_regression_accepted() {
         ("lmdeploy", "lmdeploy v0.9.2, in a virtual environment"),
         ("0.17.1", "vllm v0.17.1"),
         ("--candidate-image", "vllm pr-123-dev, the image team/vllm:pr-123 under docker"),
+        ("--candidate vllm", "vllm v0.18.0"),
     ];
     for (words, measured) in plans {
         let said = shell(&clone.root(), &planned(words)).expect_code(0).stdout;
