@@ -40,7 +40,7 @@ pub fn render(planted: &Planted, trials: &[Trial]) -> String {
     ];
     let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
     match parts.is_empty() {
-        true => "No trial has been run.".to_owned(),
+        true => "Not measured yet: today's judge has no trials.".to_owned(),
         false => parts.join("\n"),
     }
 }
@@ -377,7 +377,7 @@ mod tests {
         let decided: Vec<&Trial> = trials.iter().collect();
         assert_eq!(noise(&planted(), &decided), (Vec::new(), 0));
         assert!(!render(&planted(), &trials).contains("replays"));
-        assert_eq!(render(&planted(), &[]), "No trial has been run.");
+        assert_eq!(render(&planted(), &[]), "Not measured yet: today's judge has no trials.");
     }
 
     #[test]
