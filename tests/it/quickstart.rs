@@ -19,6 +19,8 @@ struct Quickstart {
     commands: Vec<String>,
     /// Fenced TOML texts, in order.
     files: Vec<String>,
+    /// Fenced JSON texts, in order.
+    data: Vec<String>,
 }
 
 impl Quickstart {
@@ -34,12 +36,10 @@ impl Quickstart {
             }
             continues = line.ends_with('\\');
         }
-        let fences = text.split("```toml\n").skip(1);
-        let files = fences.filter_map(|rest| Some(rest.split_once("```")?.0.to_owned()));
         // Installation compiles everything once more; other tests build the same programs.
         commands.retain(|command| !command.starts_with("cargo install"));
         assert!(!commands.is_empty(), "{name} shows no command");
-        Self { commands, files: files.collect() }
+        Self { commands, files: fenced(&text, "toml"), data: fenced(&text, "json") }
     }
 
     /// The command that contains `words`.
@@ -47,6 +47,13 @@ impl Quickstart {
         let found = self.commands.iter().find(|command| command.contains(words));
         found.unwrap_or_else(|| panic!("no command contains `{words}`")).clone()
     }
+}
+
+/// Returns the fenced texts of a quickstart in this language, in order.
+fn fenced(text: &str, language: &str) -> Vec<String> {
+    let begin = format!("```{language}\n");
+    let fences = text.split(begin.as_str()).skip(1);
+    fences.filter_map(|rest| Some(rest.split_once("```")?.0.to_owned())).collect()
 }
 
 /// Runs a shell command in `folder`, with the built programs on its path. `cargo xtask` only builds
@@ -114,8 +121,8 @@ fn a_gguf_is_served_and_asked_and_its_address_measured() {
     let text = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
     assert!(!text.is_empty(), "{answer}");
 
-    let measure = Quickstart::read("measure-a-url.md").commands;
-    let [first, again, limited] = &measure[..] else { panic!("three commands: {measure:?}") };
+    let measure = Quickstart::read("measure-a-url.md");
+    let [first, again, limited, own] = &measure.commands[..] else { panic!("four commands") };
     let said = shell(folder.path(), &first.replace(RUNNING, &server.url)).expect_code(0).stdout;
     assert!(said.contains("TTFT") && said.contains("measurement-"), "{said}");
     let files = files_under(folder.path());
@@ -127,6 +134,13 @@ fn a_gguf_is_served_and_asked_and_its_address_measured() {
     let limited = limited.replace(RUNNING, &server.url).replace("ttft_ms_p50>200", "ttft_ms_p50>0");
     let said = shell(folder.path(), &limited).expect_code(1).stdout;
     assert!(said.contains("which is above 0"), "{said}");
+    std::fs::write(folder.path().join("prompts.jsonl"), &measure.data[0]).expect("writable");
+    std::fs::write(folder.path().join("my-prompts.toml"), &measure.files[0]).expect("writable");
+    let model = cached(MODEL).expect("the server has it");
+    let own = own.replace(RUNNING, &server.url);
+    let own = own.replace("tokenizer.json", model.to_str().expect("UTF-8"));
+    let said = shell(folder.path(), &own).expect_code(0).stdout;
+    assert!(said.contains("2 answered, 0 failed of 2"), "{said}");
 
     let compare = Quickstart::read("compare-two-engines.md").command("alternate");
     // A server compared with itself: its ratio is about one, whatever the machine does.
