@@ -12,8 +12,8 @@ use crate::scenario::{InvalidFile, TIME_US, TOKENS, bounded, out_of_range, posit
 pub struct Workload {
     /// Sampler: the way in which requests are drawn.
     pub pack: Pack,
-    /// Id of the dataset (file stem under `suite/datasets/`); left out where the sampler makes its
-    /// own prompts.
+    /// Id of the dataset (file stem under `suite/datasets/`), or any name where `--dataset FILE` gives
+    /// the file; left out where the sampler makes its own prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
     /// Number of measured requests to draw.
@@ -102,7 +102,9 @@ pub enum Pack {
     /// Requests of a trace in Mooncake's format, with its times, lengths and shared blocks.
     #[serde(rename = "trace@mooncake")]
     TraceMooncake,
-    /// Requests of the user's own file, one JSON document per line.
+    /// Requests of the user's own file, one JSON object per line: `prompt`, as text or as a list of
+    /// token ids; `output_tokens`, unless the workload has them; and for the arrival `trace`
+    /// `send_us`, the send time in microseconds since the start.
     #[serde(rename = "jsonl")]
     Jsonl,
     /// Requests of the user's own file, in shuffled order and repeated where they are too few, as

@@ -1,5 +1,5 @@
-//! `redline-bench alternate`: asks two servers on one machine in turns, in short slices of a
-//! scenario, and writes what each slice took.
+//! `redline-bench alternate`: asks two running servers in turns, in short slices of a scenario, and
+//! writes what each slice took.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::session::freezer::Freezer;
 use crate::workload::sampler::Plan;
 use crate::workload::tokenizer::Tokenizer;
 
-/// Ask two servers on this machine in turns, in short slices of a scenario's requests.
+/// Ask two running servers in turns, in short slices of a scenario's requests.
 ///
 /// Interference by other programs lasts for seconds and affects both slices of a pair alike, so
 /// that their ratio shows differences of a few percent within minutes. A closed loop is cut between
@@ -35,8 +35,9 @@ use crate::workload::tokenizer::Tokenizer;
 /// both caches are emptied and primed before each round of its requests. It ends early after a slice
 /// of which a server answers no request.
 ///
-/// With `--baseline-freeze` and `--candidate-freeze` the idle server is frozen, and its CPU time in
-/// each slice is recorded.
+/// With `--baseline-freeze` and `--candidate-freeze` the idle server, which has to be on this
+/// machine, is frozen, and its CPU time in each slice is recorded. Both servers are asked without an
+/// API key, each for the first model that it lists.
 ///
 /// Exit codes: 0 all requests were answered; 1 a request failed; 2 wrong use; 4 no server,
 /// interrupted, a file that cannot be read or written, or a failure of the client's system.
