@@ -14,8 +14,8 @@ const BYTES_MAX: u64 = 64 << 10;
 /// a key and white space a line may limit the number of the key's open requests.
 ///
 /// # Errors
-/// The file cannot be read, is a pipe, a device or the like, is longer than 64 KiB, holds no key, or
-/// has a line that is no key.
+/// The file cannot be read, is a pipe, a device or the like, is longer than 64 KiB, is not UTF-8,
+/// holds no key, or has a line that is no key.
 pub fn read(path: &Path) -> Result<Vec<Key>> {
     let shown = path.display();
     let text = read_text(path, "key file", BYTES_MAX)?;

@@ -45,10 +45,13 @@ const WHOLE_US: u64 = 600_000_000;
 /// Runs `gate-bench` and prints its tables.
 ///
 /// # Errors
-/// A kind is unknown, there are trials and `--resume` is not given, another process holds the
-/// clone's lock, a program is missing or does not build, a patch does not apply, an input cannot be
-/// obtained, a file cannot be read or written, the machine or a tool fails, or the command is
-/// interrupted. Finished trials stay.
+/// A file cannot be read, is not valid or cannot be written; the folder of `--estimators` has no
+/// alternations; or the page has no place for the table. Trials are run without `--kept` and
+/// `--estimators`, and then also: a kind is unknown, there are trials and `--resume` is not given,
+/// another process holds the clone's lock, the machine's target names no scenario for a gate, two
+/// servers have no room side by side, a program is missing or does not build, a patch does not
+/// apply, an input cannot be obtained, the machine or a tool fails, or the command is interrupted.
+/// Finished trials stay.
 pub fn run(world: &World, flags: &GateBench) -> Result<Exit, Stop> {
     if let Some(folder) = &flags.estimators {
         return answer(world, flags, ESTIMATORS, &estimators::render(folder)?);

@@ -48,11 +48,11 @@ const PERPLEXITY_F32: &str = "perplexity-f32";
 /// Runs `peer-bench` and prints its report.
 ///
 /// # Errors
-/// The other engine, the model or the scenario is unknown or cannot be compared (its file is not
-/// valid, has no `[source]` or lacks a figure's tool; the model has random weights); another
-/// process holds the clone's lock; a program is missing or does not build; a model or dataset
-/// cannot be obtained; a file cannot be read or written; an engine or tool fails; or the run is
-/// interrupted.
+/// A file of the suite is missing or not valid; that of the other engine has no `[source]`, or that
+/// of an engine lacks the tool of a figure; no model is given and the target `cpu` lists none, or
+/// the model has random weights; another process holds the clone's lock; a program is missing or
+/// does not build; source, model or dataset cannot be obtained; a file cannot be read or written;
+/// an engine or tool fails, or a run gives no figures; or the command is interrupted.
 pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let (engine, distribution) = peer(world, &flags.engine)?;
     world.tools.check()?;

@@ -156,8 +156,8 @@ pub struct Flags {
     /// `https://chat.example`, or * with an API key; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub allow_origin: Option<Vec<String>>,
-    /// Form of the log on standard error: text, or a JSON object in each line, with a line for each
-    /// request [default: text]
+    /// Form of the log on standard error: text, or a JSON object in each line. The JSON log also
+    /// has a line for each request, except health checks and `/metrics` [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
     /// TOML file with values for these flags; the command line takes precedence

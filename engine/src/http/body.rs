@@ -14,8 +14,9 @@ use super::error::{ApiError, ErrorKind, Result};
 /// Limit on the size of a request body in bytes; a larger one is refused. A prompt of a million
 /// token ids fits with room to spare.
 pub(super) const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Bytes per second that lengthen the time for a body: a client on a slow line, as of a phone, has
-/// as long as it needs, and one that sends a byte now and then has not.
+/// Number of bytes of a body whose arrival extends its time limit by a second. A client on a slow
+/// line, as of a phone, has the time that it needs, and one that sends a byte now and then runs out
+/// of time.
 const BODY_BYTES_PER_S: f64 = 16.0 * 1024.0;
 
 /// Number of KiB of all bodies that are being read: many clients that send slowly, each within its

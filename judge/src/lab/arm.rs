@@ -180,8 +180,9 @@ pub enum Found {
         /// Median of the bounded metric, in the metric's unit; NaN where no run has the metric.
         median: f64,
     },
-    /// Not explored: the candidate was not run because the budget was spent, or its reference
-    /// failed.
+    /// Not explored: nothing is known about the candidate, because the rest of the lab's budget or
+    /// of the engine's limit on runs does not suffice for it, its reference failed, or a factorial
+    /// design has another option of its axis.
     NotExplored {
         /// Reason why the candidate was not explored, as a sentence.
         reason: String,

@@ -314,7 +314,8 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
     })
 }
 
-/// Builds the figure of a result's throughput with the digits that its report prints.
+/// Builds the figure of a result's throughput: with the text of the printed row that has this
+/// value, or with up to five digits where no row has it.
 fn as_printed(record: &RunRecord, value: f64) -> Figure {
     let figure = Figure::published(value, Scale::PER_SECOND);
     let rows = printed::printed(record).map(|printed| printed.rows.as_slice()).unwrap_or_default();

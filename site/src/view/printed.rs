@@ -245,7 +245,8 @@ fn of_fields(record: &RunRecord) -> Printed {
     Printed { rows: METRICS.iter().filter_map(row).collect(), ..Printed::default() }
 }
 
-/// Builds the lines of a table from its rows, in runs of the same section.
+/// Builds the lines of a table from its rows, in their order. A line has the title of its section
+/// only where the line before is of another section.
 fn lines_of(rows: Vec<Row>) -> Value {
     let mut last = String::new();
     let line = |((section, label, _), cells): Row| {

@@ -50,8 +50,8 @@ const HEADING: &str = "| vLLM's term |";
 /// implements the term.
 const SEARCHED: usize = 3;
 
-/// Reports items and files with a replaced name, and terms of ARCHITECTURE.md that a search does not
-/// lead to.
+/// Reports items and files whose name has a word for which the field has another, and rows of the
+/// table in ARCHITECTURE.md whose words do not lead a search to the row's file.
 pub fn check(files: &[File]) -> Vec<Finding> {
     let sources = files.iter().filter(|file| file.is_rust() && !file.under("xtask/src/tidy"));
     let mut findings: Vec<Finding> = sources.flat_map(check_names).collect();
