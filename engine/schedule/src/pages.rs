@@ -1,5 +1,6 @@
-//! KV cache allocation: pages ("blocks" in vLLM's words) and their reference counts, with the
-//! prefix cache.
+//! KV cache allocation: pages and their reference counts, with the prefix cache. In vLLM's words,
+//! paged KV cache block allocation: a page is a block, and the key of a page in the prefix cache is
+//! its block hash.
 //!
 //! A page is *blank* (no content), *held* (by one or more sequences) or *idle* (held by none, but
 //! its content is in the prefix cache). When no blank page is left, the longest idle page is

@@ -1,7 +1,9 @@
 //! Preemption, admission and KV page allocation of sequences: the scheduler's state.
 //!
 //! The oldest waiting sequence is admitted first, and the youngest running one is preempted first.
-//! The oldest sequence therefore always progresses, and none starves.
+//! The oldest sequence therefore always progresses, and none starves. This is preemption by
+//! recompute: a preempted sequence gives its pages back, and its keys and values are computed again
+//! after its next admission.
 
 #[cfg(test)]
 use std::collections::BTreeMap;

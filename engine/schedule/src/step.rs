@@ -1,4 +1,4 @@
-//! Continuous batching with chunked prefill: which sequences the scheduler runs in a step
+//! Continuous batching with chunked prefill: which sequences run in a scheduler step
 //! (`Scheduler.schedule` in vLLM's words). A step has one token for every decoding sequence, with
 //! its drafts if there are any, then prefill chunks of prompts while the token budget lasts.
 //!

@@ -1,5 +1,5 @@
-//! Structured output (guided decoding): the set of tokens that may come next, so that an output follows a JSON schema
-//! or a regular expression, or that its tool calls do.
+//! Structured output (guided or constrained decoding): the mask of the tokens that may come next,
+//! so that an output follows a JSON schema or a regular expression, or that its tool calls do.
 //!
 //! The grammars are those of the library `llguidance`. It gets the bytes of every token once per
 //! model, and computes the set of allowed tokens before each sample. Structures come from strangers:

@@ -1,5 +1,6 @@
 //! Detokenizer: decodes output tokens to text as they are generated, by a table of each token's
-//! bytes.
+//! bytes. Bytes of incomplete UTF-8, where a token ends within a character, are held back until the
+//! character is complete.
 //!
 //! Decoding by table instead of the tokenizer's decoder guarantees that a stream of tokens decodes
 //! to the same text as all tokens at once.

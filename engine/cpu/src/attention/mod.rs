@@ -1,5 +1,5 @@
 //! CPU kernels of paged attention: causal, online softmax in blocks of positions, grouped by KV
-//! head.
+//! head (grouped-query attention, GQA).
 //!
 //! A work item is one KV head and a few consecutive rows of one sequence; all query heads that
 //! share the KV head read its pages together. Blocks of positions begin at absolute multiples of
