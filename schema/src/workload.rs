@@ -12,8 +12,8 @@ use crate::scenario::{InvalidFile, TIME_US, TOKENS, bounded, out_of_range, posit
 pub struct Workload {
     /// Sampler: the way in which requests are drawn.
     pub pack: Pack,
-    /// Id of the dataset (file stem under `suite/datasets/`), or any name where `--dataset FILE` gives
-    /// the file; left out where the sampler makes its own prompts.
+    /// Id of the dataset (file stem under `suite/datasets/`), or any name where `--dataset FILE`
+    /// gives the file; left out where the sampler makes its own prompts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dataset: Option<String>,
     /// Number of measured requests to draw.

@@ -36,8 +36,8 @@ use crate::workload::tokenizer::Tokenizer;
 /// of which a server answers no request.
 ///
 /// With `--baseline-freeze` and `--candidate-freeze` the idle server, which has to be on this
-/// machine, is frozen, and its CPU time in each slice is recorded. Both servers are asked without an
-/// API key, each for the first model that it lists.
+/// machine, is frozen, and its CPU time in each slice is recorded. Both servers are asked without
+/// an API key, each for the first model that it lists.
 ///
 /// Exit codes: 0 all requests were answered; 1 a request failed; 2 wrong use; 4 no server,
 /// interrupted, a file that cannot be read or written, or a failure of the client's system.

@@ -160,8 +160,8 @@ impl Distributions {
 /// Returns the gap before each token after the first chunk, from `gaps`, the gaps between chunks,
 /// and `per_chunk`, the number of tokens in each chunk. The tokens of a chunk have equal shares of
 /// the time since the last chunk with a token, rounded down; the time after the last such chunk is
-/// added to the last token, or is the only gap where no token follows the first chunk. Gaps of 10 and
-/// 20 between chunks of 1, 0 and 2 tokens give 15 and 15.
+/// added to the last token, or is the only gap where no token follows the first chunk. Gaps of 10
+/// and 20 between chunks of 1, 0 and 2 tokens give 15 and 15.
 pub(super) fn token_gaps(gaps: &[u64], per_chunk: &[u64]) -> Vec<u64> {
     let mut found = Vec::new();
     let mut carried = 0;
