@@ -151,6 +151,30 @@ pub fn causes(record: &RunRecord) -> BTreeSet<String> {
     found.into_iter().filter(|found| found.verdict == worst).flat_map(|found| found.rules).collect()
 }
 
+/// Returns the headline verdict on a run by the rules of the day on which it was stored: the worst
+/// of the stored verdicts on its release-blocking metrics; the stored verdict on the run where its
+/// record has none, as records of suites before v0.11.
+pub fn stored_headline(record: &RunRecord) -> ValidityVerdict {
+    let stored = blocking(record).filter_map(|metric| record.validity.metrics.get(metric.name));
+    stored.copied().max().unwrap_or(record.validity.verdict)
+}
+
+/// Returns the rules that are retired since and that made a run worse, on the day on which it was
+/// stored, than it is today; none for a run whose verdict is not better today.
+pub fn stored_causes(record: &RunRecord) -> Vec<&'static Rule> {
+    let stored = stored_headline(record);
+    if stored <= headline(record) {
+        return Vec::new();
+    }
+    let errors = record.checks.iter().filter(|check| !check.ok && check.level == Level::Error);
+    let errors = errors.filter_map(|check| crate::rule(&check.rule));
+    let errors = errors.map(|rule| (rule, ValidityVerdict::Invalid));
+    let ids = record.validity.reasons.iter().filter_map(|reason| reason.split(':').next());
+    let all = errors.chain(ids.filter_map(rule_of_reason));
+    let retired = all.filter(|(rule, verdict)| rule.until.is_some() && *verdict == stored);
+    retired.map(|(rule, _)| rule).collect()
+}
+
 /// Returns the metrics that the run measured and that block a release in its scenario. A run without
 /// output tokens, as of embeddings, has the throughput of requests in place of that of tokens.
 fn blocking(record: &RunRecord) -> impl Iterator<Item = &'static Metric> + '_ {

@@ -157,6 +157,28 @@ fn a_failed_run_has_no_figure_and_is_no_better_than_stored() {
 }
 
 #[test]
+fn a_run_that_was_worse_on_its_day_names_the_rules_that_are_retired_since() {
+    let causes = |record: &RunRecord| -> Vec<&str> {
+        stored_causes(record).into_iter().map(|rule| rule.id).collect()
+    };
+    let mut short = sound();
+    let (rule, level) = ("E16".to_owned(), Level::Error);
+    short.checks.push(Check { rule, level, ok: false, detail: None });
+    short.validity.metrics = [("output_tokens_per_s".to_owned(), ValidityVerdict::Invalid)].into();
+    assert_eq!(headline(&short), ValidityVerdict::Valid);
+    assert_eq!(stored_headline(&short), ValidityVerdict::Invalid);
+    assert_eq!(causes(&short), ["E16"]);
+    let waited = old(WAITED, 0.0, true);
+    assert_eq!(stored_headline(&waited), ValidityVerdict::Degraded);
+    assert_eq!(causes(&waited), ["W14"]);
+    // Where the verdict is no better today, no rule is named.
+    let mut still = old(WAITED, 0.0, false);
+    still.scenario.arrival = Some(Arrival::Closed { concurrency: 32 });
+    assert_eq!(headline(&still), ValidityVerdict::Degraded);
+    assert_eq!(causes(&still), [""; 0]);
+}
+
+#[test]
 fn a_verdict_follows_from_errors_and_reasons_and_never_from_a_warning() {
     let check = |rule: &str, level| Check { rule: rule.to_owned(), level, ok: false, detail: None };
     let mut record = with_bound("output_tokens_per_s", 2.1);

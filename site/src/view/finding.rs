@@ -6,13 +6,18 @@ use std::collections::BTreeMap;
 
 use judge::diff::words::plural;
 use judge::facts;
+use judge::rule::Rule;
 use judge::validity::{self, headline};
 use schema::run::{Check, Kind, Level, RunRecord, Status, ValidityVerdict};
 use serde::Serialize;
 
 use super::words;
-use crate::catalog::{Cell, Run};
+use crate::catalog::{Cell, Run, distinct};
 use crate::{format, outside};
+
+/// Sentence for pages: why rules about waits of the client are retired.
+const WAITS: &str = "Every wait of the client counted then, also where the kernel had stamped the \
+                     exact receive times.";
 
 /// Urgency of a finding or verdict on a page, which decides its order and color.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -83,8 +88,9 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
         let why = "read from a published report; nobody here saw it run";
         found.push(finding(Tone::Firm, "imported, unverified", why));
     }
-    found.extend(figures(&runs.iter().map(|run| run.record).collect::<Vec<_>>()));
-    found.extend(by_rule(runs).iter().map(of_rule));
+    let records: Vec<&RunRecord> = runs.iter().map(|run| run.record).collect();
+    found.extend(figures(&records));
+    found.extend(by_rule(runs).iter().filter(|broken| !is_moot(broken, &records)).map(of_rule));
     found.sort_by_key(|finding| finding.tone);
     found
 }
@@ -95,7 +101,8 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
 pub fn of_records(records: &[&RunRecord]) -> Vec<Finding> {
     let broken: Vec<Check> = records.iter().flat_map(|record| judge::failed(record)).collect();
     let mut found = figures(records);
-    found.extend(by_check(broken.iter(), records.len()).iter().map(of_rule));
+    let broken = by_check(broken.iter(), records.len());
+    found.extend(broken.iter().filter(|broken| !is_moot(broken, records)).map(of_rule));
     found.sort_by_key(|finding| finding.tone);
     found
 }
@@ -116,6 +123,7 @@ fn figures(records: &[&RunRecord]) -> Vec<Finding> {
             found.push(finding(tone, &text, &words.join(", ")));
         }
     }
+    found.extend(invalid_then(records));
     let any = |test: fn(&RunRecord) -> bool| records.iter().any(|record| test(record));
     if any(|record| record.kind == Kind::Simulated) {
         found.push(finding(Tone::Firm, "simulated", "made by a simulator; no server ran"));
@@ -125,6 +133,47 @@ fn figures(records: &[&RunRecord]) -> Vec<Finding> {
         found.push(finding(Tone::Firm, "random weights", why));
     }
     found
+}
+
+/// Returns the badge of `records` that were INVALID by the rules of the day on which they were stored
+/// and are not by today's; `None` where there is none.
+fn invalid_then(records: &[&RunRecord]) -> Option<Finding> {
+    let invalid = ValidityVerdict::Invalid;
+    let was_invalid = |record: &&&RunRecord| {
+        validity::stored_headline(record) == invalid && headline(record) != invalid
+    };
+    let own: Vec<&RunRecord> = records.iter().filter(was_invalid).copied().collect();
+    if own.is_empty() {
+        return None;
+    }
+    let rules = retired(&own);
+    let ids: Vec<&str> = rules.iter().map(|rule| rule.id).collect();
+    let by = if ids.is_empty() { String::new() } else { format!(" ({})", ids.join(", ")) };
+    let text = of(own.len(), records.len(), "invalid by the rules of its day");
+    Some(finding(Tone::Firm, &(text + &by), &whys(&rules)))
+}
+
+/// Returns the rules that are retired since and that made any of `records` worse, on the day on which
+/// it was stored, than it is today, each once.
+fn retired(records: &[&RunRecord]) -> Vec<&'static Rule> {
+    let mut rules: Vec<&Rule> =
+        records.iter().flat_map(|record| validity::stored_causes(record)).collect();
+    rules.sort_by_key(|rule| rule.id);
+    rules.dedup_by_key(|rule| rule.id);
+    rules
+}
+
+/// Returns the reasons for which rules are retired, as sentences.
+fn whys(rules: &[&Rule]) -> String {
+    let why = |rule: &&Rule| rule.successor.and_then(judge::rule).map_or(WAITS, |next| next.why);
+    distinct(rules.iter().map(why)).join(" ")
+}
+
+/// True for a finding of a retired rule without a successor, which is about waits of the client, that
+/// makes no run of `records` doubtful.
+fn is_moot(broken: &RuleFindings, records: &[&RunRecord]) -> bool {
+    judge::rule(&broken.rule).is_some_and(|rule| rule.until.is_some())
+        && !records.iter().any(|record| validity::causes(record).contains(&broken.rule))
 }
 
 /// Returns the badge of a rule that runs break: the finding in words with the rule's id, and what
@@ -217,23 +266,42 @@ pub fn caveats(cells: &[Cell]) -> Vec<String> {
         ))
     };
     let mut caveats: Vec<String> = found.into_iter().filter_map(sentence).collect();
-    let doubtful = |verdict: ValidityVerdict| verdict != ValidityVerdict::Valid;
-    let stored = runs.iter().filter(|run| doubtful(run.record.validity.verdict)).count();
-    let present = runs.iter().filter(|run| doubtful(headline(run.record))).count();
-    if stored > present {
-        caveats.push(format!(
-            "These verdicts are by the present rules. By the rules of the day on which the runs were \
-             stored, {stored} of {} were degraded or invalid: every wait of the client counted, also \
-             where the kernel had stamped the exact receive times.",
-            runs.len()
-        ));
-    }
+    caveats.extend(by_the_rules_of_the_day(&runs));
     let once = cells.iter().filter(|cell| cell.counted().count() == 1).count();
     if once > 0 {
-        let of = plural(cells.len(), "scenario");
+        let of = plural(cells.len(), "row");
         caveats.push(format!("{once} of {of} measured by a single run: the noise is not known."));
     }
     caveats
+}
+
+/// Returns the sentences about the verdicts that `runs` had on the day on which they were stored;
+/// `None` where no run was worse than it is today.
+fn by_the_rules_of_the_day(runs: &[&Run]) -> Option<String> {
+    let records: Vec<&RunRecord> = runs.iter().map(|run| run.record).collect();
+    if !records.iter().any(|record| validity::stored_headline(record) > headline(record)) {
+        return None;
+    }
+    let share = |verdict: ValidityVerdict| {
+        let is_of = |record: &&&RunRecord| validity::stored_headline(record) == verdict;
+        let count = records.iter().filter(is_of).count();
+        (count > 0).then(|| format!("{count} of {} were {}", records.len(), verdict.name()))
+    };
+    let verdicts = [ValidityVerdict::Invalid, ValidityVerdict::Degraded];
+    let shares: Vec<String> = verdicts.into_iter().filter_map(share).collect();
+    let rules = retired(&records);
+    let name = |rule: &&Rule| format!("{} ({})", rule.finding, rule.id);
+    let names: Vec<String> = rules.iter().map(name).collect();
+    let why = if names.is_empty() {
+        String::new()
+    } else {
+        format!(" Retired since: {}. {}", names.join(", "), whys(&rules))
+    };
+    Some(format!(
+        "These verdicts are by today's rules. By the rules of the day on which the runs were stored, \
+         {}.{why}",
+        shares.join(" and ")
+    ))
 }
 
 /// Removes from each of `rows` the findings that all rows have, and returns those findings, so that
@@ -261,7 +329,63 @@ fn of(count: usize, all: usize, word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use samples::Sample;
+    use samples::registry as sample;
+
     use super::*;
+    use crate::catalog::{self, Catalog};
+
+    /// Returns caveats and findings of two runs of one cell, the first one changed by `change`.
+    fn said(change: impl Fn(&mut RunRecord)) -> (Vec<String>, Vec<String>) {
+        let record = |serial: u64| Sample { serial, seed: serial, ..Sample::default() }.record();
+        let mut records = vec![record(1), record(2)];
+        change(&mut records[0]);
+        let registry = sample::registry(records);
+        let catalog = Catalog::of(&registry);
+        let runs: Vec<&Run> = catalog.runs.iter().collect();
+        let cells = catalog::cells(&runs);
+        let found = of_cell(&cells[0]).into_iter().map(|finding| finding.text).collect();
+        (caveats(&cells), found)
+    }
+
+    #[test]
+    fn verdicts_by_the_rules_of_the_day_are_said_where_they_were_worse() {
+        let (caveats, found) = said(|record| {
+            let (rule, level) = ("E16".to_owned(), Level::Error);
+            record.checks.push(Check { rule, level, ok: false, detail: None });
+            let invalid = ("output_tokens_per_s".to_owned(), ValidityVerdict::Invalid);
+            record.validity.metrics = [invalid].into();
+        });
+        let expected = "These verdicts are by today's rules. By the rules of the day on which the \
+                        runs were stored, 1 of 2 were invalid. Retired since: short steady state \
+                        (E16). A short window measures mostly ramp-up and drain. Where all requests \
+                        are sent at once, both belong to the workload: its figures are those of the \
+                        whole run.";
+        assert_eq!(caveats, [expected]);
+        let badge = "1 of 2 invalid by the rules of its day (E16)".to_owned();
+        assert!(found.contains(&badge), "{found:?}");
+        assert_eq!(said(|_| {}).0, [""; 0]);
+    }
+
+    #[test]
+    fn a_retired_rule_about_waits_marks_only_rows_with_a_doubtful_run() {
+        for (stamped, marked) in [(true, false), (false, true)] {
+            let (caveats, found) = said(|record| {
+                let (rule, level) = ("W14".to_owned(), Level::Warning);
+                record.checks.push(Check { rule, level, ok: false, detail: None });
+                record.checks_rev = 6;
+                record.scenario.arrival = Some(Arrival::Closed { concurrency: 32 });
+                record.validity.verdict = ValidityVerdict::Degraded;
+                record.validity.reasons = vec!["kernel-gap: bytes waited 9 ms".to_owned()];
+                let client = record.client.as_mut().unwrap();
+                (client.error_pct, client.coalesced_read_share) = (None, Some(0.0));
+                client.kernel_timestamps = Some(stamped);
+            });
+            assert_eq!(found.contains(&"late reads (W14)".to_owned()), marked, "{found:?}");
+            let retired = caveats.iter().any(|text| text.contains("Retired since: late reads"));
+            assert_eq!(retired, !marked, "{caveats:?}");
+        }
+    }
 
     #[test]
     fn what_all_rows_say_is_said_once() {
