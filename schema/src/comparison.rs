@@ -10,13 +10,10 @@ use crate::alternation::OutputsCompared;
 use crate::exit::Exit;
 use crate::metric::{Better, Unit};
 use crate::policy::Policy;
-use crate::verdict::{Cell, Verdict};
+use crate::verdict::{ALL_SCENARIOS, Cell, Verdict};
 
 /// Schema name of a comparison of two releases.
 pub const SCHEMA: &str = "diff.v1";
-/// Scenario in the cell of a row that judges all scenarios of a model together.
-pub const ALL_SCENARIOS: &str = "all scenarios";
-
 /// Comparison of a candidate release with a baseline release, cell by cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Diff {
@@ -52,7 +49,7 @@ pub struct Diff {
     /// Noise in percent, by campaign id and metric name: half-width of the confidence interval of
     /// the difference between runs of one and the same release in that campaign.
     pub noise_pct: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Rows of metrics that alternating comparisons judge over all scenarios of a model together, in
+    /// Rows of metrics that alternating comparisons judge over the scenarios of a model together, in
     /// whose cell the scenario is `all scenarios`: one for each metric that is release-blocking in all
     /// of them. Left out where there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -368,7 +365,7 @@ impl Diff {
         self.pooled.iter().chain(self.cells.iter().flat_map(|cell| &cell.rows))
     }
 
-    /// Returns the rows that judge all scenarios of the model and configuration of `cell` together.
+    /// Returns the rows that judge the scenarios of the model and configuration of `cell` together.
     pub fn pooled_of(&self, cell: &Cell) -> impl Iterator<Item = &Row> {
         let all = Cell { scenario: ALL_SCENARIOS.to_owned(), ..cell.clone() };
         self.pooled.iter().filter(move |row| row.verdict.cell == all)

@@ -3,6 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Scenario in the cell of a verdict about scenarios of a model together.
+pub const ALL_SCENARIOS: &str = "all scenarios";
+
 /// Cell of a comparison: engine, hardware, model, configuration and scenario, which must be equal
 /// for baseline and candidate.
 #[derive(
@@ -73,6 +76,13 @@ pub struct Verdict {
     /// alternating comparison, over all its looks together. Null with fewer than two of them or
     /// without an effect.
     pub interval_pct: Option<(f64, f64)>,
+    /// Interval of the effect in percent that decides in an alternating comparison whether the metric
+    /// changed: its error probability is divided over all release-blocking metrics and looks of the
+    /// campaign, so that it is wider than `interval_pct`. A change is called where it excludes zero.
+    /// Left out where the verdict comes from pairs of runs, for other metrics, and where the starts are
+    /// too few.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deciding_interval_pct: Option<(f64, f64)>,
     /// Two-sided p-value of the hypothesis that there is no effect; null with fewer than two pairs,
     /// without an effect, or in an alternating comparison.
     pub p: Option<f64>,
@@ -108,6 +118,10 @@ pub struct Verdict {
     /// from pairs of runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alternation: Option<Extent>,
+    /// Scenarios that the verdict is about, where it is about several together; left out for a verdict
+    /// about one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
     /// True when the screen suspected a change, which a confirmation must then confirm or refute.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspected: bool,
@@ -117,6 +131,25 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// True for a verdict about scenarios of a model together.
+    pub fn is_together(&self) -> bool {
+        self.cell.scenario == ALL_SCENARIOS
+    }
+
+    /// Returns the scenario that the verdict is about, or how many of the model's scenarios it is about
+    /// together: `all 3 scenarios together`, `5 of 7 scenarios together`.
+    pub fn scenario(&self) -> String {
+        match &self.together {
+            None => self.cell.scenario.clone(),
+            Some(Together { scenarios, of }) if scenarios.len() == *of => {
+                format!("all {of} scenarios together")
+            }
+            Some(Together { scenarios, of }) => {
+                format!("{} of {of} scenarios together", scenarios.len())
+            }
+        }
+    }
+
     /// True when the verdict is a regression or a new failure, and is not waived.
     pub fn fails(&self) -> bool {
         self.waiver.is_none()
@@ -149,6 +182,16 @@ pub enum VerdictKind {
     /// Fixed failure: runs or requests failed at the baseline and none did at the candidate, and
     /// the candidate has usable runs.
     FixedFailure,
+}
+
+/// Scenarios of a model that a verdict of an alternating comparison is about together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Together {
+    /// Scenarios whose starts are judged, as `id@rev`, in the order of time: those that had ended when
+    /// the metric was decided, or all where it is undecided.
+    pub scenarios: Vec<String>,
+    /// Number of scenarios of the model that the campaign compared in turns.
+    pub of: usize,
 }
 
 /// Extent of an alternating comparison.

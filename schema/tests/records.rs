@@ -71,6 +71,7 @@ fn records_of_every_version_are_read_and_nothing_is_lost() {
     kept::<schema::search::SearchResult>(&text("search.v1.json"));
     kept::<schema::comparison::Diff>(&text("diff.v1.json"));
     kept::<schema::comparison::Diff>(&text("diff.v1.gate.json"));
+    kept::<schema::comparison::Diff>(&text("diff.v1.together.json"));
     kept::<schema::trend::Trend>(&text("trend.v1.json"));
     kept::<schema::gpu_validation::ValidationBundle>(&text("proof-box.v1.json"));
     kept::<schema::gpu_validation::ValidationBundle>(&text("proof-box.v1.calls.json"));

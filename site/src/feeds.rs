@@ -98,7 +98,7 @@ fn regressions(catalog: &Catalog, judged: &Judged) -> Vec<Entry> {
                     row.title,
                     words::verdict(verdict.verdict),
                     verdict.cell.model,
-                    verdict.cell.scenario
+                    verdict.scenario()
                 ),
                 updated: latest(runs.iter().map(|run| run.record.id.as_str())),
                 target: pair.target(),

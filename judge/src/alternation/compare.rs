@@ -5,11 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schema::alternation::{AlternatingComparison, Contender, OutputsCompared, Side};
 use schema::comparison::{
-    ALL_SCENARIOS, CellDiff, Decision, Diff, Outputs, OutputsChange, Row, RunShare, SCHEMA,
-    SideCounts,
+    CellDiff, Decision, Diff, Outputs, OutputsChange, Row, RunShare, SCHEMA, SideCounts,
 };
 use schema::metric::{Metric, by_name};
-use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
+use schema::verdict::{ALL_SCENARIOS, Cell, Stage, Together, Verdict, VerdictKind};
 
 use super::{Call, Judged, failures, figures_of, judge, outputs, pooled};
 use crate::diff::decision;
@@ -17,6 +16,9 @@ use crate::diff::estimate::Estimate;
 use crate::diff::policy::standard;
 use crate::diff::words::plural;
 use crate::summary;
+
+/// Name of the metric of peak memory.
+const MEMORY: &str = "rss_bytes_max";
 
 /// Alternating comparisons of one campaign.
 #[derive(Debug, Clone, Copy)]
@@ -98,12 +100,11 @@ impl Gate<'_> {
         }
     }
 
-    /// Judges each model over all its scenarios.
+    /// Judges each model over its scenarios together.
     fn pooled(&self) -> Vec<Row> {
         let models = pooled::by_model(self.comparisons);
         let of_model = |own: &Vec<&AlternatingComparison>| {
-            let cell = self.cell_of(own[0]);
-            pooled_rows(&cell, &pooled::judge(own, self.comparisons))
+            pooled_rows(&self.cell_of(own[0]), own, self.comparisons)
         };
         models.iter().flat_map(of_model).collect()
     }
@@ -255,7 +256,7 @@ pub fn row(cell: &Cell, one: &AlternatingComparison, judged: &Judged) -> Row {
     let alone = Estimate::alone(judged.extent.slices / 2, judged.effect_pct);
     let estimate = Estimate { interval_pct: Some(judged.interval_pct), ..alone };
     Row {
-        title: judged.metric.title.to_owned(),
+        title: row_title(judged.metric),
         unit: judged.metric.unit,
         better: judged.metric.better,
         gates: judged.gates,
@@ -266,21 +267,48 @@ pub fn row(cell: &Cell, one: &AlternatingComparison, judged: &Judged) -> Row {
     }
 }
 
-/// Returns the rows of metrics that were judged over all scenarios of the model of `cell`. They have
-/// no figures: those of different scenarios have no common mean.
-pub fn pooled_rows(cell: &Cell, judged: &[Judged]) -> Vec<Row> {
+/// Returns the title of the row of a metric that is judged in turns. A server in turns answers a part
+/// of the scenario again and again, so that its peak memory is another quantity than that of a run.
+fn row_title(metric: &Metric) -> String {
+    if is_other_quantity(metric) {
+        format!("{} in turns", metric.title)
+    } else {
+        metric.title.to_owned()
+    }
+}
+
+/// True for a metric whose figures in turns cannot stand beside those of whole runs.
+pub fn is_other_quantity(metric: &Metric) -> bool {
+    metric.name == MEMORY
+}
+
+/// Judges the metrics of the model of `cell` over the comparisons `own` of its scenarios together and
+/// returns their rows; `all` are the comparisons of the campaign. The rows have no figures: those of
+/// different scenarios have no common mean.
+pub fn pooled_rows(
+    cell: &Cell,
+    own: &[&AlternatingComparison],
+    all: &[AlternatingComparison],
+) -> Vec<Row> {
     let cell = Cell { scenario: ALL_SCENARIOS.to_owned(), ..cell.clone() };
-    let row = |judged: &Judged| Row {
-        title: judged.metric.title.to_owned(),
-        unit: judged.metric.unit,
-        better: judged.metric.better,
-        gates: true,
-        large: false,
-        baseline: None,
-        candidate: None,
-        verdict: verdict(&cell, judged, [None, None]),
+    let row = |judged: &Judged| {
+        let judged_in = own[..judged.scenarios].iter();
+        let together = Together {
+            scenarios: judged_in.map(|one| one.scenario.clone()).collect(),
+            of: own.len(),
+        };
+        Row {
+            title: row_title(judged.metric),
+            unit: judged.metric.unit,
+            better: judged.metric.better,
+            gates: true,
+            large: false,
+            baseline: None,
+            candidate: None,
+            verdict: Verdict { together: Some(together), ..verdict(&cell, judged, [None, None]) },
+        }
     };
-    judged.iter().map(row).collect()
+    pooled::judge(own, all).iter().map(row).collect()
 }
 
 /// Returns the verdict on one metric, with the figures of baseline and candidate that are shown
@@ -296,6 +324,7 @@ pub fn verdict(cell: &Cell, judged: &Judged, [baseline, candidate]: [Option<f64>
         pairs: judged.extent.slices / 2,
         effect_pct: Some(judged.effect_pct),
         interval_pct: Some(judged.interval_pct),
+        deciding_interval_pct: judged.deciding_interval_pct,
         floor_pct: judged.min_effect_pct,
         mde_pct: Some(judged.detectable_pct),
         stage: if judged.gates { Stage::Alternate } else { Stage::Estimate },
@@ -319,6 +348,7 @@ fn without_statistics(
         pairs: 0,
         effect_pct: None,
         interval_pct: None,
+        deciding_interval_pct: None,
         p: None,
         p_adjusted: None,
         cliffs_delta: None,
@@ -328,6 +358,7 @@ fn without_statistics(
         verdict,
         stage: Stage::Estimate,
         alternation: None,
+        together: None,
         suspected: false,
         waiver: None,
     }
@@ -371,9 +402,10 @@ fn note() -> String {
     "Both servers of a start answer slices of the same requests in turns, while the other one is \
      frozen. A metric is judged by the starts, when a fifth, two fifths and so on of the time are \
      spent: regressed or improved where zero is excluded and the change is at least half of the \
-     minimum effect, unchanged where the minimum effect is excluded. Intervals hold at every look. \
-     Metrics are judged over all scenarios together too: what is decided there may be undecided in a \
-     scenario alone."
+     minimum effect, unchanged where the minimum effect is excluded. Intervals hold at every look of \
+     one metric; a change is called by a wider one, which holds for all metrics of the campaign. \
+     Metrics are judged over the scenarios together too, when the second and each later one has ended: \
+     what is decided there may be undecided in a scenario alone."
         .to_owned()
 }
 

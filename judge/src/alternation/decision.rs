@@ -26,7 +26,7 @@ const UNCHANGED: f64 = 0.05;
 /// Error probability of each end of the interval of one metric, over all looks.
 const INTERVAL: f64 = 0.025;
 /// Minimum number of starts at a look: with fewer, a t interval is too wide to decide anything.
-const STARTS_MIN: usize = 4;
+pub const STARTS_MIN: usize = 4;
 /// Power for which the smallest detectable effect is stated.
 const POWER: f64 = 0.8;
 /// Minimum effect of the 99th percentile of TPOT in percent: one slow request in a hundred has to be
@@ -65,6 +65,10 @@ pub struct Judged {
     pub effect_pct: f64,
     /// Two-sided interval of the effect in percent at a confidence of 95 %, valid at every look.
     pub interval_pct: (f64, f64),
+    /// Interval of the effect in percent that excludes zero where the metric is called worse or better:
+    /// its error probability is divided over all tests and looks of the campaign. `None` for a metric
+    /// that is not release-blocking, and where the starts are too few.
+    pub deciding_interval_pct: Option<(f64, f64)>,
     /// Largest effect for the worse, in percent and not negative, that the interval does not exclude.
     pub not_excluded_pct: f64,
     /// Smallest effect in percent that as many starts with the same scatter show with a power of
@@ -72,6 +76,9 @@ pub struct Judged {
     pub detectable_pct: f64,
     /// Starts and time behind the judgement.
     pub extent: Extent,
+    /// Number of scenarios whose starts are judged together, in the order of time; 1 for a metric of
+    /// one scenario.
+    pub scenarios: usize,
 }
 
 /// Returns the metrics that an alternating comparison with this arrival process judges, each with
@@ -198,7 +205,9 @@ impl<'a> Course<'a> {
             let enough = gates && logs.len() >= STARTS_MIN;
             let standing = Standing { metric, min_effect_pct, fit: Fit::of(&logs)? };
             let call = if enough { standing.call(SHARES[look], self.family) } else { Call::Open };
-            Some(standing.judged(call, gates, SHARES[look], self.extent(starts)))
+            let judged = standing.judged(call, SHARES[look], self.family, self.extent(starts));
+            let deciding_interval_pct = judged.deciding_interval_pct.filter(|_| enough);
+            Some(Judged { gates, deciding_interval_pct, ..judged })
         };
         let decided = reached.iter().enumerate().filter_map(|(look, starts)| at(*starts, look));
         let mut decided = decided.filter(|judged| judged.call != Call::Open);
@@ -223,6 +232,12 @@ impl<'a> Course<'a> {
     }
 }
 
+/// Returns the error probability of calling one metric worse although it is not, at a look that spends
+/// `share` of it, where the metric has one of `family` equal parts.
+fn error(share: f64, family: u32) -> f64 {
+    CHANGED * share / f64::from(family.max(1))
+}
+
 /// Fit of one metric's log ratios, one for each start.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Standing {
@@ -241,7 +256,7 @@ impl Standing {
     /// has one of `family` equal parts.
     pub(super) fn call(&self, share: f64, family: u32) -> Call {
         let bar = log_of(self.min_effect_pct);
-        let error = CHANGED * share / f64::from(family.max(1));
+        let error = error(share, family);
         let is_worse = |fit: Fit| fit.mean >= bar / 2.0 && fit.p_above(0.0) < error;
         if self.fit.is_within(bar, UNCHANGED * share) {
             Call::Unchanged
@@ -254,19 +269,28 @@ impl Standing {
         }
     }
 
-    pub(super) fn judged(&self, call: Call, gates: bool, share: f64, extent: Extent) -> Judged {
+    /// Returns the judgement of a release-blocking metric of one scenario, with the shares of the
+    /// error probabilities that [`Self::call`] takes.
+    pub(super) fn judged(&self, call: Call, share: f64, family: u32, extent: Extent) -> Judged {
         let confidence = 1.0 - 2.0 * INTERVAL * share;
-        let (low, high) = self.fit.interval(confidence);
+        let interval_pct = |confidence: f64| {
+            let (low, high) = self.fit.interval(confidence);
+            (percent(low), percent(high))
+        };
         Judged {
             metric: self.metric,
-            gates,
+            gates: true,
             min_effect_pct: self.min_effect_pct,
             call,
             effect_pct: percent(self.fit.mean),
-            interval_pct: (percent(low), percent(high)),
+            interval_pct: interval_pct(confidence),
+            // Few starts that scatter give an interval beyond the range of numbers.
+            deciding_interval_pct: Some(interval_pct(1.0 - 2.0 * error(share, family)))
+                .filter(|(low, high)| low.is_finite() && high.is_finite()),
             not_excluded_pct: percent(self.worse().interval(confidence).1.max(0.0)),
             detectable_pct: percent(self.fit.detectable(confidence, POWER)),
             extent,
+            scenarios: 1,
         }
     }
 }

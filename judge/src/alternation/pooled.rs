@@ -75,7 +75,8 @@ fn judged(
         let standing = Standing { metric, min_effect_pct, fit: Fit::of(&logs)? };
         let share = share(ended - 1, scenarios - 1);
         let call = standing.call(share, family);
-        Some(standing.judged(call, true, share, extent(&courses[..ended])))
+        let judged = standing.judged(call, share, family, extent(&courses[..ended]));
+        Some(Judged { scenarios: ended, ..judged })
     };
     let mut decided = (2..courses.len()).filter_map(at).filter(|one| one.call != Call::Open);
     decided.next().or_else(|| at(courses.len()))

@@ -1,13 +1,14 @@
 //! Sentences that stand below the decision of a comparison: caveats, waivers and large changes.
 //! Display only.
 
-use schema::comparison::{AppliedWaiver, CellDiff, Diff, FlagChange, Outputs, RunShare};
+use schema::comparison::{AppliedWaiver, CellDiff, Diff, FlagChange, Outputs, Row, RunShare};
 
 use super::grouped::{self, LargeChange, Visible};
 use super::outputs;
-use super::words::{change, sizes, until};
+use super::words::{change, sizes, too_few_starts, until};
 
-/// Returns the sentences that stand below the decision: outputs, moved defaults and DEGRADED runs.
+/// Returns the sentences that stand below the decision: outputs, moved defaults, DEGRADED runs, and
+/// which scenarios were judged together or not at all.
 pub fn caveats(diff: &Diff) -> Vec<String> {
     let cells: Vec<&CellDiff> = diff.cells.iter().collect();
     let several = diff.outputs.len() > 1;
@@ -27,8 +28,34 @@ pub fn caveats(diff: &Diff) -> Vec<String> {
         caveats.push(format!("The commands differ in {}, so nothing is judged.", became(flag)));
     }
     caveats.extend(degraded(diff));
+    caveats.extend(diff.pooled.iter().filter_map(|row| some_of_all(row, several)));
+    caveats.extend(too_few(&cells));
     caveats.extend(seen(&grouped::visible(&cells)));
     caveats
+}
+
+/// Returns the sentence about a metric that was decided over scenarios together before all of them had
+/// ended; `None` for others. It names the model where there are several.
+fn some_of_all(row: &Row, several: bool) -> Option<String> {
+    let together = row.verdict.together.as_ref()?;
+    let (ended, all) = (together.scenarios.len(), together.of);
+    let cell = &row.verdict.cell;
+    let of = if several { format!("{}, {}: ", cell.model, cell.config) } else { String::new() };
+    (ended < all).then(|| {
+        let names = together.scenarios.join(", ");
+        let decided = format!("decided when {ended} of {all} had ended ({names})");
+        format!("{of}{} over scenarios together: {decided}.", row.title)
+    })
+}
+
+/// Returns the sentence about scenarios in which a metric had too few starts to be judged; `None` where
+/// there is none.
+fn too_few(cells: &[&CellDiff]) -> Option<String> {
+    let has_few = |cell: &&&CellDiff| cell.rows.iter().any(|row| too_few_starts(row).is_some());
+    let names: Vec<String> =
+        cells.iter().filter(has_few).map(|cell| cell.cell.scenario.clone()).collect();
+    let scenarios = grouped::scenarios(&names, cells.len());
+    (!names.is_empty()).then(|| format!("Too few starts to judge a metric alone: {scenarios}."))
 }
 
 /// Returns the sentence about the changes of release-blocking metrics that the comparison would have

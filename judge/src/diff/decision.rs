@@ -8,13 +8,14 @@ use schema::comparison::{
 use schema::metric::{Better, METRICS};
 use schema::verdict::VerdictKind;
 
-use super::words::{change, plural, size_of, until};
+use super::estimate::log_of;
+use super::words::{change, plural, size_of, too_few_starts, until};
 
 /// Decides about the candidate of `diff`, from its rows, outputs and waivers.
 ///
 /// *Hold* where a release-blocking metric regressed or failed without a waiver, or outputs changed
 /// without an explanation; else *inconclusive* where a release-blocking metric is undecided, or
-/// nothing was compared; else *ship*. A metric that is decided over all scenarios of a model together
+/// nothing was compared; else *ship*. A metric that is decided over the scenarios of a model together
 /// may be undecided in one of them.
 pub fn of(diff: &Diff) -> Decision {
     let blocking: Vec<&Row> = diff.rows().filter(|row| row.gates).collect();
@@ -36,8 +37,7 @@ pub fn of(diff: &Diff) -> Decision {
         };
         (DecisionKind::Inconclusive, vec![reason.to_owned()])
     } else if !open.is_empty() {
-        let all_open = blocking.iter().filter(|row| is_open(row)).count();
-        (DecisionKind::Inconclusive, inconclusive(&open, (all_open, blocking.len())))
+        (DecisionKind::Inconclusive, inconclusive(&open, &blocking))
     } else {
         (DecisionKind::Ship, ship(diff, &blocking))
     };
@@ -74,7 +74,7 @@ fn size(row: &Row) -> f64 {
 }
 
 fn failure(row: &Row) -> String {
-    let scenario = &row.verdict.cell.scenario;
+    let scenario = row.verdict.scenario();
     match (row.verdict.verdict, row.verdict.effect_pct) {
         (VerdictKind::NewFailure, _) => {
             format!("runs or requests of {scenario} fail that did not fail before")
@@ -87,42 +87,88 @@ fn failure(row: &Row) -> String {
 }
 
 /// Returns the reasons for no conclusion: the largest regression that could not be excluded, and how
-/// many of the `blocking` metrics are undecided or have a changed configuration. `all_open` also counts
-/// those that are decided over all scenarios, and are undecided in one of them.
-fn inconclusive(open: &[&Row], (all_open, blocking): (usize, usize)) -> Vec<String> {
+/// many of the `blocking` metrics are undecided or have a changed configuration. `open` are those that
+/// are undecided in a scenario and over scenarios together.
+fn inconclusive(open: &[&Row], blocking: &[&Row]) -> Vec<String> {
     let of_kind = |kind| open.iter().copied().filter(move |row: &&Row| row.verdict.verdict == kind);
-    let undecided = of_kind(VerdictKind::Inconclusive).count();
+    let undecided: Vec<&Row> = of_kind(VerdictKind::Inconclusive).collect();
     let changed = of_kind(VerdictKind::ChangedConfig).count();
-    let mut reasons = Vec::new();
-    let bounds = of_kind(VerdictKind::Inconclusive).filter_map(|row| Some((harm(row)?, row)));
-    if let Some((bound, row)) = bounds.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        let (title, scenario) = (&row.title, &row.verdict.cell.scenario);
-        reasons.push(if bound > 0.0 {
-            format!(
-                "a regression of up to {} of {title} in {scenario} could not be excluded",
-                size_of(bound)
-            )
-        } else {
-            format!("an improvement of {title} in {scenario} was not confirmed")
-        });
-    } else if undecided > 0 {
-        reasons.push("too few pairs of runs have valid figures".to_owned());
+    let mut reasons: Vec<String> = not_excluded(&undecided).into_iter().collect();
+    let is_excluded = reasons.is_empty() && changed == 0;
+    if is_excluded {
+        let is_waived = blocking.iter().any(|row| row.verdict.waiver.is_some());
+        let other = if is_waived { " other" } else { "" };
+        reasons.push(format!(
+            "no{other} regression of the minimum effect or more in any release-blocking metric"
+        ));
     }
-    if undecided > 0 {
-        let are = if undecided == 1 { "is" } else { "are" };
-        let mut reason = format!("{undecided} of {} {are} undecided", metrics(blocking));
-        if let alone @ 1.. = all_open.saturating_sub(open.len()) {
-            let are = if alone == 1 { "is" } else { "are" };
-            reason +=
-                &format!(" and {alone} more {are} so in one scenario, but not over all of them");
+    // Rows about scenarios together are metrics that scenarios count already.
+    let alone = |rows: &[&Row]| rows.iter().filter(|row| !row.verdict.is_together()).count();
+    let (count, all) = (alone(&undecided), alone(blocking));
+    if count > 0 {
+        let are = if count == 1 { "is" } else { "are" };
+        let mut reason = format!("{count} of {} {are} undecided", metrics(all));
+        if is_excluded {
+            reason += &between(&undecided);
         }
         reasons.push(reason);
+    }
+    if let only @ 1.. = blocking.iter().filter(|row| is_open(row)).count() - open.len() {
+        let are = if only == 1 { "is" } else { "are" };
+        reasons.push(format!("{only} more {are} decided over scenarios together only"));
+    }
+    if let together @ 1.. = undecided.len() - count {
+        let are = if together == 1 { "is" } else { "are" };
+        reasons.push(format!("{} {are} undecided over scenarios together", metrics(together)));
     }
     if changed > 0 {
         let was = if changed == 1 { "was" } else { "were" };
         reasons.push(format!("{} {was} measured with a changed configuration", metrics(changed)));
     }
     reasons
+}
+
+/// Returns the regression of at least the minimum effect that the undecided metrics of `undecided`
+/// leave possible, the largest one, or what kept one of them from being judged; `None` where their
+/// intervals exclude such regressions.
+fn not_excluded(undecided: &[&Row]) -> Option<String> {
+    let possible: Vec<&Row> =
+        undecided.iter().filter(|row| !excludes_regression(row)).copied().collect();
+    let judged = possible.iter().filter(|row| too_few_starts(row).is_none());
+    let bounds = judged.filter_map(|row| Some((harm(row)?, row)));
+    if let Some((bound, row)) = bounds.max_by(|a, b| a.0.total_cmp(&b.0)) {
+        let (bound, title, scenario) = (size_of(bound), &row.title, row.verdict.scenario());
+        let of = format!("a regression of up to {bound} of {title} in {scenario}");
+        return Some(of + " could not be excluded");
+    }
+    if let Some((few, row)) = possible.iter().find_map(|row| Some((too_few_starts(row)?, row))) {
+        return Some(format!("{} in {} had {few}", row.title, row.verdict.scenario()));
+    }
+    (!possible.is_empty()).then(|| "too few pairs of runs have valid figures".to_owned())
+}
+
+/// Returns the words for metrics whose intervals contain no change and an improvement, and exclude a
+/// regression of the minimum effect: the largest regression that they contain.
+fn between(undecided: &[&Row]) -> String {
+    let harms = undecided.iter().filter_map(|row| Some((harm(row)?, row)));
+    let worst = harms.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(bound, _)| *bound > 0.0);
+    let loss = worst.map_or_else(String::new, |(bound, row)| {
+        let (bound, title, scenario) = (size_of(bound), &row.title, row.verdict.scenario());
+        let minimum = row.verdict.floor_pct;
+        format!(" (a loss of {bound} at most: {title} in {scenario}, minimum effect {minimum} %)")
+    });
+    format!(" between unchanged and better{loss}")
+}
+
+/// True where the interval of an undecided row excludes a regression of the metric's minimum effect,
+/// and the row was judged.
+fn excludes_regression(row: &Row) -> bool {
+    let worst = row.verdict.interval_pct.map(|(low, high)| match row.better {
+        Better::Lower => log_of(high),
+        Better::Higher => -log_of(low),
+    });
+    let is_below = worst.is_some_and(|log| log < log_of(row.verdict.floor_pct));
+    is_below && too_few_starts(row).is_none()
 }
 
 /// Returns the worst effect, as a regression in percent, that the interval of a row includes; zero
@@ -161,10 +207,9 @@ fn ship(diff: &Diff, blocking: &[&Row]) -> Vec<String> {
 /// Formats the regressions that a waiver accepts, with its last day; `None` for a waiver of outputs.
 fn accepted(waiver: &AppliedWaiver, blocking: &[&Row]) -> Option<String> {
     let own = blocking.iter().copied().filter(|row| {
-        let scenario = &row.verdict.cell.scenario;
         row.verdict.waiver.is_some()
             && row.title == waiver.title
-            && waiver.scenarios.contains(scenario)
+            && waiver.scenarios.contains(&row.verdict.scenario())
     });
     let (title, scenarios) = (&waiver.title, waiver.scenarios.join(", "));
     let regressed = match ranges(own).first() {

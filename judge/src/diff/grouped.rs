@@ -99,10 +99,12 @@ pub struct Visible {
 }
 
 /// Returns, for each release-blocking metric of `cells` in display order, which change the pairs of
-/// its scenarios would have shown: a smaller one may be there and not be seen.
+/// its scenarios would have shown: a smaller one may be there and not be seen. Scenarios with too few
+/// starts to be judged show none.
 pub fn visible(cells: &[&CellDiff]) -> Vec<Visible> {
     let mut found: BTreeMap<usize, Visible> = BTreeMap::new();
-    for row in cells.iter().flat_map(|cell| &cell.rows).filter(|row| row.gates) {
+    let judged = |row: &&Row| row.gates && words::too_few_starts(row).is_none();
+    for row in cells.iter().flat_map(|cell| &cell.rows).filter(judged) {
         let place = METRICS.iter().position(|metric| metric.name == row.verdict.metric);
         let (Some(place), Some(pct)) = (place, row.verdict.mde_pct) else { continue };
         let title = row.title.clone();

@@ -4,9 +4,11 @@
 use schema::alternation::AlternatingComparison;
 use schema::campaign::CampaignRecord;
 use schema::comparison::{CellDiff, Row};
+use schema::verdict::{Stage, VerdictKind};
 
+use super::estimate::Estimate;
 use super::{Compared, Pairs};
-use crate::alternation::{compare, judge, pooled};
+use crate::alternation::{compare, judge};
 use crate::records::Registry;
 
 /// Alternating comparison of a cell with the campaign that made it.
@@ -33,10 +35,16 @@ impl<'a> InTurns<'a> {
     }
 
     /// Replaces the verdicts on release-blocking metrics of `cell` by those of the comparison; the
-    /// figures stay those of the runs.
+    /// figures stay those of the runs. A metric that is another quantity in turns gets a row of its
+    /// own, and the one of the runs decides nothing.
     pub(super) fn judge(&self, cell: &mut CellDiff) {
         for judged in judge(self.comparison).iter().filter(|judged| judged.gates) {
+            let is_other = compare::is_other_quantity(judged.metric);
             match cell.rows.iter_mut().find(|row| row.verdict.metric == judged.metric.name) {
+                Some(row) if is_other => {
+                    estimate_only(row);
+                    cell.rows.push(compare::row(&cell.cell, self.comparison, judged));
+                }
                 Some(row) => {
                     let figures = [row.verdict.baseline, row.verdict.candidate];
                     row.verdict = compare::verdict(&cell.cell, judged, figures);
@@ -49,8 +57,21 @@ impl<'a> InTurns<'a> {
     }
 }
 
-/// Judges each model over all its scenarios, where `turns`, the comparisons of `cells`, has all that
-/// a campaign made of the model.
+/// Takes the verdict from a row of whole runs, so that its change is an estimate.
+fn estimate_only(row: &mut Row) {
+    let verdict = &mut row.verdict;
+    (verdict.verdict, verdict.stage) = (VerdictKind::Inconclusive, Stage::Estimate);
+    (verdict.suspected, verdict.p_adjusted, verdict.noise_pct) = (false, None, None);
+    let is_large = |effect_pct: f64| {
+        let alone = Estimate::alone(verdict.pairs, effect_pct);
+        Estimate { interval_pct: verdict.interval_pct, ..alone }.is_large(verdict.floor_pct)
+    };
+    row.large = verdict.effect_pct.is_some_and(is_large);
+    row.gates = false;
+}
+
+/// Judges each model over its scenarios together, where `turns`, the comparisons of `cells`, has all
+/// that a campaign made of the model.
 pub(super) fn pooled(cells: &[CellDiff], turns: &[Option<InTurns<'_>>]) -> Vec<Row> {
     let found: Vec<(&CellDiff, &InTurns<'_>)> =
         cells.iter().zip(turns).filter_map(|(cell, turns)| Some((cell, turns.as_ref()?))).collect();
@@ -67,7 +88,7 @@ pub(super) fn pooled(cells: &[CellDiff], turns: &[Option<InTurns<'_>>]) -> Vec<R
         let own: Vec<&AlternatingComparison> =
             all.iter().filter(|one| one.model == first.comparison.model).collect();
         if found.iter().filter(|(_, other)| is_of_model(other)).count() == own.len() {
-            rows.extend(compare::pooled_rows(&cell.cell, &pooled::judge(&own, all)));
+            rows.extend(compare::pooled_rows(&cell.cell, &own, all));
         }
     }
     rows

@@ -6,8 +6,8 @@ use schema::verdict::VerdictKind;
 
 use super::words;
 
-/// Formats a comparison as a JUnit report: a suite for all scenarios of a model together and one for
-/// each cell, a case per release-blocking metric. A case fails if its verdict would fail a release and
+/// Formats a comparison as a JUnit report: a suite for scenarios of a model together and one for each
+/// cell, a case per release-blocking metric. A case fails if its verdict would fail a release and
 /// is not waived, is skipped if the comparison was inconclusive or the configuration changed, and
 /// else passes.
 ///
@@ -15,10 +15,11 @@ use super::words;
 /// The report cannot be written as XML.
 pub fn junit(diff: &Diff) -> Result<String, SerializeError> {
     let mut report = Report::new(format!("{} to {}", diff.baseline, diff.candidate));
-    let pooled = diff.pooled.chunk_by(|a, b| a.verdict.cell == b.verdict.cell);
-    for rows in pooled.chain(diff.cells.iter().map(|cell| &cell.rows[..])) {
+    let pooled = words::together(&diff.pooled.iter().collect::<Vec<_>>());
+    let of_cells = diff.cells.iter().map(|cell| cell.rows.iter().collect());
+    for rows in pooled.into_iter().chain(of_cells) {
         let Some(first) = rows.first() else { continue };
-        let name = words::title(&first.verdict.cell);
+        let name = words::title_of_part(first);
         let mut suite = TestSuite::new(name.as_str());
         for row in rows.iter().filter(|row| row.gates) {
             let mut case = TestCase::new(row.verdict.metric.as_str(), case_status(row));

@@ -8,7 +8,9 @@ use schema::shell;
 use schema::untrusted::{code_span, one_line};
 use schema::verdict::{Cell, VerdictKind};
 
-use super::words::{broad, cells, commits, heads, missing, rows, title, word};
+use super::words::{
+    broad, cells, commits, heads, missing, rows, title, title_of_part, together, word,
+};
 use super::{caveats, grouped};
 use crate::table::{columns, wrapped};
 
@@ -69,9 +71,9 @@ fn model_text(text: &mut String, diff: &Diff, cells: &[&CellDiff]) {
     let mut lines = vec![heads(diff).to_vec()];
     let of_cells = cells.iter().map(|cell| cell.rows.iter().filter(|row| row.gates).collect());
     let pooled: Vec<&Row> = diff.pooled_of(&cells[0].cell).collect();
-    for blocking in std::iter::once(pooled).chain(of_cells) {
+    for blocking in together(&pooled).into_iter().chain(of_cells) {
         if let Some(first) = blocking.first() {
-            lines.push(vec![first.verdict.cell.scenario.clone()]);
+            lines.push(vec![first.verdict.scenario()]);
             lines.extend(blocking.into_iter().map(|row| self::cells(row).to_vec()));
         }
     }
@@ -133,8 +135,8 @@ pub fn markdown(diff: &Diff) -> String {
         }
         let _ = writeln!(text, "\n</details>\n");
     }
-    for rows in diff.pooled.chunk_by(|a, b| a.verdict.cell == b.verdict.cell) {
-        let title = name(&title(&rows[0].verdict.cell));
+    for rows in together(&diff.pooled.iter().collect::<Vec<_>>()) {
+        let title = name(&title_of_part(rows[0]));
         let _ = writeln!(text, "<details><summary>{title}</summary>\n");
         whole_table(&mut text, diff, rows);
         let _ = writeln!(text, "</details>\n");
@@ -159,7 +161,7 @@ fn notable(text: &mut String, diff: &Diff) {
     let mut lines = Vec::new();
     for row in diff.rows().filter(is_notable) {
         let [metric, before, after, effect, interval, _] = &cells(row);
-        let of = format!("{} {}", row.verdict.cell.model, row.verdict.cell.scenario);
+        let of = format!("{} {}", row.verdict.cell.model, row.verdict.scenario());
         let words = [&of, metric, before, after, effect, interval, &word(row)];
         lines.push(words.map(|word| name(word)).to_vec());
     }

@@ -22,7 +22,7 @@ pub fn apply(diff: &mut Diff, registry: &Registry, unix_s: i64) {
         let found = registry.waiver(&row.verdict.cell, &row.verdict.metric, &release, unix_s);
         let Some(event) = found else { continue };
         row.verdict.waiver = Some(text(event));
-        note(&mut applied, event, &row.title, Some(&row.verdict.cell.scenario));
+        note(&mut applied, event, &row.title, Some(&row.verdict.scenario()));
     }
     for outputs in diff.outputs.iter_mut().filter(|outputs| outputs.is_unexplained()) {
         if let Some(event) = registry.waiver(&cell_of(outputs), OUTPUTS, &release, unix_s) {

@@ -4,6 +4,8 @@ use schema::comparison::{Broad, CellDiff, Commits, Diff, Row, Summary};
 use schema::metric::Unit;
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
+use crate::alternation::STARTS_MIN;
+
 /// Largest number of commits that a comparison lists; where there are more, it lists the newest.
 pub const COMMITS_SHOWN: usize = 12;
 
@@ -11,6 +13,22 @@ pub const COMMITS_SHOWN: usize = 12;
 pub fn title(cell: &Cell) -> String {
     let Cell { engine, hardware, model, config, scenario } = cell;
     format!("{engine} on {hardware}: {model}, {config}, {scenario}")
+}
+
+/// Returns the title of the part of a comparison that the row `first` begins: that of its cell, or of
+/// the scenarios that it judges together.
+pub fn title_of_part(first: &Row) -> String {
+    let scenario = first.verdict.scenario();
+    title(&Cell { scenario, ..first.verdict.cell.clone() })
+}
+
+/// Returns the rows that judge scenarios together, those about the same scenarios in one part.
+pub fn together<'a>(rows: &[&'a Row]) -> Vec<Vec<&'a Row>> {
+    let is_same = |a: &&Row, b: &&Row| {
+        let [a, b] = [a, b].map(|row| (&row.verdict.cell, &row.verdict.together));
+        a == b
+    };
+    rows.chunk_by(is_same).map(|rows| rows.to_vec()).collect()
 }
 
 /// Kinds of verdicts in the order in which comparisons list them, worst first.
@@ -50,6 +68,24 @@ pub fn is_worse(row: &Row) -> bool {
 /// means nothing.
 pub fn is_untested(row: &Row) -> bool {
     !row.gates && row.verdict.verdict == VerdictKind::Inconclusive
+}
+
+/// Returns the words for a metric that was judged in turns in too few starts of its scenario to be
+/// decided, `too few starts: 2 of 4`; `None` for others.
+pub fn too_few_starts(row: &Row) -> Option<String> {
+    let starts = row.verdict.alternation?.starts;
+    let is_open = row.gates && row.verdict.verdict == VerdictKind::Inconclusive;
+    let is_few = is_open && !row.verdict.is_together() && (starts as usize) < STARTS_MIN;
+    is_few.then(|| format!("too few starts: {starts} of {STARTS_MIN}"))
+}
+
+/// Returns the interval that a change of an undecided metric has to pass, where the 95 % interval
+/// beside it excludes zero and so seems to contradict the verdict; `None` for others.
+pub fn deciding_interval(row: &Row) -> Option<(f64, f64)> {
+    let (low, high) = row.verdict.interval_pct?;
+    let is_open = row.gates && row.verdict.verdict == VerdictKind::Inconclusive;
+    let interval = row.verdict.deciding_interval_pct?;
+    (is_open && (low > 0.0 || high < 0.0)).then_some(interval)
 }
 
 /// Returns the end of a waiver in words: `until 2027-03-31`, or `without an end`.
@@ -163,12 +199,16 @@ pub fn rows(cell: &CellDiff) -> Vec<&Row> {
 }
 
 /// Returns the verdict as a word, with its qualification: waived, suspected or not reproduced. The
-/// word is `not judged` for an inconclusive metric that is not release-blocking.
+/// word is `not judged` for an inconclusive metric that is not release-blocking, and `too few starts: 2
+/// of 4` for one that was not tested in turns.
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
     let name = verdict.name();
     if is_untested(row) {
         return "not judged".to_owned();
+    }
+    if let Some(few) = too_few_starts(row) {
+        return few;
     }
     let open = *verdict == VerdictKind::Inconclusive;
     match (waiver, suspected, stage) {

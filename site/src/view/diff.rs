@@ -7,7 +7,7 @@ use judge::alternation::compare::minutes;
 use judge::diff::caveats::caveats;
 use judge::diff::grouped::{self, LargeChange, Remark};
 use judge::diff::improvement;
-use judge::diff::words::{WORST_FIRST, is_untested, until};
+use judge::diff::words::{WORST_FIRST, deciding_interval, is_untested, too_few_starts, until};
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
 use judge::order;
 use judge::summary::Summary;
@@ -186,12 +186,12 @@ pub fn effects(pair: &Pair, diff: &Diff) -> Vec<Forest> {
     plots
 }
 
-/// Counts the verdicts of each kind, worst first. Kinds that do not occur are left out, and so are
-/// verdicts on metrics that are neither release-blocking nor tested.
+/// Counts the verdicts of each kind on metrics of scenarios, worst first. Kinds that do not occur are
+/// left out, and so are verdicts on metrics that are neither release-blocking nor tested.
 pub fn counts(diff: &Diff) -> Value {
     let count = |kind: &VerdictKind| {
         let of_kind = |row: &&Row| row.verdict.verdict == *kind && !is_untested(row);
-        let count = diff.rows().filter(of_kind).count();
+        let count = diff.cells.iter().flat_map(|cell| &cell.rows).filter(of_kind).count();
         let text = format!("{count} {}", words::verdict(*kind));
         (count > 0).then(|| context! { text, tone => tone(*kind) })
     };
@@ -257,10 +257,11 @@ pub fn table(rows: Vec<&Row>) -> Value {
 }
 
 /// Returns the smallest effect, in percent, that as many pairs or starts would have shown, for a
-/// release-blocking metric that is undecided: beside a verdict it would say nothing.
+/// release-blocking metric that is undecided: beside a verdict it would say nothing. `None` also where
+/// the starts were too few to be tested.
 fn detectable(row: &Row) -> Option<f64> {
     let undecided = row.gates && row.verdict.verdict == VerdictKind::Inconclusive;
-    row.verdict.mde_pct.filter(|_| undecided)
+    row.verdict.mde_pct.filter(|_| undecided && too_few_starts(row).is_none())
 }
 
 /// Formats the smallest and the largest of several effects: `+615 to +987 %`.
@@ -278,11 +279,21 @@ pub fn shown(row: &Row) -> (String, String, &'static str) {
 }
 
 /// Returns the position of a row of a table of verdicts on its page. Model and configuration are
-/// hashed, because a page may have many such links.
+/// hashed, because a page may have many such links. A metric in turns may have a row beside that of
+/// whole runs.
 pub fn anchor(row: &Row) -> String {
     let Cell { model, config, scenario, .. } = &row.verdict.cell;
     let hash = sha256_hex(format!("{model} {config}").as_bytes());
-    link::anchor(&format!("{scenario}-{}-{}", row.verdict.metric, &hash[..4]))
+    let turns = if row.verdict.alternation.is_some() { "-in-turns" } else { "" };
+    link::anchor(&format!("{scenario}-{}{turns}-{}", row.verdict.metric, &hash[..4]))
+}
+
+/// Returns the words for the stage in which a metric was judged in turns, with the reason for which it
+/// is undecided although the interval beside it excludes zero.
+fn in_turns(row: &Row) -> String {
+    let decided = |interval| format!("decided by {}", format::interval(interval));
+    let why = too_few_starts(row).or_else(|| deciding_interval(row).map(decided));
+    why.map_or_else(|| "in turns".to_owned(), |why| format!("in turns, {why}"))
 }
 
 /// Formats `row` (one metric of one cell) as a row of a table of verdicts.
@@ -294,7 +305,7 @@ pub fn line(row: &Row) -> Value {
     let suspected = verdict.suspected && verdict.verdict == VerdictKind::Inconclusive;
     context! {
         anchor => anchor(row),
-        scenario => outside::name(&verdict.cell.scenario),
+        scenario => outside::name(&verdict.scenario()),
         metric => &row.title,
         unit => scale.unit,
         baseline => mean(row.baseline.as_ref(), scale),
@@ -315,15 +326,15 @@ pub fn line(row: &Row) -> Value {
         verdict => word,
         // Qualification of the verdict in a word; the waiver itself stands above the tables.
         stage => match verdict.stage {
-            Stage::Confirm if verdict.waiver.is_some() => "confirmed, waived",
-            Stage::Alternate if verdict.waiver.is_some() => "in turns, waived",
-            _ if verdict.waiver.is_some() => "waived",
-            Stage::Estimate => "",
-            Stage::Screen if suspected => "suspected, not confirmed",
-            Stage::Confirm if suspected => "not reproduced",
-            Stage::Screen => "",
-            Stage::Confirm => "confirmed",
-            Stage::Alternate => "in turns",
+            Stage::Confirm if verdict.waiver.is_some() => "confirmed, waived".to_owned(),
+            Stage::Alternate if verdict.waiver.is_some() => "in turns, waived".to_owned(),
+            _ if verdict.waiver.is_some() => "waived".to_owned(),
+            Stage::Estimate => String::new(),
+            Stage::Screen if suspected => "suspected, not confirmed".to_owned(),
+            Stage::Confirm if suspected => "not reproduced".to_owned(),
+            Stage::Screen => String::new(),
+            Stage::Confirm => "confirmed".to_owned(),
+            Stage::Alternate => in_turns(row),
         },
         tone => tone(verdict.verdict),
     }
@@ -424,7 +435,7 @@ fn forest_row(page: &Target, row: &Row) -> Option<ForestRow> {
     let waived = if verdict.waiver.is_some() { ", waived" } else { "" };
     Some(ForestRow {
         group: row.title.clone(),
-        label: outside::name(&verdict.cell.scenario),
+        label: outside::name(&verdict.scenario()),
         text: format!("{effect} {word}{waived}"),
         tip: format!("{effect}, from {interval}; {}; {word}{waived}", extent(verdict)),
         better_pct: found.pct,

@@ -10,7 +10,7 @@ use judge::{facts, order, output_form};
 use minijinja::{Value, context};
 use schema::campaign::CampaignRecord;
 use schema::run::{Kind, RunRecord, Status};
-use schema::verdict::VerdictKind;
+use schema::verdict::{ALL_SCENARIOS, VerdictKind};
 
 use super::figure::{self, Column, failed, launches};
 use super::finding::{self, Finding};
@@ -340,8 +340,13 @@ fn heat_table(pair: &Pair, all: &Diff) -> Option<Heat> {
                   deeper, the larger. Bare: nothing is claimed, and the figure is an estimate."
             .to_owned(),
         rows: rows.into_iter().map(row).collect(),
-        heads: scenarios.iter().map(|name| outside::name(name)).collect(),
+        heads: scenarios.iter().map(|name| heat_head(name)).collect(),
     })
+}
+
+/// Returns the head of a column of a heat table: the scenario, or all that are judged together.
+fn heat_head(scenario: &str) -> String {
+    outside::name(if scenario == ALL_SCENARIOS { "scenarios together" } else { scenario })
 }
 
 fn heat_cell(row: Option<&&Row>) -> HeatCell {
@@ -354,8 +359,10 @@ fn heat_cell(row: Option<&&Row>) -> HeatCell {
         row.verdict.verdict,
         VerdictKind::Regressed | VerdictKind::Improved | VerdictKind::Unchanged
     );
+    let of = row.verdict.together.as_ref().map(|_| format!("{}, ", row.verdict.scenario()));
+    let (of, pairs) = (of.unwrap_or_default(), row.verdict.pairs);
     HeatCell {
-        title: format!("{verdict}: {effect}, from {interval}; n = {} pairs", row.verdict.pairs),
+        title: format!("{of}{verdict}: {effect}, from {interval}; n = {pairs} pairs"),
         text: effect,
         // An estimate without a claim gets no shade, which would look like a verdict.
         class: shade(row.verdict.effect_pct.filter(|_| claims)),

@@ -24,6 +24,7 @@ pub struct Row {
     verdict: String,
     effect_pct: f64,
     interval_pct: Option<(f64, f64)>,
+    min_effect_pct: f64,
 }
 
 impl Pair {
@@ -45,6 +46,11 @@ impl Pair {
         })
     }
 }
+
+/// Ending of the title of a metric that is another quantity in turns than in whole runs.
+const IN_TURNS: &str = " in turns";
+/// Words for a metric that had too few starts to be judged.
+const TOO_FEW: &str = "too few starts";
 
 /// Runs of both releases in one block.
 type Block<'r> = (Vec<&'r Run>, Vec<&'r Run>);
@@ -68,7 +74,8 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
         let (scenario, name) =
             (table.cell(row, "Scenario"), table.cell(row, "Metric").replace(" /s", "/s"));
         let (title, divisor) = unit_of(&name);
-        let Some(metric) = metric(title) else { continue };
+        let measured = title.strip_suffix(IN_TURNS).unwrap_or(title);
+        let Some(metric) = metric(measured) else { continue };
         let stages = stages(records, pair, (model, config, scenario));
         let candidates = stages.iter().filter_map(|blocks| {
             let exact = Exact::of(records, &metric, blocks)?;
@@ -81,6 +88,8 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
         let what = format!("{model} {scenario}, {title}");
         let best = candidates.min_by_key(|(_, statements)| wrong(statements));
         let verdict = table.cell(row, "Verdict");
+        let minimum = table.cell(row, "Minimum effect").trim_end_matches('%');
+        let min_effect_pct = Number::parse(minimum.trim()).map_or(0.0, |number| number.value);
         let mut add = |effect_pct, interval_pct| {
             found.push(Row {
                 pair: pair.clone(),
@@ -92,12 +101,15 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
                 verdict: verdict.to_owned(),
                 effect_pct,
                 interval_pct,
+                min_effect_pct,
             });
         };
         // Slices decided, which are in the campaign's record and in no run's: the change is that of
-        // the page, the means of both releases are those of their runs.
+        // the page, the means of both releases are those of their runs, except of a metric that is
+        // another quantity in turns.
         let in_turns = verdict.contains("in turns").then(|| in_turns(table, row)).flatten();
         if let Some((effect_pct, interval_pct)) = in_turns {
+            let best = best.filter(|_| measured == title);
             let means = best.into_iter().flat_map(|(_, statements)| statements);
             for (column, stated, found) in
                 means.filter(|(column, ..)| ["baseline", "candidate"].contains(column))
@@ -368,17 +380,48 @@ fn statements(rows: &[&Row], text: &str) -> Vec<Statement> {
     titles.sort_unstable();
     titles.dedup();
     let improved = titles.iter().filter_map(|title| improvement(rows, title, text));
-    let others = [excluded(rows, text), undecided(rows, text), times(rows, text)];
+    let others =
+        [excluded(rows, text), loss(rows, text), undecided(rows, text), times(rows, text)];
     improved.chain(others.into_iter().flatten()).collect()
 }
 
-/// True for a row without a decision whose metric is not decided over all scenarios either.
+/// True for a row without a decision whose metric is not decided over scenarios together either.
 fn is_open(row: &Row, rows: &[&Row]) -> bool {
     let is_undecided = |row: &Row| row.verdict.starts_with("inconclusive");
-    let decided_together = |all: &&Row| {
-        all.scenario == "all scenarios" && all.title == row.title && !is_undecided(all)
-    };
+    let decided_together =
+        |all: &&Row| all.is_together() && all.title == row.title && !is_undecided(all);
     is_undecided(row) && !rows.iter().any(decided_together)
+}
+
+impl Row {
+    /// True for a row about several scenarios, whose metrics have rows of their own.
+    fn is_together(&self) -> bool {
+        self.scenario.ends_with(" scenarios together")
+    }
+
+    /// Returns the largest regression in percent that the row's interval includes.
+    fn harm(&self) -> Option<f64> {
+        let (low, high) = self.interval_pct?;
+        Some(if self.title.ends_with("tokens") { -low } else { high })
+    }
+
+    /// True where the interval excludes a regression of the minimum effect.
+    fn excludes_regression(&self) -> bool {
+        let ratio = |percent: f64| 1.0 + percent / 100.0;
+        let is_below = |(low, high): (f64, f64)| {
+            let is_rate = self.title.ends_with("tokens");
+            let worst = if is_rate { 1.0 / ratio(low) } else { ratio(high) };
+            worst < ratio(self.min_effect_pct)
+        };
+        self.interval_pct.is_some_and(is_below) && !self.verdict.contains(TOO_FEW)
+    }
+}
+
+/// Returns the largest regression of `rows` in percent, and metric and scenario that have it.
+fn worst<'r>(rows: impl Iterator<Item = &'r Row>) -> (f64, String) {
+    let harms =
+        rows.filter_map(|row| Some((row.harm()?, format!("{} in {}", row.title, row.scenario))));
+    harms.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default()
 }
 
 fn holds(is_true: bool, exact: String) -> Result<(), String> {
@@ -414,28 +457,47 @@ fn improvement(rows: &[&Row], title: &str, text: &str) -> Option<Statement> {
 fn excluded(rows: &[&Row], text: &str) -> Option<Statement> {
     let (_, rest) = text.split_once("egression of up to ")?;
     let (stated, rest) = rest.split_once(" % of ")?;
-    let harm = |row: &&&Row| {
-        let (low, high) = row.interval_pct?;
-        let bound = if row.title.ends_with("tokens") { -low } else { high };
-        is_open(row, rows).then(|| (bound, format!("{} in {}", row.title, row.scenario)))
+    let is_possible = |row: &&Row| {
+        is_open(row, rows) && !row.excludes_regression() && !row.verdict.contains(TOO_FEW)
     };
-    let worst = rows.iter().filter_map(|row| harm(&row)).max_by(|a, b| a.0.total_cmp(&b.0));
-    let (bound, named) = worst.unwrap_or_default();
+    let (bound, named) = worst(rows.iter().copied().filter(is_possible));
     let is_true =
         Number::parse(stated).is_some_and(|number| number.is(bound)) && rest.starts_with(&named);
     let found = holds(is_true, format!("{bound:.3} % of {named}"));
     Some(("regression that could not be excluded".to_owned(), stated.to_owned(), found))
 }
 
-/// Checks `7 of 8 release-blocking metrics are undecided`.
+/// Checks `No regression of the minimum effect or more in any release-blocking metric`, and of `(a loss
+/// of 1.4 % at most: TTFT p50 in ladder-lite-c16@1, minimum effect 5 %)` size and name.
+fn loss(rows: &[&Row], text: &str) -> Option<Statement> {
+    let (_, rest) = text.split_once("o regression of the minimum effect or more")?;
+    let open = || rows.iter().copied().filter(|row| is_open(row, rows));
+    let (bound, named) = worst(open());
+    let stated = rest.split_once(" (a loss of ");
+    let stated = stated.and_then(|(_, rest)| rest.split_once(" % at most: "));
+    let is_said = match stated {
+        None => bound <= 0.0,
+        Some((stated, rest)) => {
+            Number::parse(stated).is_some_and(|number| number.is(bound)) && rest.starts_with(&named)
+        }
+    };
+    let is_true = is_said && open().all(Row::excludes_regression);
+    let stated = stated.map_or("none", |(stated, _)| stated).to_owned();
+    let found = holds(is_true, format!("{bound:.3} % of {named}"));
+    Some(("largest loss of an undecided metric".to_owned(), stated, found))
+}
+
+/// Checks `7 of 8 release-blocking metrics are undecided`, which counts metrics of scenarios, and `2
+/// more are decided over scenarios together only`.
 fn undecided(rows: &[&Row], text: &str) -> Option<Statement> {
     let (head, _) = text.split_once(" release-blocking metrics are undecided")?;
     let stated = head.rsplit("; ").next()?.to_owned();
-    let open = rows.iter().filter(|row| is_open(row, rows)).count();
-    let exact = format!("{open} of {}", rows.len());
-    let alone = rows.iter().filter(|row| row.verdict.starts_with("inconclusive")).count() - open;
-    let has_alone = alone == 0 || text.contains(&format!(" undecided and {alone} more "));
-    let found = holds(stated == exact && has_alone, format!("{exact}, and {alone} alone"));
+    let alone: Vec<&Row> = rows.iter().copied().filter(|row| !row.is_together()).collect();
+    let open = alone.iter().filter(|row| is_open(row, rows)).count();
+    let exact = format!("{open} of {}", alone.len());
+    let only = alone.iter().filter(|row| row.verdict.starts_with("inconclusive")).count() - open;
+    let has_only = only == 0 || text.contains(&format!("; {only} more "));
+    let found = holds(stated == exact && has_only, format!("{exact}, and {only} together only"));
     Some(("undecided metrics".to_owned(), stated, found))
 }
 

@@ -7,7 +7,7 @@ use schema::run::BuildFacts;
 
 use super::*;
 use crate::diff::caveats::caveats;
-use crate::diff::{junit, report};
+use crate::diff::{junit, report, words};
 
 /// Compares as the command `gate` does.
 fn gate(comparisons: &[AlternatingComparison]) -> Diff {
@@ -142,14 +142,92 @@ fn a_change_that_each_scenario_is_too_short_for_holds_by_all_of_them() {
     let diff = in_three(&InTurns { speed: 0.98, scatter: 0.06, ..InTurns::default() });
     assert_eq!(calls(&diff), [Regressed, Inconclusive, Inconclusive, Inconclusive]);
     let line = first_line(&diff);
-    let said = "Hold: Output tokens of all scenarios regressed, down 2.1 %";
+    let said = "Hold: Output tokens of 2 of 3 scenarios together regressed, down 2.1 %";
     assert!(line.starts_with(said), "{line}");
     let row = diff.pooled.iter().find(|row| row.verdict.metric == "output_tokens_per_s").unwrap();
     let extent = row.verdict.alternation.unwrap();
     assert_eq!((extent.starts, extent.budget_us), (60, 600_000_000));
     for text in [report::text(&diff), report::markdown(&diff), junit::junit(&diff).unwrap()] {
-        assert!(text.contains("all scenarios"), "{text}");
+        assert!(text.contains("2 of 3 scenarios together"), "{text}");
     }
+    let said = "Output tokens over scenarios together: decided when 2 of 3 had ended \
+                (ladder-lite-c1@1, ladder-lite-c4@1).";
+    let caveats = caveats(&diff);
+    assert!(caveats.contains(&said.to_owned()), "{caveats:?}");
+}
+
+#[test]
+fn metrics_of_scenarios_are_counted_and_those_that_are_decided_together_only_are_named() {
+    let diff = in_three(&InTurns { scatter: 0.08, ..InTurns::default() });
+    let mut open = diff.clone();
+    // Memory is undecided in one scenario and together.
+    let memory = |row: &&mut Row| row.verdict.metric == "rss_bytes_max";
+    let rows = open.pooled.iter_mut().chain(&mut open.cells[0].rows);
+    rows.filter(memory).for_each(|row| row.verdict.verdict = VerdictKind::Inconclusive);
+    let sentence = decision::of(&open).sentence;
+    let alone = diff.cells.iter().flat_map(|cell| &cell.rows);
+    let only = alone.filter(|row| row.gates && row.verdict.verdict == VerdictKind::Inconclusive);
+    let only = only.count();
+    assert!(only > 0, "{:?}", diff.decision);
+    let said = [
+        "1 of 15 release-blocking metrics is undecided between unchanged and better".to_owned(),
+        format!("; {only} more are decided over scenarios together only; "),
+        "1 release-blocking metric is undecided over scenarios together".to_owned(),
+    ];
+    assert!(said.iter().all(|said| sentence.contains(said)), "{sentence}");
+}
+
+#[test]
+fn undecided_metrics_that_lost_less_than_their_minimum_effect_are_no_possible_regression() {
+    let diff = of(&InTurns { speed: 1.015, scatter: 0.07, ..InTurns::default() });
+    assert_eq!(diff.exit(), Exit::Inconclusive, "{:?}", diff.decision);
+    let line = first_line(&diff);
+    let said = "Inconclusive: no regression of the minimum effect or more in any release-blocking \
+                metric; 2 of 5 release-blocking metrics are undecided between unchanged and better (a \
+                loss of ";
+    assert!(line.starts_with(said), "{line}");
+    assert!(line.contains(" in ladder-lite-c4@1, minimum effect "), "{line}");
+}
+
+#[test]
+fn a_scenario_with_too_few_starts_says_so_and_bounds_nothing() {
+    let mut few = InTurns::default().comparison();
+    few.starts.truncate(2);
+    few.budget_us = 15_000_000;
+    let diff = gate(&[few]);
+    let memory = row_of(&diff, "rss_bytes_max");
+    assert_eq!(words::word(memory), "too few starts: 2 of 4");
+    assert_eq!(memory.verdict.deciding_interval_pct, None);
+    let line = first_line(&diff);
+    let said = "Inconclusive: Output tokens in ladder-lite-c4@1 had too few starts: 2 of 4; 5 of 5 \
+                release-blocking metrics are undecided.";
+    assert_eq!(line, said);
+    let caveats = caveats(&diff);
+    let said = "Too few starts to judge a metric alone: ladder-lite-c4@1.".to_owned();
+    assert!(caveats.contains(&said), "{caveats:?}");
+    let seen = caveats.iter().any(|text| text.starts_with("Smallest changes"));
+    assert!(!seen, "two starts show no change: {caveats:?}");
+}
+
+#[test]
+fn a_change_passes_a_wider_interval_than_that_of_one_metric() {
+    let mut undecided = 0;
+    for speed in [0.95, 0.96, 0.97, 0.98, 0.99, 1.01, 1.02, 1.03] {
+        let diff = of(&InTurns { speed, scatter: 0.06, ..InTurns::default() });
+        for row in diff.rows().filter(|row| row.gates) {
+            let verdict = &row.verdict;
+            let (low, high) = verdict.interval_pct.unwrap();
+            let (wide_low, wide_high) = verdict.deciding_interval_pct.unwrap();
+            assert!(wide_low <= low && high <= wide_high, "{verdict:?}");
+            let excludes_zero = wide_low > 0.0 || wide_high < 0.0;
+            let is_change = [VerdictKind::Regressed, VerdictKind::Improved];
+            if is_change.contains(&verdict.verdict) {
+                assert!(excludes_zero, "{verdict:?}");
+            }
+            undecided += usize::from(words::deciding_interval(row).is_some());
+        }
+    }
+    assert!(undecided > 0, "a 95 % interval that excludes zero stands beside inconclusive");
 }
 
 #[test]

@@ -80,6 +80,25 @@ fn a_metric_that_no_run_has_gets_its_figures_from_the_turns() {
 }
 
 #[test]
+fn peak_memory_in_turns_stands_beside_that_of_whole_runs() {
+    let mut runs = interleaved(5, 1.0);
+    for run in runs.iter_mut().filter(|run| run.engine.release == "v0.9.2") {
+        run.memory.as_mut().unwrap().rss_bytes_max = Some(300 << 20);
+    }
+    let diff = with_turns(runs.into_iter().map(reseal).collect(), 9, &InTurns::default());
+    let rows = diff.cells[0].rows.iter().filter(|row| row.verdict.metric == "rss_bytes_max");
+    let rows: Vec<&Row> = rows.collect();
+    let [whole, turns] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((&*whole.title, whole.gates, whole.large), ("Peak memory", false, true));
+    assert_eq!(whole.baseline.map(|side| side.mean), Some(f64::from(400 << 20)));
+    assert_eq!(whole.verdict.verdict, VerdictKind::Inconclusive, "its change is an estimate");
+    assert_eq!((&*turns.title, turns.gates), ("Peak memory in turns", true));
+    assert_eq!(turns.verdict.verdict, VerdictKind::Unchanged);
+    assert_eq!(turns.baseline.map(|side| (side.n, side.mean < 4.01e8)), Some((30, true)));
+    assert_eq!(diff.decision.verdict, DecisionKind::Ship, "{:?}", diff.decision);
+}
+
+#[test]
 fn several_scenarios_are_judged_together_where_the_campaign_compared_all_of_them_in_turns() {
     let scenarios = ["ladder-lite-c1", "ladder-lite-c4"];
     let of_scenario = |(index, id): (usize, &&str)| {
@@ -98,10 +117,8 @@ fn several_scenarios_are_judged_together_where_the_campaign_compared_all_of_them
     let both = compare(&scenarios);
     let pooled = both.pooled.iter().find(|row| row.verdict.metric == "output_tokens_per_s");
     let verdict = &pooled.unwrap().verdict;
-    assert_eq!(
-        (verdict.verdict, &*verdict.cell.scenario),
-        (VerdictKind::Regressed, "all scenarios")
-    );
+    assert_eq!(verdict.verdict, VerdictKind::Regressed);
+    assert_eq!(verdict.scenario(), "all 2 scenarios together");
     assert_eq!(verdict.alternation.map(|extent| extent.starts), Some(60));
     // A scenario whose runs are missing here would be judged together with the others otherwise.
     let others = [scenarios[0], scenarios[1], "ladder-lite-c16"];
