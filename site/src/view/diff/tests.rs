@@ -1,5 +1,7 @@
 //! Tests of the view of a comparison, over made-up records.
 
+use judge::alternation::compare::Gate;
+use samples::alternation::InTurns;
 use samples::{Sample, campaign_id, reseal};
 use schema::run::RunRecord;
 use serde_json::Value as Json;
@@ -60,6 +62,42 @@ fn models_of(diff: &Diff) -> Vec<Value> {
 
 fn attribute(view: &Value, key: &str) -> Value {
     view.get_attr(key).unwrap()
+}
+
+/// Compares two scenarios in turns, of which the second one ended after two starts; output tokens are
+/// undecided in both.
+fn in_turns() -> Diff {
+    let turns = InTurns { speed: 0.98, scatter: 0.06, ..InTurns::default() };
+    let scenario = "ladder-lite-c1@1".to_owned();
+    let mut few = InTurns { scenario, ..turns.clone() }.comparison();
+    few.starts.truncate(2);
+    few.budget_us = 15_000_000;
+    let comparisons = [turns.comparison(), few];
+    Gate { campaign: "01A", hardware: "cpu-x", command: &[], comparisons: &comparisons }.diff()
+}
+
+#[test]
+fn a_row_in_turns_says_which_scenarios_it_judges_and_what_keeps_it_undecided() {
+    let diff = in_turns();
+    let rows = diff.rows().filter(|row| row.verdict.metric == "output_tokens_per_s");
+    let lines: Vec<Value> = rows.map(line).collect();
+    let texts = |key| -> Vec<String> {
+        lines.iter().map(|line| attribute(line, key).to_string()).collect()
+    };
+    let scenarios = texts("scenario");
+    assert_eq!(scenarios, ["all 2 scenarios together", "ladder-lite-c4@1", "ladder-lite-c1@1"]);
+    let stages = texts("stage");
+    assert!(stages[1].starts_with("in turns, decided by \u{2212}"), "{stages:?}");
+    assert!(stages[1].contains(" to +"), "zero is in the interval that decides: {stages:?}");
+    assert_eq!(stages[2], "in turns, too few starts: 2 of 4");
+    assert_eq!(texts("detectable")[2], "-", "two starts show no change");
+    // Rows about scenarios together are in no count.
+    let kinds = counts(&diff).try_iter().unwrap();
+    let counted: usize = kinds
+        .map(|kind| attribute(&kind, "text").to_string())
+        .map(|text| text.split(' ').next().unwrap().parse::<usize>().unwrap())
+        .sum();
+    assert_eq!(counted, 10, "five metrics in each of two scenarios");
 }
 
 #[test]
