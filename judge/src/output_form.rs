@@ -1,6 +1,8 @@
 //! Cost of tool calls and of structured output: a scenario that asks for them beside the plain one of
 //! the same load and route, by runs of one campaign.
 
+use std::collections::BTreeSet;
+
 use schema::metric::by_name;
 use schema::run::{RunRecord, ValidityVerdict};
 
@@ -13,6 +15,30 @@ const PLAIN: [(&str, &str); 2] =
 
 /// Names of the metrics that are compared: output throughput and TPOT.
 pub const METRICS: [&str; 2] = ["output_tokens_per_s", "tpot_us_p50"];
+
+/// Returns the id of the plain scenario beside which the scenario with the id `form` is set; `None` for
+/// a scenario whose answers need no form.
+pub fn plain_of(form: &str) -> Option<&'static str> {
+    PLAIN.iter().find(|(known, _)| *known == form).map(|(_, plain)| *plain)
+}
+
+/// Selects, of the runs `form` and `plain`, those of the newest campaign that has runs of both; `None`
+/// where none has.
+pub fn of_one_campaign<'r>(
+    form: &[&'r RunRecord],
+    plain: &[&'r RunRecord],
+) -> Option<[Vec<&'r RunRecord>; 2]> {
+    let both: BTreeSet<&str> = campaigns(form).intersection(&campaigns(plain)).copied().collect();
+    let newest = both.into_iter().next_back()?;
+    Some([form, plain].map(|runs| {
+        let own = |run: &&RunRecord| run.campaign.as_ref().is_some_and(|slot| slot.id == newest);
+        runs.iter().copied().filter(own).collect()
+    }))
+}
+
+fn campaigns<'r>(runs: &[&'r RunRecord]) -> BTreeSet<&'r str> {
+    runs.iter().filter_map(|run| Some(run.campaign.as_ref()?.id.as_str())).collect()
+}
 
 /// Returns the ratio of the median of each of [`METRICS`] over the runs `form` to that over the runs
 /// `plain`. The runs did not alternate, so a ratio is a hint.
@@ -86,6 +112,22 @@ mod tests {
         let mut more = chat.clone();
         more[1].scenario.arrival = Some(Arrival::Closed { concurrency: 8 });
         assert_eq!(of(&tools, &more), None, "another load");
+    }
+
+    #[test]
+    fn the_newest_campaign_that_has_both_gives_the_runs() {
+        let plain: Vec<RunRecord> =
+            [1, 2].iter().flat_map(|campaign| runs("ladder-lite-c4", *campaign, 1.0)).collect();
+        let form = runs("structured-lite", 1, 0.5);
+        let [form, plain] = [&form, &plain].map(|runs| runs.iter().collect::<Vec<_>>());
+        let [own, other] = of_one_campaign(&form, &plain).expect("a campaign");
+        let all = own.iter().chain(&other);
+        let ids: Vec<&str> = all.map(|run| &*run.campaign.as_ref().unwrap().id).collect();
+        assert_eq!(ids, [&*campaign_id(1); 6]);
+        assert!(ratios(&own, &other).is_some());
+        assert_eq!(of_one_campaign(&form, &[]), None);
+        assert_eq!(plain_of("tools-lite"), Some("chat-lite-c4"));
+        assert_eq!(plain_of("chat-lite-c4"), None);
     }
 
     #[test]

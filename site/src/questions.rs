@@ -14,6 +14,9 @@ use serde::Deserialize;
 // text of each file, which the build script writes.
 include!(concat!(env!("OUT_DIR"), "/suite.rs"));
 
+/// Id of the target of machines without a GPU.
+pub const CPU: &str = "cpu";
+
 /// Token totals that published reports print of samples, which the suite draws again.
 const PUBLISHED: &str = include_str!("../../suite/published.toml");
 

@@ -190,7 +190,7 @@ pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
     let again = match (published, is_validation) {
         (true, _) => Vec::new(),
         (false, true) => validate(model, cells, runs),
-        (false, false) => first.iter().map(|key| release_bench(key, &["--model", model])).collect(),
+        (false, false) => first.iter().map(|key| measure_again(key, model, cells)).collect(),
     };
     context! {
         serve => serve.iter().map(shown).collect::<Value>(),
@@ -207,6 +207,20 @@ pub fn of_model(model: &str, cells: &[Cell], runs: &[&Run]) -> Value {
         // True where they pack a bundle for the machine with the GPU.
         is_validation,
     }
+}
+
+/// Returns the command that measures `cells` of a model again. It names their scenarios where the
+/// command does not measure all of them by itself.
+fn measure_again(key: &ReleaseKey, model: &str, cells: &[Cell]) -> String {
+    let hardware = key.hardware.as_str();
+    let target = if questions::is_target(hardware) { hardware } else { questions::CPU };
+    let known = questions::target(target).map(|target| target.scenarios).unwrap_or_default();
+    let ids = distinct(cells.iter().map(|cell| id_of(&cell.key.scenario)));
+    let mut rest = vec!["--model", model];
+    if ids.iter().any(|id| !known.iter().any(|own| own == id)) {
+        rest.extend(ids.iter().flat_map(|id| ["--scenario", *id]));
+    }
+    release_bench(key, &rest)
 }
 
 /// True when the requests of a published result are those that the suite draws: `suite/published.toml`
@@ -297,6 +311,7 @@ mod tests {
     use schema::run::ServerFacts;
 
     use super::*;
+    use crate::catalog::CellKey;
 
     fn command(engine: &str, model: &str, argv: &[&str]) -> Serve {
         let mut record = RunRecord::default();
@@ -334,6 +349,29 @@ mod tests {
             command("redline", "cpu-amd-epyc-f26m2s1-2c"),
             format!("{start} --baseline v0.9.2")
         );
+    }
+
+    #[test]
+    fn scenarios_that_the_target_does_not_measure_by_itself_are_named() {
+        let cell = |scenario: &str| Cell {
+            key: CellKey {
+                model: "m".to_owned(),
+                config: String::new(),
+                scenario: format!("{scenario}@1"),
+                text_prompts: false,
+                kind: "measured",
+                block: None,
+            },
+            runs: Vec::new(),
+        };
+        let key = ReleaseKey::new("redline", "v0.11.0", "cpu-amd-epyc-f25m1s1-2c");
+        let again = |scenarios: &[&str]| {
+            measure_again(&key, "m", &scenarios.iter().map(|id| cell(id)).collect::<Vec<_>>())
+        };
+        let start = "cargo xtask release-bench v0.11.0 --model m";
+        assert_eq!(again(&["sharegpt-lite", "balanced-lite"]), start);
+        let named = format!("{start} --scenario sharegpt-lite --scenario tools-lite");
+        assert_eq!(again(&["sharegpt-lite", "tools-lite"]), named);
     }
 
     #[test]

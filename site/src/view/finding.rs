@@ -1,10 +1,8 @@
 //! Findings that a reader must see before trusting a row: failures, validity, and broken rules. Pages
 //! show them as badges.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use judge::diff::words::plural;
 use judge::facts;
 use judge::rule::Rule;
 use judge::validity::{self, headline};
@@ -123,7 +121,6 @@ fn figures(records: &[&RunRecord]) -> Vec<Finding> {
             found.push(finding(tone, &text, &words.join(", ")));
         }
     }
-    found.extend(invalid_then(records));
     let any = |test: fn(&RunRecord) -> bool| records.iter().any(|record| test(record));
     if any(|record| record.kind == Kind::Simulated) {
         found.push(finding(Tone::Firm, "simulated", "made by a simulator; no server ran"));
@@ -132,6 +129,7 @@ fn figures(records: &[&RunRecord]) -> Vec<Finding> {
         let why = "seeded random weights of the model's shape: speed is real, answers are not";
         found.push(finding(Tone::Firm, "random weights", why));
     }
+    found.extend(invalid_then(records));
     found
 }
 
@@ -155,7 +153,7 @@ fn invalid_then(records: &[&RunRecord]) -> Option<Finding> {
 
 /// Returns the rules that are retired since and that made any of `records` worse, on the day on which
 /// it was stored, than it is today, each once.
-fn retired(records: &[&RunRecord]) -> Vec<&'static Rule> {
+pub fn retired(records: &[&RunRecord]) -> Vec<&'static Rule> {
     let mut rules: Vec<&Rule> =
         records.iter().flat_map(|record| validity::stored_causes(record)).collect();
     rules.sort_by_key(|rule| rule.id);
@@ -164,7 +162,7 @@ fn retired(records: &[&RunRecord]) -> Vec<&'static Rule> {
 }
 
 /// Returns the reasons for which rules are retired, as sentences.
-fn whys(rules: &[&Rule]) -> String {
+pub fn whys(rules: &[&Rule]) -> String {
     let why = |rule: &&Rule| rule.successor.and_then(judge::rule).map_or(WAITS, |next| next.why);
     distinct(rules.iter().map(why)).join(" ")
 }
@@ -243,67 +241,6 @@ fn by_check<'a>(broken: impl Iterator<Item = &'a Check>, all: usize) -> Vec<Rule
     found.into_iter().map(finding).collect()
 }
 
-/// Returns sentences about the runs of `cells` whose headline verdict is not VALID, one for each
-/// verdict and rule, and about cells that a single run measured.
-pub fn caveats(cells: &[Cell]) -> Vec<String> {
-    let runs: Vec<&Run> = cells.iter().flat_map(Cell::current).collect();
-    let mut found: BTreeMap<(Reverse<ValidityVerdict>, &str), usize> = BTreeMap::new();
-    for run in &runs {
-        let verdict = headline(run.record);
-        for rule in validity::causes(run.record).iter().filter_map(|rule| judge::rule(rule)) {
-            *found.entry((Reverse(verdict), rule.id)).or_default() += 1;
-        }
-    }
-    let sentence = |((Reverse(verdict), id), count): ((Reverse<ValidityVerdict>, &str), usize)| {
-        let rule = judge::rule(id)?;
-        let (is, all) = (if count == 1 { "is" } else { "are" }, runs.len());
-        let affects = words::families(rule.affects);
-        Some(format!(
-            "{count} of {all} runs {is} {}: {} ({id}). {} It affects {affects}.",
-            verdict.name(),
-            rule.finding,
-            rule.why
-        ))
-    };
-    let mut caveats: Vec<String> = found.into_iter().filter_map(sentence).collect();
-    caveats.extend(by_the_rules_of_the_day(&runs));
-    let once = cells.iter().filter(|cell| cell.counted().count() == 1).count();
-    if once > 0 {
-        let of = plural(cells.len(), "row");
-        caveats.push(format!("{once} of {of} measured by a single run: the noise is not known."));
-    }
-    caveats
-}
-
-/// Returns the sentences about the verdicts that `runs` had on the day on which they were stored;
-/// `None` where no run was worse than it is today.
-fn by_the_rules_of_the_day(runs: &[&Run]) -> Option<String> {
-    let records: Vec<&RunRecord> = runs.iter().map(|run| run.record).collect();
-    if !records.iter().any(|record| validity::stored_headline(record) > headline(record)) {
-        return None;
-    }
-    let share = |verdict: ValidityVerdict| {
-        let is_of = |record: &&&RunRecord| validity::stored_headline(record) == verdict;
-        let count = records.iter().filter(is_of).count();
-        (count > 0).then(|| format!("{count} of {} were {}", records.len(), verdict.name()))
-    };
-    let verdicts = [ValidityVerdict::Invalid, ValidityVerdict::Degraded];
-    let shares: Vec<String> = verdicts.into_iter().filter_map(share).collect();
-    let rules = retired(&records);
-    let name = |rule: &&Rule| format!("{} ({})", rule.finding, rule.id);
-    let names: Vec<String> = rules.iter().map(name).collect();
-    let why = if names.is_empty() {
-        String::new()
-    } else {
-        format!(" Retired since: {}. {}", names.join(", "), whys(&rules))
-    };
-    Some(format!(
-        "These verdicts are by today's rules. By the rules of the day on which the runs were stored, \
-         {}.{why}",
-        shares.join(" and ")
-    ))
-}
-
 /// Removes from each of `rows` the findings that all rows have, and returns those findings, so that
 /// a page shows them once. A single row keeps all of its findings, and none is returned.
 pub fn take_common(rows: &mut [Vec<Finding>]) -> Vec<Finding> {
@@ -329,63 +266,7 @@ fn of(count: usize, all: usize, word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use samples::Sample;
-    use samples::registry as sample;
-
     use super::*;
-    use crate::catalog::{self, Catalog};
-
-    /// Returns caveats and findings of two runs of one cell, the first one changed by `change`.
-    fn said(change: impl Fn(&mut RunRecord)) -> (Vec<String>, Vec<String>) {
-        let record = |serial: u64| Sample { serial, seed: serial, ..Sample::default() }.record();
-        let mut records = vec![record(1), record(2)];
-        change(&mut records[0]);
-        let registry = sample::registry(records);
-        let catalog = Catalog::of(&registry);
-        let runs: Vec<&Run> = catalog.runs.iter().collect();
-        let cells = catalog::cells(&runs);
-        let found = of_cell(&cells[0]).into_iter().map(|finding| finding.text).collect();
-        (caveats(&cells), found)
-    }
-
-    #[test]
-    fn verdicts_by_the_rules_of_the_day_are_said_where_they_were_worse() {
-        let (caveats, found) = said(|record| {
-            let (rule, level) = ("E16".to_owned(), Level::Error);
-            record.checks.push(Check { rule, level, ok: false, detail: None });
-            let invalid = ("output_tokens_per_s".to_owned(), ValidityVerdict::Invalid);
-            record.validity.metrics = [invalid].into();
-        });
-        let expected = "These verdicts are by today's rules. By the rules of the day on which the \
-                        runs were stored, 1 of 2 were invalid. Retired since: short steady state \
-                        (E16). A short window measures mostly ramp-up and drain. Where all requests \
-                        are sent at once, both belong to the workload: its figures are those of the \
-                        whole run.";
-        assert_eq!(caveats, [expected]);
-        let badge = "1 of 2 invalid by the rules of its day (E16)".to_owned();
-        assert!(found.contains(&badge), "{found:?}");
-        assert_eq!(said(|_| {}).0, [""; 0]);
-    }
-
-    #[test]
-    fn a_retired_rule_about_waits_marks_only_rows_with_a_doubtful_run() {
-        for (stamped, marked) in [(true, false), (false, true)] {
-            let (caveats, found) = said(|record| {
-                let (rule, level) = ("W14".to_owned(), Level::Warning);
-                record.checks.push(Check { rule, level, ok: false, detail: None });
-                record.checks_rev = 6;
-                record.scenario.arrival = Some(Arrival::Closed { concurrency: 32 });
-                record.validity.verdict = ValidityVerdict::Degraded;
-                record.validity.reasons = vec!["kernel-gap: bytes waited 9 ms".to_owned()];
-                let client = record.client.as_mut().unwrap();
-                (client.error_pct, client.coalesced_read_share) = (None, Some(0.0));
-                client.kernel_timestamps = Some(stamped);
-            });
-            assert_eq!(found.contains(&"late reads (W14)".to_owned()), marked, "{found:?}");
-            let retired = caveats.iter().any(|text| text.contains("Retired since: late reads"));
-            assert_eq!(retired, !marked, "{caveats:?}");
-        }
-    }
 
     #[test]
     fn what_all_rows_say_is_said_once() {

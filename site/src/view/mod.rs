@@ -6,6 +6,7 @@ use minijinja::value::{Serde, Value};
 use crate::chart::{Chart, Forest, Heat};
 use crate::link::{Link, Target};
 
+pub mod caveat;
 pub mod charts;
 pub mod command;
 pub mod corrections;

@@ -42,6 +42,8 @@ pub struct ModelView {
     pub findings: Vec<RuleFindings>,
     /// Runs behind the figures, grouped by state and finding, those with a finding first.
     pub groups: Vec<RunGroup>,
+    /// Ids of the runs behind the figures of each scenario; empty for published results.
+    pub ids: Vec<RunIds>,
     /// Folder of the registry with the records of all runs of the model's release.
     pub folder: Option<Target>,
     /// Earlier campaigns of the same release and hardware, with their output throughput.
@@ -64,6 +66,15 @@ pub struct RunGroup {
     pub runs: Vec<RunRow>,
     /// Number of runs beyond those in `runs`; `data/runs.csv` has all.
     pub more: usize,
+}
+
+/// Ids of the runs behind the figures of a scenario, with the folder that has their records.
+#[derive(Debug, Clone, Serialize)]
+pub struct RunIds {
+    pub scenario: String,
+    pub folder: Target,
+    pub campaign: String,
+    pub ids: Vec<String>,
 }
 
 /// Figure of a scenario in a campaign before the newest one.
@@ -136,6 +147,7 @@ impl ModelView {
             configuration: fact::configuration(&runs),
             findings: finding::by_rule(&runs),
             groups: groups(cells),
+            ids: cells.iter().filter_map(run_ids).collect(),
             folder: runs.first().and_then(|run| folder(run)),
             history: cells.iter().flat_map(history).collect(),
         }
@@ -246,6 +258,21 @@ fn folder(run: &Run) -> Option<Target> {
     let parts: Vec<&str> = run.path.split('/').collect();
     let found = parts.first() == Some(&"runs") && parts.len() > 4;
     found.then(|| Target::Record { path: parts[..4].join("/") })
+}
+
+/// Returns the ids of the runs that the figures of a cell come from; `None` for a cell without figures
+/// and for published results, which have no campaign.
+fn run_ids(cell: &Cell) -> Option<RunIds> {
+    let runs: Vec<&Run> = cell.counted().collect();
+    let first = runs.first()?;
+    let campaign = first.record.campaign.as_ref()?;
+    let (folder, _) = first.path.rsplit_once('/')?;
+    Some(RunIds {
+        scenario: outside::name(&cell.key.scenario),
+        folder: Target::Record { path: folder.to_owned() },
+        campaign: outside::name(&campaign.id),
+        ids: runs.iter().map(|run| outside::name(&run.record.id)).collect(),
+    })
 }
 
 /// Returns the earlier campaigns that measured a cell, with their output throughput.

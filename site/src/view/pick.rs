@@ -26,9 +26,6 @@ use crate::link::{self, Link, Target};
 use crate::outside;
 use crate::questions;
 
-/// Id of the suite's target for machines without a GPU.
-const CPU: &str = "cpu";
-
 /// Largest number of picks in a table; the pages of each model and hardware have all of theirs.
 const LINES_MAX: usize = 120;
 
@@ -73,7 +70,7 @@ fn gap(picks: &[&Pick]) -> Option<Value> {
     let foremost = pick::foremost(picks.iter().copied())?;
     let (subject, first) = (&foremost.subject, &foremost.first);
     let is_cpu = first.setup.runs.iter().any(|run| on_cpu(run));
-    let id = if is_cpu { CPU } else { subject.hardware.as_str() };
+    let id = if is_cpu { questions::CPU } else { subject.hardware.as_str() };
     let target = questions::target(id)?;
     let engine = &first.setup.cell.engine;
     questions::engine(engine)?;

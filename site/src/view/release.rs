@@ -10,11 +10,12 @@ use judge::{facts, order, output_form};
 use minijinja::{Value, context};
 use schema::campaign::CampaignRecord;
 use schema::run::{Kind, RunRecord, Status};
+use schema::scenario::id_of;
 use schema::verdict::{ALL_SCENARIOS, VerdictKind};
 
 use super::figure::{self, Column, failed, launches};
 use super::finding::{self, Finding};
-use super::{command, diff, fact, health, model, subjects, table, words};
+use super::{caveat, command, diff, fact, health, model, subjects, table, words};
 use crate::catalog::{self, Catalog, Cell, CellKey, ReleaseKey, Run, distinct};
 use crate::chart::{Heat, HeatCell, HeatRow, shade};
 use crate::judged::{Judged, Pair};
@@ -56,11 +57,13 @@ pub fn view(
         published => published.map(Pair::link),
         effects => leading.map(|(pair, found)| diff::effects(pair, found)).unwrap_or_default(),
         // Sentences about figures that are doubtful.
-        caveats => finding::caveats(&cells),
+        caveats => caveat::caveats(&cells),
         environment => fact::environment(runs),
         table => summary(&cells, key),
         // Cost of tool calls and of structured output, where the plain scenario was measured too.
         forms => forms(&cells),
+        // Sentences about scenarios of this kind that have no such cost.
+        formless => formless(&cells),
         // True where the page has room for its models; otherwise each has a page of its own.
         inline => is_inline(&cells),
         models => model::all(&cells),
@@ -116,26 +119,59 @@ fn summary(cells: &[Cell], key: &ReleaseKey) -> Value {
     context! { heads => columns.iter().map(Column::head).collect::<Value>(), common, rows }
 }
 
+/// Returns the pairs of `cells` of which one asks for tool calls or structured output and the other is
+/// its plain scenario, with the same model and configuration.
+fn with_plain<'c, 'a>(cells: &'c [Cell<'a>]) -> Vec<[&'c Cell<'a>; 2]> {
+    let plain_of = move |form: &'c Cell<'a>| {
+        let id = output_form::plain_of(id_of(&form.key.scenario));
+        let is_plain = move |plain: &&'c Cell<'a>| {
+            let (own, other) = (&form.key, &plain.key);
+            (&own.model, &own.config) == (&other.model, &other.config)
+                && id == Some(id_of(&other.scenario))
+        };
+        cells.iter().filter(is_plain).map(move |plain| [form, plain])
+    };
+    cells.iter().flat_map(plain_of).collect()
+}
+
+/// Returns the usable runs of a scenario and of its plain one in the newest campaign that has both,
+/// and their ratios; `None` where no campaign has VALID runs of both.
+fn form_ratios<'a>(pair: [&Cell<'a>; 2]) -> Option<([Vec<&'a RunRecord>; 2], [f64; 2])> {
+    let [form, plain] = pair.map(|cell| {
+        let usable = cell.runs.iter().filter(|run| run.is_usable());
+        usable.map(|run| run.record).collect::<Vec<_>>()
+    });
+    let runs = output_form::of_one_campaign(&form, &plain)?;
+    let ratios = output_form::ratios(&runs[0], &runs[1])?;
+    Some((runs, ratios))
+}
+
 /// Builds the lines about the cost of tool calls and of structured output in `cells`.
 fn forms(cells: &[Cell]) -> Vec<Value> {
-    let mut lines = Vec::new();
-    let pairs = cells.iter().flat_map(|form| cells.iter().map(move |plain| (form, plain)));
-    for (form, plain) in pairs {
-        let (own, other) = (&form.key, &plain.key);
-        if (&own.model, &own.config) != (&other.model, &other.config) {
-            continue;
-        }
-        let records = [form, plain].map(|cell| cell.records().collect::<Vec<_>>());
-        let Some(ratios) = output_form::ratios(&records[0], &records[1]) else { continue };
-        lines.push(context! {
+    let line = |[form, plain]: [&Cell; 2]| {
+        let ([own, other], ratios) = form_ratios([form, plain])?;
+        let campaign = own.first().and_then(|run| run.campaign.as_ref());
+        Some(context! {
             model => outside::name(&form.key.model),
             scenario => outside::name(&form.key.scenario),
             plain => outside::name(&plain.key.scenario),
             ratios => ratios.map(|ratio| format!("{}x", format::rounded(ratio, None))),
-            n => format!("{} and {}", launches(form), launches(plain)),
-        });
-    }
-    lines
+            n => format!("{} and {}", own.len(), other.len()),
+            campaign => campaign.map(|slot| outside::name(&slot.id)).unwrap_or_default(),
+        })
+    };
+    with_plain(cells).into_iter().filter_map(line).collect()
+}
+
+/// Returns a sentence for each scenario with tool calls or structured output in `cells` whose cost
+/// cannot be stated although its plain scenario was measured.
+fn formless(cells: &[Cell]) -> Vec<String> {
+    let pairs = with_plain(cells).into_iter().filter(|pair| form_ratios(*pair).is_none());
+    let sentence = |[form, plain]: [&Cell; 2]| {
+        let [own, other] = [form, plain].map(|cell| outside::name(&cell.key.scenario));
+        format!("{own} has no ratio: no campaign has VALID runs of it and of {other}.")
+    };
+    pairs.map(sentence).collect()
 }
 
 /// Formats the numbers of runs, models and scenarios, and the days on which the runs were started.
