@@ -52,7 +52,7 @@ pub fn render(
     let rendered = committed.par_iter().map(|page| page.render(renderer, &[Place::Registry]));
     let rendered = rendered.collect::<Result<Vec<_>, _>>()?;
     let mut pages: BTreeMap<String, String> = rendered.into_iter().flatten().collect();
-    let view = pick::table(judged.picks.iter());
+    let view = pick::table(catalog, &judged, (None, None));
     let at = (Place::Registry, README);
     let picks = renderer.render("documents/picks.md", &Frame::default(), &view, at)?;
     let found = lab::all(catalog, &judged).into_iter().filter_map(|lab| {

@@ -35,7 +35,7 @@ pub fn view(catalog: &Catalog, judged: &Judged, kernels: Vec<Link>) -> Value {
     context! {
         runs => catalog.runs.len(),
         first => pick::foremost(judged),
-        picks => pick::table(judged.picks.iter()),
+        picks => pick::table(catalog, judged, (None, None)),
         latest => latest_verdict(judged),
         // Regressions in the latest release of an engine.
         open,

@@ -11,28 +11,34 @@ use judge::pick::{self, Lead, Limits, Missed, Pick, Tested, Users};
 use judge::rule::on_cpu;
 use judge::side_by_side::{Paired, Ratio};
 use judge::summary::Summary;
+use judge::validity;
 use minijinja::{Value, context};
 use schema::metric::Unit;
+use schema::run::RunRecord;
 use schema::target::Accelerator;
 
 use super::command::{self, Serve};
-use super::figure::Figure;
+use super::figure::{self, Figure};
 use super::release::day;
-use super::{finding, hardware};
-use crate::catalog::{self, ReleaseKey};
+use super::{finding, hardware, side_by_side};
+use crate::catalog::{self, Catalog, ReleaseKey};
 use crate::format::{self, Scale};
 use crate::judged::Judged;
 use crate::link::{self, Link, Target};
 use crate::outside;
 use crate::questions;
 
+/// Id of a model or a hardware that a published report does not name.
+const UNKNOWN: &str = "unknown";
+
 /// Largest number of picks in a table; the pages of each model and hardware have all of theirs.
 const LINES_MAX: usize = 120;
 
-/// Builds the table of `picks`, measured ones and published ones apart, and the limits that they
-/// must meet.
-pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
-    let picks: Vec<&Pick> = picks.collect();
+/// Builds the table of picks of a model, of a hardware, or of all (`None`), measured ones and
+/// published ones apart, with the limits that they must meet, and what has figures and no pick.
+pub fn table(catalog: &Catalog, judged: &Judged, of: (Option<&str>, Option<&str>)) -> Value {
+    let picks: Vec<&Pick> = judged.picks_of(of.0, of.1).collect();
+    let unranked = unranked(catalog, judged, of);
     let devices = devices(&picks);
     let gaps = gaps(&picks);
     let (published, measured): (Vec<&Pick>, Vec<&Pick>) =
@@ -54,7 +60,57 @@ pub fn table<'p, 'a: 'p>(picks: impl Iterator<Item = &'p Pick<'a>>) -> Value {
         // Models and hardware that lack figures for some numbers of users.
         gaps,
         groups => groups.map(|(picks, title)| group(&picks, title)).collect::<Value>(),
+        // Smallest reach of a figure's range to each side, by which two figures tie.
+        reach => format!("{} %", figure::output().floor_pct / 2.0),
+        // Models on hardware that have figures and no pick, with the reason.
+        unranked,
     }
+}
+
+/// Builds a line for each model on a hardware that has figures of throughput and no pick, with the
+/// reason.
+fn unranked(
+    catalog: &Catalog,
+    judged: &Judged,
+    (model, hardware): (Option<&str>, Option<&str>),
+) -> Vec<Value> {
+    let is = |wanted: Option<&str>, own: &str| wanted.is_none_or(|wanted| wanted == own);
+    let places = catalog.places().into_iter().filter(|(own_model, own_hardware)| {
+        let is_named = ![*own_model, *own_hardware].contains(&UNKNOWN);
+        is(model, own_model) && is(hardware, own_hardware) && is_named
+    });
+    let line = |(model, hardware): (&str, &str)| {
+        if judged.picks_of(Some(model), Some(hardware)).next().is_some() {
+            return None;
+        }
+        let runs = catalog.runs_where(|run| run.model.id == model && run.hardware.id == hardware);
+        let standing = runs.iter().filter(|run| run.retracted.is_none()).map(|run| run.record);
+        let why = why_unranked(&standing.collect::<Vec<_>>())?;
+        let page = if side_by_side::has_several(catalog, (model, hardware)) {
+            let (model, hardware) = (model.to_owned(), hardware.to_owned());
+            Target::SideBySide { model, hardware }
+        } else {
+            Target::Hardware { hardware: hardware.to_owned() }
+        };
+        let name = outside::name(&format!("{model} on {hardware}"));
+        Some(context! { name, page, why })
+    };
+    places.filter_map(line).collect()
+}
+
+/// Returns the reason for which runs with figures of throughput have no pick; `None` where none has
+/// such a figure.
+fn why_unranked(runs: &[&RunRecord]) -> Option<String> {
+    let output = figure::output();
+    let figures = runs.iter().copied().filter(|run| output.value(run).is_some());
+    let figures: Vec<&RunRecord> = figures.collect();
+    let sound = figures.iter().filter(|run| validity::value(output, run).is_some()).count();
+    let (all, unsound) = (figures.len(), figures.len() - sound);
+    let others = if sound > 0 { ", and the others have no number of users" } else { "" };
+    (all > 0).then(|| match unsound {
+        0 => "its scenarios have no number of users".to_owned(),
+        _ => format!("the throughput of {unsound} of {all} results is INVALID{others}"),
+    })
 }
 
 /// Builds a line for each model and hardware of `picks` that lacks figures for numbers of users of the
@@ -334,7 +390,7 @@ fn lead(pick: &Pick) -> String {
             Some(Paired { ratio, .. }) => in_turns(ratio, &name(next)),
             None => {
                 let times = format::rounded(times, None);
-                format!("{times} times {}, not run in turns: a hint", name(next))
+                format!("{times} times {}, in runs that did not alternate: a hint", name(next))
             }
         },
     }
@@ -351,7 +407,7 @@ fn in_turns(ratio: &Ratio, name: &str) -> String {
     let interval = ratio.interval.map_or_else(String::new, |(low, high)| {
         format!(" (95 %: {} to {})", shown(low), shown(high))
     });
-    format!("{} times {name} in {pairs} run in turns{interval}", shown(ratio.mean))
+    format!("{} times {name} in {pairs} of whole runs that alternated{interval}", shown(ratio.mean))
 }
 
 fn limits_words(limits: Limits) -> &'static str {

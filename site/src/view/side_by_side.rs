@@ -15,6 +15,8 @@ use crate::outside;
 
 /// Names of the metrics by which the page compares engines, one table for each.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
+/// Name of the metric that has a table too where a run knows it.
+const MEMORY: &str = "rss_bytes_max";
 
 /// Builds the view of the engines that served `model` on `hardware`, side by side.
 pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
@@ -29,6 +31,9 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
         outside::name(parts.join(", ").trim_end_matches(", "))
     };
     let named: Vec<(String, &table::Row)> = rows.iter().map(|row| (series(row), row)).collect();
+    let memory = figure::metric(MEMORY);
+    let has_memory = runs.iter().any(|run| memory.value(run.record).is_some());
+    let metrics = METRICS.map(figure::metric).into_iter().chain(has_memory.then_some(memory));
     let [model_name, hardware_name] = [model, hardware].map(str::to_owned);
     context! {
         model => Link::model(model),
@@ -46,9 +51,9 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
         // Some row has parts of a configuration that are not shared.
         distinct => rows.iter().any(|row| !shared.rest_of(row.first).is_empty()),
         common,
-        tables => METRICS.map(|name| {
-            of_metric(&Column::new(figure::metric(name), &cells), &rows, &findings, &shared)
-        }),
+        tables => metrics
+            .map(|metric| of_metric(&Column::new(metric, &cells), &rows, &findings, &shared))
+            .collect::<Value>(),
         charts => charts::side_by_side(&named, &scenarios),
         turns => measured::of_place(catalog, model, hardware),
         findings => finding::by_rule(&runs),

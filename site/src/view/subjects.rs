@@ -38,7 +38,7 @@ pub fn model(
     context! {
         model => outside::name(model),
         extent => extent(&runs, &catalog::cells(&runs)),
-        picks => pick::table(judged.picks_of(Some(model), None)),
+        picks => pick::table(catalog, judged, (Some(model), None)),
         facts => fact::model(&runs),
         hardware => hardware.into_iter().map(engines_on).collect::<Value>(),
         related => [vec![frontier], labs].concat(),
@@ -80,7 +80,7 @@ pub fn hardware(
     let models = catalog::names(&runs, |record| &record.model.id);
     context! {
         hardware => outside::name(hardware),
-        picks => pick::table(judged.picks_of(None, Some(hardware))),
+        picks => pick::table(catalog, judged, (None, Some(hardware))),
         latest => overview::latest_on(catalog, hardware),
         environment => vec![fact::machine(&runs)],
         models => models.into_iter().map(Link::model).collect::<Value>(),

@@ -77,6 +77,26 @@ fn a_release_page_begins_with_the_verdict_and_groups_its_runs() {
 }
 
 #[test]
+fn engines_whose_runs_alternated_lead_to_their_commands_and_show_their_memory() {
+    let (registry, _) = own();
+    let renderer = Renderer::new().expect("templates compile");
+    let pages = pages::render(&Catalog::of(&registry), &renderer, false).expect("renders");
+    let folder = "pages/side-by-side/smollm2-135m-instruct-q4_1";
+    let page = &pages[&format!("{folder}/cpu-amd-epyc-f26m2s1-2c.md")];
+    for part in [
+        " beside llama.cpp v11434.0.0, in runs that alternated\n",
+        "shows as the command that serves it: [redline v0.10.0](",
+        "Measure both again:\n\n```\ncargo xtask release-bench ",
+        "### Peak memory ",
+    ] {
+        assert!(page.contains(part), "no `{part}` in {page}");
+    }
+    let published = &pages["pages/side-by-side/qwen3-8b/a100-80g.md"];
+    assert!(!published.contains("### Peak memory"), "no report states it");
+    assert!(published.contains("Runs of these engines did not alternate"), "{published}");
+}
+
+#[test]
 fn what_was_decided_in_turns_shows_starts_pairs_of_slices_and_time_of_the_budget() {
     let (_guard, out) = built(&whole());
     let read = |at: &str| fs::read_to_string(out.join(at)).expect("a page");

@@ -148,7 +148,7 @@ fn one_changed_digit_on_a_page_is_one_finding() {
     plant(&is_pick, "median of ");
     plant(&is_pick, "Next engine: ");
     plant(&|path| path == "results/README.md", "/cpu-amd-epyc-f26m2s1-2c.md) | ");
-    plant(&|path| path == "results/README.md", "run in turns (95 %: ");
+    plant(&|path| path == "results/README.md", "runs that alternated (95 %: ");
     plant(
         &|path| path == "results/pages/README.md",
         "| smollm2-135m-instruct-q4_1 | cpu-int8-tp1 | ",

@@ -74,7 +74,7 @@ pub struct Pick<'r> {
     ranked: Vec<Tested<'r>>,
     /// Configurations that miss a limit, where others meet them.
     missed: Vec<Tested<'r>>,
-    /// Ratio of the first to the best configuration of the next engine, from runs in turns.
+    /// Ratio of the first to the best configuration of the next engine, from runs that alternated.
     ratio: Option<Ratio>,
 }
 
@@ -197,11 +197,12 @@ impl Pick<'_> {
         }
         let times = first.output.median / next.output.median;
         let Some((mean, interval, pairs)) = self.ratio else {
-            let end = format!(" times {}, not run in turns: a hint", next.name());
+            let end = format!(" times {}, in runs that did not alternate: a hint", next.name());
             return number(stated.strip_suffix(&end), times);
         };
         let s = if pairs == 1 { "" } else { "s" };
-        let middle = format!(" times {} in {pairs} pair{s} run in turns", next.name());
+        let middle =
+            format!(" times {} in {pairs} pair{s} of whole runs that alternated", next.name());
         let exact = || format!("{mean:.4}{middle} {interval:?}");
         let (stated, end) = stated.split_once(&middle).ok_or_else(exact)?;
         number(Some(stated), mean)?;
