@@ -8,15 +8,14 @@ use schema::comparison::{
 use schema::metric::{Better, METRICS};
 use schema::verdict::VerdictKind;
 
-use super::estimate::log_of;
-use super::words::{change, plural, size_of, too_few_starts, until};
+use super::words::{change, is_not_worse, plural, size_of, too_few_starts, until};
 
 /// Decides about the candidate of `diff`, from its rows, outputs and waivers.
 ///
 /// *Hold* where a release-blocking metric regressed or failed without a waiver, or outputs changed
-/// without an explanation; else *inconclusive* where a release-blocking metric is undecided, or
-/// nothing was compared; else *ship*. A metric that is decided over the scenarios of a model together
-/// may be undecided in one of them.
+/// without an explanation; else *inconclusive* where a release-blocking metric is undecided and may be
+/// worse, or nothing was compared; else *ship*. A metric that is decided over the scenarios of a model
+/// together may be undecided in one of them.
 pub fn of(diff: &Diff) -> Decision {
     let blocking: Vec<&Row> = diff.rows().filter(|row| row.gates).collect();
     let failing: Vec<&Row> = blocking.iter().copied().filter(|row| row.verdict.fails()).collect();
@@ -46,8 +45,12 @@ pub fn of(diff: &Diff) -> Decision {
     Decision { verdict, sentence: format!("{name}: {}.", reasons.join("; ")) }
 }
 
+/// True where it is not known whether the metric became worse.
 fn is_open(row: &Row) -> bool {
-    matches!(row.verdict.verdict, VerdictKind::Inconclusive | VerdictKind::ChangedConfig)
+    match row.verdict.verdict {
+        VerdictKind::Inconclusive => !is_not_worse(row),
+        kind => kind == VerdictKind::ChangedConfig,
+    }
 }
 
 /// Returns the reasons to hold: the worst regression or failure, the number of others, and changed
@@ -94,24 +97,12 @@ fn inconclusive(open: &[&Row], blocking: &[&Row]) -> Vec<String> {
     let undecided: Vec<&Row> = of_kind(VerdictKind::Inconclusive).collect();
     let changed = of_kind(VerdictKind::ChangedConfig).count();
     let mut reasons: Vec<String> = not_excluded(&undecided).into_iter().collect();
-    let is_excluded = reasons.is_empty() && changed == 0;
-    if is_excluded {
-        let is_waived = blocking.iter().any(|row| row.verdict.waiver.is_some());
-        let other = if is_waived { " other" } else { "" };
-        reasons.push(format!(
-            "no{other} regression of the minimum effect or more in any release-blocking metric"
-        ));
-    }
     // Rows about scenarios together are metrics that scenarios count already.
     let alone = |rows: &[&Row]| rows.iter().filter(|row| !row.verdict.is_together()).count();
     let (count, all) = (alone(&undecided), alone(blocking));
     if count > 0 {
         let are = if count == 1 { "is" } else { "are" };
-        let mut reason = format!("{count} of {} {are} undecided", metrics(all));
-        if is_excluded {
-            reason += &between(&undecided);
-        }
-        reasons.push(reason);
+        reasons.push(format!("{count} of {} {are} undecided", metrics(all)));
     }
     if let only @ 1.. = blocking.iter().filter(|row| is_open(row)).count() - open.len() {
         let are = if only == 1 { "is" } else { "are" };
@@ -128,47 +119,23 @@ fn inconclusive(open: &[&Row], blocking: &[&Row]) -> Vec<String> {
     reasons
 }
 
-/// Returns the regression of at least the minimum effect that the undecided metrics of `undecided`
-/// leave possible, the largest one, or what kept one of them from being judged; `None` where their
-/// intervals exclude such regressions.
+/// Returns the largest regression that the intervals of the `undecided` metrics include, or what kept
+/// one of them from being judged; `None` where no metric is undecided.
 fn not_excluded(undecided: &[&Row]) -> Option<String> {
-    let possible: Vec<&Row> =
-        undecided.iter().filter(|row| !excludes_regression(row)).copied().collect();
-    let judged = possible.iter().filter(|row| too_few_starts(row).is_none());
+    let judged = undecided.iter().filter(|row| too_few_starts(row).is_none());
     let bounds = judged.filter_map(|row| Some((harm(row)?, row)));
     if let Some((bound, row)) = bounds.max_by(|a, b| a.0.total_cmp(&b.0)) {
-        let (bound, title, scenario) = (size_of(bound), &row.title, row.verdict.scenario());
-        let of = format!("a regression of up to {bound} of {title} in {scenario}");
-        return Some(of + " could not be excluded");
+        let (size, title, scenario) = (size_of(bound), &row.title, row.verdict.scenario());
+        return Some(if bound > 0.0 {
+            format!("a regression of up to {size} of {title} in {scenario} could not be excluded")
+        } else {
+            format!("an improvement of {title} in {scenario} was not confirmed")
+        });
     }
-    if let Some((few, row)) = possible.iter().find_map(|row| Some((too_few_starts(row)?, row))) {
+    if let Some((few, row)) = undecided.iter().find_map(|row| Some((too_few_starts(row)?, row))) {
         return Some(format!("{} in {} had {few}", row.title, row.verdict.scenario()));
     }
-    (!possible.is_empty()).then(|| "too few pairs of runs have valid figures".to_owned())
-}
-
-/// Returns the words for metrics whose intervals contain no change and an improvement, and exclude a
-/// regression of the minimum effect: the largest regression that they contain.
-fn between(undecided: &[&Row]) -> String {
-    let harms = undecided.iter().filter_map(|row| Some((harm(row)?, row)));
-    let worst = harms.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(bound, _)| *bound > 0.0);
-    let loss = worst.map_or_else(String::new, |(bound, row)| {
-        let (bound, title, scenario) = (size_of(bound), &row.title, row.verdict.scenario());
-        let minimum = row.verdict.floor_pct;
-        format!(" (a loss of {bound} at most: {title} in {scenario}, minimum effect {minimum} %)")
-    });
-    format!(" between unchanged and better{loss}")
-}
-
-/// True where the interval of an undecided row excludes a regression of the metric's minimum effect,
-/// and the row was judged.
-fn excludes_regression(row: &Row) -> bool {
-    let worst = row.verdict.interval_pct.map(|(low, high)| match row.better {
-        Better::Lower => log_of(high),
-        Better::Higher => -log_of(low),
-    });
-    let is_below = worst.is_some_and(|log| log < log_of(row.verdict.floor_pct));
-    is_below && too_few_starts(row).is_none()
+    (!undecided.is_empty()).then(|| "too few pairs of runs have valid figures".to_owned())
 }
 
 /// Returns the worst effect, as a regression in percent, that the interval of a row includes; zero
@@ -196,12 +163,31 @@ fn ship(diff: &Diff, blocking: &[&Row]) -> Vec<String> {
         reasons.push("no release-blocking metric changed".to_owned());
     }
     reasons.extend(waived);
+    reasons.extend(not_worse(blocking));
     let differ = |outputs: &&Outputs| outputs.change == OutputsChange::Differ;
     if let Some(outputs) = diff.outputs.iter().find(differ) {
         let explanation = outputs.explanation.as_deref().unwrap_or_default();
         reasons.push(format!("outputs changed ({explanation})"));
     }
     reasons
+}
+
+/// Returns the words for the metrics of scenarios that are undecided between unchanged and better, with
+/// the largest regression that their intervals include; `None` where there are none.
+fn not_worse(blocking: &[&Row]) -> Option<String> {
+    let alone = blocking.iter().filter(|row| !row.verdict.is_together());
+    let (rows, all) = (alone.clone().filter(|row| is_not_worse(row)), alone.count());
+    let count = rows.clone().count();
+    let worst = rows.filter_map(|row| Some((harm(row)?, row))).max_by(|a, b| a.0.total_cmp(&b.0));
+    let (bound, row) = worst?;
+    let are = if count == 1 { "is" } else { "are" };
+    let mut words =
+        format!("{count} of {} {are} undecided between unchanged and better", metrics(all));
+    if bound > 0.0 {
+        let (bound, title, scenario) = (size_of(bound), &row.title, row.verdict.scenario());
+        words += &format!(" (a loss of {bound} at most: {title} in {scenario})");
+    }
+    Some(words)
 }
 
 /// Formats the regressions that a waiver accepts, with its last day; `None` for a waiver of outputs.

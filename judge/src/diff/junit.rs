@@ -34,6 +34,7 @@ pub fn junit(diff: &Diff) -> Result<String, SerializeError> {
 fn case_status(row: &Row) -> TestCaseStatus {
     let mut status = match row.verdict.verdict {
         _ if row.verdict.fails() => TestCaseStatus::non_success(NonSuccessKind::Failure),
+        _ if words::is_not_worse(row) => TestCaseStatus::success(),
         VerdictKind::Inconclusive | VerdictKind::ChangedConfig => TestCaseStatus::skipped(),
         _ => TestCaseStatus::success(),
     };

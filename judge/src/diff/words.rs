@@ -1,9 +1,10 @@
 //! Wording of a comparison that its text and Markdown outputs share. Display only.
 
 use schema::comparison::{Broad, CellDiff, Commits, Diff, Row, Summary};
-use schema::metric::Unit;
+use schema::metric::{Better, Unit};
 use schema::verdict::{Cell, Stage, Verdict, VerdictKind};
 
+use super::estimate::log_of;
 use crate::alternation::STARTS_MIN;
 
 /// Largest number of commits that a comparison lists; where there are more, it lists the newest.
@@ -77,6 +78,20 @@ pub fn too_few_starts(row: &Row) -> Option<String> {
     let is_open = row.gates && row.verdict.verdict == VerdictKind::Inconclusive;
     let is_few = is_open && !row.verdict.is_together() && (starts as usize) < STARTS_MIN;
     is_few.then(|| format!("too few starts: {starts} of {STARTS_MIN}"))
+}
+
+/// True for a release-blocking metric that was judged in turns and is undecided between unchanged and
+/// better: its 95 % interval excludes a regression of the minimum effect. It does not keep a release
+/// from being shipped, as little as an unchanged metric does, whose test has the same error on that
+/// side.
+pub fn is_not_worse(row: &Row) -> bool {
+    let Verdict { verdict, alternation, interval_pct, floor_pct, .. } = &row.verdict;
+    let worst = interval_pct.map(|(low, high)| match row.better {
+        Better::Lower => log_of(high),
+        Better::Higher => -log_of(low),
+    });
+    let is_open = row.gates && alternation.is_some() && *verdict == VerdictKind::Inconclusive;
+    is_open && too_few_starts(row).is_none() && worst.is_some_and(|log| log < log_of(*floor_pct))
 }
 
 /// Returns the interval that a change of an undecided metric has to pass, where the 95 % interval
@@ -199,8 +214,9 @@ pub fn rows(cell: &CellDiff) -> Vec<&Row> {
 }
 
 /// Returns the verdict as a word, with its qualification: waived, suspected or not reproduced. The
-/// word is `not judged` for an inconclusive metric that is not release-blocking, and `too few starts: 2
-/// of 4` for one that was not tested in turns.
+/// word is `not judged` for an inconclusive metric that is not release-blocking, `too few starts: 2
+/// of 4` for one that was not tested in turns, and `not worse` for one that is undecided between
+/// unchanged and better.
 pub fn word(row: &Row) -> String {
     let Verdict { verdict, stage, suspected, waiver, .. } = &row.verdict;
     let name = verdict.name();
@@ -209,6 +225,9 @@ pub fn word(row: &Row) -> String {
     }
     if let Some(few) = too_few_starts(row) {
         return few;
+    }
+    if is_not_worse(row) {
+        return "not worse".to_owned();
     }
     let open = *verdict == VerdictKind::Inconclusive;
     match (waiver, suspected, stage) {

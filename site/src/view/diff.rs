@@ -7,7 +7,9 @@ use judge::alternation::compare::minutes;
 use judge::diff::caveats::caveats;
 use judge::diff::grouped::{self, LargeChange, Remark};
 use judge::diff::improvement;
-use judge::diff::words::{WORST_FIRST, deciding_interval, is_untested, too_few_starts, until};
+use judge::diff::words::{
+    WORST_FIRST, deciding_interval, is_not_worse, is_untested, too_few_starts, until,
+};
 use judge::diff::{CellDiff, Diff, FlagChange, Row};
 use judge::order;
 use judge::summary::Summary;
@@ -274,7 +276,11 @@ pub fn shown(row: &Row) -> (String, String, &'static str) {
     let verdict = &row.verdict;
     let effect = or_dash(verdict.effect_pct, format::change);
     let interval = or_dash(verdict.interval_pct, format::interval);
-    let word = if is_untested(row) { "not judged" } else { words::verdict(verdict.verdict) };
+    let word = match verdict.verdict {
+        _ if is_untested(row) => "not judged",
+        _ if is_not_worse(row) => "not worse",
+        kind => words::verdict(kind),
+    };
     (effect, interval, word)
 }
 

@@ -170,23 +170,35 @@ fn metrics_of_scenarios_are_counted_and_those_that_are_decided_together_only_are
     let only = only.count();
     assert!(only > 0, "{:?}", diff.decision);
     let said = [
-        "1 of 15 release-blocking metrics is undecided between unchanged and better".to_owned(),
-        format!("; {only} more are decided over scenarios together only; "),
+        "1 of 15 release-blocking metrics is undecided; ".to_owned(),
+        format!("{only} more are decided over scenarios together only; "),
         "1 release-blocking metric is undecided over scenarios together".to_owned(),
     ];
     assert!(said.iter().all(|said| sentence.contains(said)), "{sentence}");
 }
 
 #[test]
-fn undecided_metrics_that_lost_less_than_their_minimum_effect_are_no_possible_regression() {
+fn metrics_that_are_undecided_between_unchanged_and_better_are_shipped() {
     let diff = of(&InTurns { speed: 1.015, scatter: 0.07, ..InTurns::default() });
-    assert_eq!(diff.exit(), Exit::Inconclusive, "{:?}", diff.decision);
+    assert_eq!((diff.decision.verdict, diff.exit()), (DecisionKind::Ship, Exit::Well));
     let line = first_line(&diff);
-    let said = "Inconclusive: no regression of the minimum effect or more in any release-blocking \
-                metric; 2 of 5 release-blocking metrics are undecided between unchanged and better (a \
-                loss of ";
-    assert!(line.starts_with(said), "{line}");
-    assert!(line.contains(" in ladder-lite-c4@1, minimum effect "), "{line}");
+    let said = "; 2 of 5 release-blocking metrics are undecided between unchanged and better (a loss of ";
+    assert!(line.starts_with("Ship: ") && line.contains(said), "{line}");
+    assert!(line.ends_with(" in ladder-lite-c4@1)."), "{line}");
+    let row = row_of(&diff, "output_tokens_per_s");
+    assert_eq!((row.verdict.verdict, words::word(row).as_str()), (VerdictKind::Inconclusive, "not worse"));
+    let (low, high) = row.verdict.interval_pct.unwrap();
+    assert!(-row.verdict.floor_pct < low && high > row.verdict.floor_pct, "{low} to {high}");
+    assert!(junit::junit(&diff).unwrap().contains("not worse") && !junit::junit(&diff).unwrap().contains("<skipped"));
+}
+
+#[test]
+fn a_metric_whose_interval_reaches_the_minimum_effect_keeps_a_release_from_being_shipped() {
+    let mut diff = of(&InTurns { speed: 1.015, scatter: 0.07, ..InTurns::default() });
+    let of_output = |row: &&mut Row| row.verdict.metric == "output_tokens_per_s";
+    let row = diff.cells[0].rows.iter_mut().find(of_output).unwrap();
+    row.verdict.interval_pct = Some((-row.verdict.floor_pct - 0.1, 5.0));
+    assert_eq!(decision::of(&diff).verdict, DecisionKind::Inconclusive);
 }
 
 #[test]
