@@ -404,9 +404,8 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
             installed::variant(world, of, Some(version), Place::Machine)?
         }
         Origin::Image { of: image, runtime, accelerator } => {
-            let place = |pulled: Contained| {
-                Place::Image(Contained { accelerator: *accelerator, ..pulled })
-            };
+            let place =
+                |pulled: Contained| Place::Image(Contained { accelerator: *accelerator, ..pulled });
             match image {
                 ImageOf::Release(version) => {
                     let name = image.name(&wanted.engine, release, *accelerator)?;

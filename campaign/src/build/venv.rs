@@ -288,9 +288,10 @@ impl<'a> Venv<'a> {
 
     /// Pins the packages that a tool has resolved, and a wheel by the place of its copy.
     fn pinned(&self, pins: impl Iterator<Item = Pin>, bytes: Option<u64>) -> Requirements {
-        let own = self.candidate.as_ref().map(|Candidate { wheel, url, .. }| {
-            Pin::of_file(&wheel.name, url, &wheel.sha256)
-        });
+        let own = self
+            .candidate
+            .as_ref()
+            .map(|Candidate { wheel, url, .. }| Pin::of_file(&wheel.name, url, &wheel.sha256));
         Requirements::new(own.into_iter().chain(pins).collect(), bytes)
     }
 

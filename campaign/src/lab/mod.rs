@@ -14,8 +14,8 @@ use schema::engine::EngineFile;
 use schema::exit::Exit;
 use schema::lab::{LabFile, flag_name};
 
-use crate::campaign::{self, ASK_BEYOND, check_executor, check_scheduler, consent, executor_of};
 use crate::build::variants::Origin;
+use crate::campaign::{self, ASK_BEYOND, check_executor, check_scheduler, consent, executor_of};
 use crate::cli::Lab;
 use crate::console::about;
 use crate::executor::journal::opposite;

@@ -214,9 +214,8 @@ fn packages_changed(one: &AlternatingComparison) -> Option<String> {
     }
     let (baseline, candidate) = (packages(&one.baseline)?, packages(&one.candidate)?);
     let names: BTreeSet<&str> = baseline.keys().chain(candidate.keys()).copied().collect();
-    let version = |of: &BTreeMap<&str, &str>, name: &str| {
-        of.get(name).copied().unwrap_or("none").to_owned()
-    };
+    let version =
+        |of: &BTreeMap<&str, &str>, name: &str| of.get(name).copied().unwrap_or("none").to_owned();
     let mut changed: Vec<String> = names
         .into_iter()
         .filter(|name| baseline.get(name) != candidate.get(name))

@@ -320,10 +320,8 @@ fn a_candidate_that_is_no_release_is_identified_with_the_packages_that_differ() 
     found.candidate.engine.image_digest = Some("sha256:1a2b".to_owned());
     let image = "v0.11.1.dev3-dev is the image with the digest sha256:1a2b, with vllm==0.11.1.dev3";
     assert_eq!(remarks(&found)[1..], [image]);
-    let wheel = BuildFacts {
-        wheel_sha256: Some("3c4d".to_owned()),
-        ..build("vllm==0.11.1.dev3", "2.9.0")
-    };
+    let wheel =
+        BuildFacts { wheel_sha256: Some("3c4d".to_owned()), ..build("vllm==0.11.1.dev3", "2.9.0") };
     found.candidate.engine.build = Some(wheel);
     let wheel = "v0.11.1.dev3-dev is the wheel with the SHA-256 3c4d";
     assert_eq!(remarks(&found)[1..], [wheel, "packages differ: torch 2.8.0 -> 2.9.0"]);
