@@ -32,6 +32,9 @@ pub struct Run<'a> {
     pub replaced_by: Option<String>,
     /// Annotations of the run, in the words of their authors; empty where there are none.
     pub notes: Vec<String>,
+    /// Id of an earlier published result of the same report file whose every figure the run repeats;
+    /// `None` where there is none.
+    pub twin: Option<&'a str>,
     /// Findings of quality rules that are newer than the run's record, also of rules that the run
     /// keeps.
     pub later: Vec<Check>,
@@ -59,6 +62,7 @@ impl<'a> Run<'a> {
             retracted: retraction.map(|retraction| retraction.reason.clone()),
             replaced_by: retraction.and_then(|retraction| retraction.replaced_by.clone()),
             notes: notes.map(|event| event.reason.clone()).collect(),
+            twin: None,
             later: judge::findings_later(record),
             is_validation: record
                 .campaign
@@ -202,6 +206,9 @@ impl<'a> Catalog<'a> {
         // Imported records of different sources can share an id, so the path decides among them.
         runs.sort_by(|a, b| a.record.id.cmp(&b.record.id).then_with(|| a.path.cmp(b.path)));
         let twins = copies(registry.standing());
+        for run in &mut runs {
+            run.twin = twins.get(run.record.id.as_str()).copied();
+        }
         Self { registry, runs, twins, labs: registry.labs(), cells: trend::cells(registry) }
     }
 
@@ -224,12 +231,6 @@ impl<'a> Catalog<'a> {
     /// of an earlier published result, nor belongs to the campaign of a lab.
     pub fn is_contender(&self, run: &RunRecord) -> bool {
         !self.twins.contains_key(run.id.as_str()) && !self.is_of_lab(run)
-    }
-
-    /// Returns the id of the earlier published result whose every figure equals that of `run`;
-    /// `None` where there is none.
-    pub fn twin_of(&self, run: &RunRecord) -> Option<&'a str> {
-        self.twins.get(run.id.as_str()).copied()
     }
 
     fn is_of_lab(&self, run: &RunRecord) -> bool {

@@ -121,7 +121,7 @@ impl<'a> Contents<'a> {
         let at = ("imports", Target::Imports {});
         let mut pages = vec![self.page(at, &whole, Vec::new(), sources, move || view.clone())];
         for report in &reports {
-            let (view, rows) = imports::report(self.catalog, report, imports::options_link(report));
+            let (view, rows) = imports::report(report, imports::options_link(report));
             let sources = Sources::runs(report.runs.clone()).with(self.events());
             let title = format!("{} {}", report.source, report.file);
             let (above, target) = ((whole.clone(), Some(Target::Imports {})), report.link().target);

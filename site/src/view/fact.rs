@@ -411,6 +411,7 @@ mod tests {
             retracted: None,
             replaced_by: None,
             notes: Vec::new(),
+            twin: None,
             later: Vec::new(),
             is_validation: false,
         };

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::words;
 use crate::catalog::{Cell, Run, distinct};
+use crate::link::block_number;
 use crate::{format, outside};
 
 /// Sentence for pages: why rules about waits of the client are retired.
@@ -80,6 +81,10 @@ pub fn of_runs(runs: &[&Run]) -> Vec<Finding> {
     let retracted: Vec<&str> = runs.iter().filter_map(|run| run.retracted.as_deref()).collect();
     if let Some(reason) = retracted.first() {
         found.push(finding(Tone::Loud, &of(retracted.len(), runs.len(), "retracted"), reason));
+    }
+    if let [Run { twin: Some(twin), .. }] = runs {
+        let text = format!("same figures as {}", block_number(twin));
+        found.push(finding(Tone::Soft, &text, "quoted again by its report, not measured again"));
     }
     failures(runs, &mut found);
     if runs.iter().any(|run| run.record.kind == Kind::Imported) {

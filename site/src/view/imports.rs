@@ -10,7 +10,7 @@ use judge::diff::words::plural;
 use judge::order;
 use judge::summary::difference_pct;
 use minijinja::{Value, context};
-use schema::run::{Check, Kind, Level, PrintedNote, RunRecord, Status};
+use schema::run::{Kind, Level, PrintedNote, RunRecord, Status};
 
 use super::figure::{self, Column, Figure};
 use super::finding::{self, RuleFindings};
@@ -55,7 +55,7 @@ pub fn view(catalog: &Catalog, reports: &[Report], options: Vec<Link>) -> Value 
     findings.sort_by_key(|finding| Reverse(finding.count));
     let models = catalog::names(&runs, |record| &record.model.id);
     context! {
-        extent => extent(&runs, &catalog::cells(&runs)).replace(" run", " block"),
+        extent => extent(&runs, &catalog::cells(&runs)).replace(" run", " result"),
         reports => reports.iter().map(line).collect::<Value>(),
         // Findings over all results, most frequent first.
         findings,
@@ -78,7 +78,7 @@ fn line(report: &Report) -> Value {
     context! {
         source => report.link(),
         file => names(|r| r.source.as_ref().map(|s| s.file.clone()).unwrap_or_default()),
-        extent => plural(report.runs.len(), "block"),
+        extent => plural(report.runs.len(), "result"),
         engines => names(|r| format!("{} {}", r.engine.name, r.engine.release)),
         hardware => names(|r| r.hardware.id.clone()),
         found => format!("{} of {}", spoiled.count(), report.runs.len()),
@@ -88,7 +88,7 @@ fn line(report: &Report) -> Value {
 /// Builds the view of the page of `report` without the tables of its results, and separately the
 /// tables, because they are split into pages. `options` is a link to the report's options, where it
 /// tries some as a lab does.
-pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Value, Vec<Value>) {
+pub fn report(report: &Report, options: Option<Link>) -> (Value, Vec<Value>) {
     let runs = &report.runs;
     let cells = catalog::cells(runs);
     let source = runs.first().and_then(|run| run.record.source.clone()).unwrap_or_default();
@@ -114,10 +114,10 @@ pub fn report(catalog: &Catalog, report: &Report, options: Option<Link>) -> (Val
         // Evidence for the hardware, as its importer stated it.
         evidence,
         releases => releases.iter().map(Link::release).collect::<Value>(),
-        extent => extent(runs, &cells).replace(" run", " block"),
+        extent => extent(runs, &cells).replace(" run", " result"),
         findings => finding::by_rule(runs).into_iter().map(|of| found(runs, of)).collect::<Value>(),
     };
-    (view, printed::tables(|record| printed::twin(catalog, record), runs))
+    (view, printed::tables(runs))
 }
 
 /// Builds a finding with the results that it concerns, grouped by what the rule says about them.
@@ -236,10 +236,10 @@ fn table((model, hardware): (&str, &str), runs: &[&Run]) -> Value {
         rows => choices.iter().map(row).collect::<Value>(),
         shared => shared.iter().map(|flag| outside::line(flag)).collect::<Value>(),
         baseline => outside::name(&baseline.0),
-        scenarios => scenarios.iter().map(|scenario| outside::name(scenario)).collect::<Value>(),
+        scenarios => scenarios.iter().map(|scenario| under(runs, scenario)).collect::<Value>(),
         extent => format!(
             "{} of {}",
-            plural(runs.len(), "block"),
+            plural(runs.len(), "result"),
             plural(choices.len(), "option")
         ),
         // Command that measures the same options with repeats; empty where the suite has no such
@@ -262,9 +262,8 @@ fn conclusion(runs: &[&Run]) -> Option<Value> {
     let (from, to) = (choice(before.first()?.record), choice(after.first()?.record));
     let row = |run: &&Run| {
         let scenario = catalog::scenario(run.record);
-        let profile = printed::printed(run.record).and_then(|printed| printed.profile.as_deref());
         context! {
-            profile => outside::name(profile.unwrap_or(&scenario)),
+            profile => under(runs, &scenario),
             cells => [&from, &to]
                 .into_iter()
                 .map(|of| cell(runs, (of, &from), &scenario))
@@ -278,6 +277,15 @@ fn conclusion(runs: &[&Run]) -> Option<Value> {
         notes => serve.iter().flat_map(|serve| &serve.notes).collect::<Value>(),
         rows => after.iter().map(row).collect::<Value>(),
     })
+}
+
+/// Formats a scenario of `runs` with the name that the report gives it, where it gives one:
+/// `Throughput, random-1024-128-1000@0`.
+fn under(runs: &[&Run], scenario: &str) -> String {
+    let mut own = runs.iter().filter(|run| catalog::scenario(run.record) == scenario);
+    let profile = own.find_map(|run| printed::printed(run.record)?.profile.as_deref());
+    let profile = profile.map(|profile| format!("{profile}, ")).unwrap_or_default();
+    outside::name(&format!("{profile}{scenario}"))
 }
 
 /// Builds the table cell of option `of` under `scenario`: its figure, the difference from the
@@ -300,7 +308,9 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
         .zip(against)
         .and_then(|(value, against)| difference_pct(value, against))
         .map(finely);
-    let rule = |check: &Check| (outside::name(&check.rule), judge::rule(&check.rule).is_some());
+    let broken = own.iter().flat_map(|run| run.broken());
+    let broken = distinct(broken.map(|check| (check.rule.as_str(), check.level)));
+    let errors = broken.iter().filter(|(_, level)| *level == Level::Error);
     let lost = || Figure::missing("not every request was answered");
     Some(context! {
         figure => value(first).map_or_else(lost, |value| as_printed(first.record, value)),
@@ -310,8 +320,17 @@ fn cell(runs: &[&Run], (of, baseline): (&Choice, &Choice), scenario: &str) -> Op
         difference => difference.unwrap_or_default(),
         partial => printed::answered(first.record),
         blocks => own.iter().map(|run| Link::block(run)).collect::<Value>(),
-        rules => distinct(own.iter().flat_map(|run| run.broken()).map(rule)),
+        // Checks that the results fail, and those of level error alone.
+        rules => broken.iter().map(|(id, _)| failed(id)).collect::<Value>(),
+        errors => errors.map(|(id, _)| failed(id)).collect::<Value>(),
     })
+}
+
+/// Builds the name of a rule that a result breaks, and whether the method page describes it.
+fn failed(rule: &str) -> Value {
+    let (id, known) = (outside::name(rule), judge::rule(rule));
+    let text = known.map_or_else(|| id.clone(), |rule| format!("{} ({id})", rule.finding));
+    context! { id, text, known => known.is_some() }
 }
 
 /// Builds the figure of a result's throughput: with the text of the printed row that has this

@@ -158,7 +158,7 @@ impl ModelView {
 /// are published results whose rows were kept.
 fn published(runs: &[&Run]) -> Vec<Value> {
     let kept = runs.iter().all(|run| printed::printed(run.record).is_some());
-    if kept { printed::tables(|_| None, runs) } else { Vec::new() }
+    if kept { printed::tables(runs) } else { Vec::new() }
 }
 
 fn config_hashes(runs: &[&Run]) -> Vec<String> {

@@ -9,7 +9,7 @@ use schema::printed::{LINKS_MAX, NOTES_MAX};
 use schema::run::{Kind, Printed, PrintedLink, PrintedNote, PrintedRow, RunRecord, Source};
 
 use super::command;
-use crate::catalog::{self, Catalog, ReleaseKey, Run, distinct};
+use crate::catalog::{self, ReleaseKey, Run, distinct};
 use crate::format::{self, Scale};
 use crate::link::{Link, block_number};
 use crate::outside;
@@ -54,7 +54,7 @@ pub fn quotes<'a>(notes: impl Iterator<Item = &'a PrintedNote>) -> Value {
 
 /// Builds the tables of `runs`, which are results of one report in its order: one table for each
 /// model, hardware and profile, and for each 20 results of them.
-pub fn tables(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> Vec<Value> {
+pub fn tables(runs: &[&Run]) -> Vec<Value> {
     let subject = |run: &Run| {
         let profile = printed(run.record).and_then(|printed| printed.profile.clone());
         (run.record.model.id.clone(), run.record.hardware.id.clone(), profile)
@@ -62,15 +62,9 @@ pub fn tables(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> 
     let mut tables = Vec::new();
     for of in distinct(runs.iter().map(|run| subject(run))) {
         let own: Vec<&Run> = runs.iter().copied().filter(|run| subject(run) == of).collect();
-        tables.extend(own.chunks(COLUMNS_MAX).map(|runs| table(&twin_of, runs)));
+        tables.extend(own.chunks(COLUMNS_MAX).map(table));
     }
     tables
-}
-
-/// Returns the number of the earlier result of the same report whose figures `record` repeats digit
-/// by digit; `None` where there is none.
-pub fn twin(catalog: &Catalog, record: &RunRecord) -> Option<String> {
-    catalog.twin_of(record).map(block_number)
 }
 
 /// Parts that all results of a table have, which stand above it once, and what the heads of its
@@ -85,7 +79,7 @@ struct Shared {
 }
 
 /// Builds the table of `runs`, which share model, hardware and profile.
-pub fn table(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> Value {
+pub fn table(runs: &[&Run]) -> Value {
     let records: Vec<&RunRecord> = runs.iter().map(|run| run.record).collect();
     let settings = common(&records, settings);
     let servers = records.iter().map(|record| record.server.as_ref());
@@ -115,18 +109,14 @@ pub fn table(twin_of: impl Fn(&RunRecord) -> Option<String>, runs: &[&Run]) -> V
         own_flags => shared.own_flags,
         flags => shared.own_flags.then(|| shown(&shared.flags)),
         settings => shown(&settings),
-        columns => runs
-            .iter()
-            .map(|run| column(run, &shared, twin_of(run.record)))
-            .collect::<Value>(),
+        columns => runs.iter().map(|run| column(run, &shared)).collect::<Value>(),
         rows => lines_of(rows(&records, &settings)),
         quotes => quotes(records.iter().flat_map(|record| notes(record))),
     }
 }
 
-/// Builds the head of the column of one result; `twin` is the number of an earlier result with the
-/// same figures.
-fn column(run: &Run, shared: &Shared, twin: Option<String>) -> Value {
+/// Builds the head of the column of one result.
+fn column(run: &Run, shared: &Shared) -> Value {
     let record = run.record;
     let rest = |mut all: Vec<String>, shared: &[String]| -> Vec<String> {
         all.retain(|part| !shared.contains(part));
@@ -142,7 +132,8 @@ fn column(run: &Run, shared: &Shared, twin: Option<String>) -> Value {
         engine => shared.several_engines.then(|| Link::release(&ReleaseKey::of(record))),
         flags => shared.own_flags.then(|| shown(&flags)),
         lines => record.source.as_ref().map(lines).unwrap_or_default(),
-        twin => twin.unwrap_or_default(),
+        // Number of an earlier result of the same report with the same figures.
+        twin => run.twin.map(block_number).unwrap_or_default(),
         partial => answered(record),
     }
 }

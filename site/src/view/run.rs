@@ -43,7 +43,7 @@ pub fn view(run: &Run) -> Value {
         // Id of the run that replaces this one, if it was retracted.
         replaced_by => run.replaced_by.as_deref().map(outside::name),
         // A published result in the form of its report; none for other runs.
-        printed => printed::printed(record).map(|_| printed::table(|_| None, &runs)),
+        printed => printed::printed(record).map(|_| printed::table(&runs)),
         metrics => metrics(run),
         latencies => latencies(record),
         chart => cells.first().and_then(charts::latencies),

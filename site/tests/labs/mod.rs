@@ -437,7 +437,7 @@ fn options_that_others_tried_stand_beside_their_audit() {
     let lab = reading(&out, "performance-lab/d88cdf37");
     let report = out.join(&lab);
     let page = std::fs::read_to_string(report.join("options/index.md")).expect("a page");
-    assert!(page.contains("24 blocks of 15 options"), "{page}");
+    assert!(page.contains("24 results of 15 options"), "{page}");
     let options = page.split("### What a lab").next().expect("a table");
     let with = |flags: &str| {
         let found = options.lines().find(|line| line.contains(&format!("`{flags}`")));
@@ -453,7 +453,7 @@ fn options_that_others_tried_stand_beside_their_audit() {
         best.contains("[012]") && best.contains("[018]"),
         "a block that is quoted twice: {best}"
     );
-    let conclusion = options.split("24 blocks of").next().expect("a conclusion");
+    let conclusion = options.split("24 results of").next().expect("a conclusion");
     assert!(
         conclusion.contains(
             "vllm serve Qwen/Qwen3.5-9B --reasoning-parser=qwen3 --performance-mode=throughput \
@@ -461,11 +461,19 @@ fn options_that_others_tried_stand_beside_their_audit() {
         ),
         "{conclusion}"
     );
-    let row = row(conclusion, "Throughput");
-    assert_eq!(
-        row, "| Throughput | 29822.16, TPOT 34.63 | 34470.14 (+15.6 %), TPOT 36.97 |",
-        "baseline and recommendation under one profile"
-    );
+    let row = row(conclusion, "Throughput, random-1024-128-1000@0");
+    let errors = "; errors: rate contradicts counts (E06), TPOT contradicts E2E (E23), ITL \
+                  contradicts E2E (E24), implausible peak rate (E36) |";
+    for figure in ["| 29822.16, TPOT 34.63", "| 34470.14 (+15.6 %), TPOT 36.97"] {
+        let cell = format!("{figure}{errors}");
+        assert!(row.contains(&cell), "baseline and recommendation under one profile: {row}");
+    }
+    assert!(conclusion.contains("It is no advice of this page"), "{conclusion}");
+    let heads = "| Option | ShareGPT, sharegpt-1000@0 | ";
+    assert!(options.contains(heads) && best.contains("TPOT contradicts E2E (E23)"), "{options}");
+    let release = std::fs::read_to_string(out.join("r/vllm/v0.17.1/h100-80g/index.md"));
+    let release = release.expect("a page");
+    assert!(release.contains(", same figures as 001"), "a result that is quoted again: {release}");
     let lost = with("--speculative-config={\"method\":\"mtp\",\"num_speculative_tokens\":4}");
     assert!(lost.contains("**514 of 1000 requests answered, 51.4 %**"), "{lost}");
     assert!(!lost.contains("15059"), "the rate of half of the requests is no figure: {lost}");

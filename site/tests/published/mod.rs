@@ -178,7 +178,7 @@ fn sentences_of_a_source_are_quoted_and_its_conclusion_is_with_its_options() {
     let method = "\n> **Method**: \"Each was run once\"\n";
     assert_eq!(page.matches(&format!("{concluded}{method}\n")).count(), 1, "{page}");
     assert!(page.split("## Findings").next().expect("tables").contains(method), "{page}");
-    let above = options.split("24 blocks of").next().expect("a conclusion");
+    let above = options.split("24 results of").next().expect("a conclusion");
     assert!(above.contains(&format!("\n\n{concluded}\n")) && !above.contains(method), "{above}");
     let link = format!("<a href=\"{address}\" rel=\"nofollow noopener noreferrer\">");
     for page in ["index.html", "options/index.html"] {
