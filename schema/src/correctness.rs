@@ -19,7 +19,9 @@ pub struct Correctness {
     /// compared.
     pub reference: Option<String>,
     /// Share of the reference's output tokens that the server also chooses after the same tokens
-    /// before them (teacher forcing), from 0 to 1; null where nothing was compared.
+    /// before them (teacher forcing), from 0 to 1; null where nothing was compared. `reference` names
+    /// an engine and its release, not the model: outputs of another model, whose token ids mean other
+    /// text, agree in nothing, and the share is 0.
     pub agreement: Option<f64>,
     /// Prompts and output token ids of the check, in order; left out where the engine does not
     /// report them, and in older records.
