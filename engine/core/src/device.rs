@@ -98,6 +98,13 @@ pub trait Device: Send + fmt::Debug {
     /// their output columns side by side.
     fn matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, DeviceError>;
 
+    /// Loads the host matrices `parts` as the weight matrix of a MoE router, as [`Device::matrix`]
+    /// does. A device may multiply by it more precisely than by other matrices: rounding that
+    /// changes the order of logits sends a row to other experts.
+    fn router_matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Self::Matrix, DeviceError> {
+        self.matrix(parts)
+    }
+
     /// Generates a weight matrix with random weights of type `weight_type` on the device: the rows
     /// of `parts`, stacked along N, with `k` elements each. Returns none if the device cannot
     /// generate them: the caller must then generate them on the host and load them by

@@ -180,6 +180,11 @@ impl Device for Cpu {
         Ok(matrix)
     }
 
+    fn router_matrix(&mut self, parts: &[HostMatrix<'_>]) -> Result<Matrix, DeviceError> {
+        // A router is too small for its speed to matter.
+        Ok(Matrix::pack(parts, Arithmetic::F32, self.isa, &mut self.pool))
+    }
+
     fn vector(&mut self, values: &[f32]) -> Result<Vec<f32>, DeviceError> {
         Ok(values.to_vec())
     }

@@ -187,6 +187,29 @@ fn parts_of_several_types_stand_side_by_side() {
     });
 }
 
+#[test]
+fn routers_are_multiplied_in_f32_whatever_other_matrices_are() {
+    let (n, k) = (20, 256);
+    let x = buffer(k, numbers(3 * k, 2));
+    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Q8_0] {
+        let (bytes, _) = stored(weight_type, n, k, 1);
+        let host = [HostMatrix { weight_type, n, k, bytes: &bytes, order: RowOrder::AsStored }];
+        let logits = |cpu: &mut Cpu, w: &Matrix| {
+            let mut out = buffer(n, vec![f32::NAN; 3 * n]);
+            cpu.matmul(&x, w, &mut out).unwrap();
+            out.values().to_vec()
+        };
+        let mut exact = Cpu::new(Isa::best(), 1).with(Arithmetic::F32);
+        let w = exact.matrix(&host).unwrap();
+        let want = logits(&mut exact, &w);
+        for arithmetic in [Arithmetic::AsStored, Arithmetic::Bf16, Arithmetic::Int8] {
+            let mut cpu = Cpu::new(Isa::best(), 1).with(arithmetic);
+            let w = cpu.router_matrix(&host).unwrap();
+            assert!(logits(&mut cpu, &w) == want, "{} {arithmetic:?}", weight_type.name());
+        }
+    }
+}
+
 /// Prepares a step over the token ids `ids` at the beginning of one sequence.
 fn step_of(cpu: &mut Cpu, ids: &[u32]) -> StepMetadata {
     let tokens = ids.iter().copied().map(StepToken::Known).collect();

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::MatrixShape;
 use crate::LoadError;
-use engine_core::{Device, HostMatrix, RandomRows, RowOrder, WeightType};
+use engine_core::{Device, DeviceError, HostMatrix, RandomRows, RowOrder, WeightType};
 use engine_weights::{Checkpoint, CheckpointError, MxStack, TensorData};
 
 /// Stored matrix `{name}.weight`, or a selection of its rows, that gives `n` output columns of a
@@ -35,6 +35,9 @@ impl<'a> Part<'a> {
         self.order.stored_rows(own.start)..self.order.stored_rows(own.end)
     }
 }
+
+/// Function of a device that loads host matrices as one weight matrix.
+type LoadMatrix<D> = fn(&mut D, &[HostMatrix<'_>]) -> Result<<D as Device>::Matrix, DeviceError>;
 
 /// Linear layer loaded on a device: a weight matrix and its bias.
 #[derive(Debug)]
@@ -119,6 +122,27 @@ impl<'a, D: Device> Tensors<'a, D> {
         layer: usize,
         k: usize,
     ) -> Result<Linear<D>, LoadError> {
+        let bias = self.bias(parts, layer)?;
+        Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
+    }
+
+    /// Loads `part`, whose rows have `k` elements each, as a MoE router on the device.
+    ///
+    /// # Errors
+    /// Fails as [`Tensors::linear`] does.
+    pub fn router(
+        &mut self,
+        part: Part<'_>,
+        layer: usize,
+        k: usize,
+    ) -> Result<Linear<D>, LoadError> {
+        let parts = [part];
+        let bias = self.bias(&parts, layer)?;
+        Ok(Linear { matrix: self.matrix_by(D::router_matrix, &parts, layer, k)?, bias })
+    }
+
+    /// Loads the biases of `parts`, stacked along N; none if no part has one.
+    fn bias(&mut self, parts: &[Part<'_>], layer: usize) -> Result<Option<D::Vector>, LoadError> {
         let mut bias = Vec::new();
         for part in parts.iter().filter(|_| parts.iter().any(|part| part.bias)) {
             if part.bias {
@@ -135,8 +159,7 @@ impl<'a, D: Device> Tensors<'a, D> {
                 bias.resize(bias.len() + part.own.iter().map(Range::len).sum::<usize>(), 0.0);
             }
         }
-        let bias = if bias.is_empty() { None } else { Some(self.device.vector(&bias)?) };
-        Ok(Linear { matrix: self.matrix(parts, layer, k)?, bias })
+        Ok(if bias.is_empty() { None } else { Some(self.device.vector(&bias)?) })
     }
 
     /// Loads the columns `cols` of the rows of `part`, in that order, as a linear layer on the
@@ -223,6 +246,17 @@ impl<'a, D: Device> Tensors<'a, D> {
         layer: usize,
         k: usize,
     ) -> Result<D::Matrix, LoadError> {
+        self.matrix_by(D::matrix, parts, layer, k)
+    }
+
+    /// Loads a matrix as [`Tensors::matrix`] does, by the device's function `load`.
+    fn matrix_by(
+        &mut self,
+        load: LoadMatrix<D>,
+        parts: &[Part<'_>],
+        layer: usize,
+        k: usize,
+    ) -> Result<D::Matrix, LoadError> {
         if let Some(matrix) = self.made_up(parts, layer, k)? {
             return Ok(matrix);
         }
@@ -237,7 +271,7 @@ impl<'a, D: Device> Tensors<'a, D> {
             .iter()
             .flat_map(|(tensor, part)| part.own.iter().map(|own| Rows::of(tensor, part, own)))
             .collect();
-        self.own_matrix(&rows, k)
+        self.own_matrix_by(load, &rows, k)
     }
 
     /// Generates a matrix of random weights on the device, with the shape that [`Tensors::matrix`]
@@ -386,6 +420,16 @@ impl<'a, D: Device> Tensors<'a, D> {
     /// # Errors
     /// Fails if the device fails, has too little memory or does not support the matrix.
     pub fn own_matrix(&mut self, rows: &[Rows<'_>], k: usize) -> Result<D::Matrix, LoadError> {
+        self.own_matrix_by(D::matrix, rows, k)
+    }
+
+    /// Loads rows as [`Tensors::own_matrix`] does, by the device's function `load`.
+    fn own_matrix_by(
+        &mut self,
+        load: LoadMatrix<D>,
+        rows: &[Rows<'_>],
+        k: usize,
+    ) -> Result<D::Matrix, LoadError> {
         let hosts: Vec<_> = rows
             .iter()
             .map(|rows| HostMatrix {
@@ -400,7 +444,7 @@ impl<'a, D: Device> Tensors<'a, D> {
         if let Some(weight_type) = hosts.first().map(|host| host.weight_type) {
             self.keep_largest(MatrixShape { n, k, weight_type });
         }
-        Ok(self.device.matrix(&hosts)?)
+        Ok(load(self.device, &hosts)?)
     }
 
     /// Replaces `largest` by the shape of a matrix that was just loaded, if that has more elements.

@@ -46,7 +46,7 @@ impl<D: Device> Moe<D> {
         context: BlockContext,
     ) -> Result<Self, LoadError> {
         let router = Part { bias: spec.router_bias, ..Part::plain(spec.router, spec.experts) };
-        let router = tensors.linear(&[router], context.layer, context.hidden)?;
+        let router = tensors.router(router, context.layer, context.hidden)?;
         let own = tensors.device.rank().share(spec.experts);
         let mut reader = ExpertReader { tensors, spec, context, own: own.clone() };
         let (gate_up, down) = match spec.storage {
