@@ -56,8 +56,14 @@ fn of_isa(isa: Isa) -> Vec<Make<Cpu>> {
         }
     }
     add_matmuls(&mut list, "matmul", Arithmetic::F32, &TOKENS, &WeightType::ALL);
-    // One format for each number of bits of packed weights.
-    let int8 = [WeightType::Q4_1, WeightType::Q5_0, WeightType::Q6K, WeightType::Q8_0];
+    // One format for each way in which weights are packed.
+    let int8 = [
+        WeightType::Q4_1,
+        WeightType::Q5_0,
+        WeightType::Q6K,
+        WeightType::Q8_0,
+        WeightType::Mxfp4,
+    ];
     add_matmuls(&mut list, "matmul_int8", Arithmetic::Int8, &NARROW_TOKENS, &int8);
     if isa.has_bf16() {
         let bf16 = [WeightType::Bf16];
@@ -66,8 +72,8 @@ fn of_isa(isa: Isa) -> Vec<Make<Cpu>> {
     for (sequences, rows) in [(1, 1), (32, 1), (1, 512)] {
         add(&mut list, move |setup| setup.delta_net(QWEN3_NEXT, sequences, rows));
     }
-    // One format that is multiplied in 8-bit integers, and one in f32. No prefill chunk: it would
-    // take minutes in portable code.
+    // One format with a scale for each column, and one with a scale for each block of a column. No
+    // prefill chunk: it would take minutes in portable code.
     for weight_type in [WeightType::Q4_1, WeightType::Mxfp4] {
         for t in [1, 32] {
             add(&mut list, move |setup| {

@@ -88,10 +88,11 @@ impl WeightType {
         self.facts().0
     }
 
-    /// Returns true if the stored weights are integers in blocks with scales, as in ggml's formats;
-    /// false for float types, FP8 and MXFP4.
+    /// Returns true if the stored weights are integers in blocks with scales, as in ggml's formats
+    /// and MXFP4, whose floats are whole numbers when they are doubled; false for float types and
+    /// FP8.
     pub fn is_integer_blocks(self) -> bool {
-        self.block() > 1 && !matches!(self, Self::F8E4M3 | Self::Mxfp4)
+        self.block() > 1 && self != Self::F8E4M3
     }
 
     /// Returns the number of elements in a block of the weight type, 1 for float types; rows are

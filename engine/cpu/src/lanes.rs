@@ -283,6 +283,14 @@ pub(super) trait Dots: Copy {
     /// A block of 4-bit weights can be read at `from`, and eight steps of 64 bytes, `stride` apart,
     /// written at `to`.
     unsafe fn widen(self, from: *const u8, to: *mut u8, stride: usize);
+    /// Widens a block of 4-bit weights of 16 columns to the bytes that `table` has for its values,
+    /// whatever its head is. Its words have eight values each: byte `i` of a word has the value of
+    /// step `i` in its low half and that of step `i + 4` in its high half. The bytes of each step
+    /// (4 k) are written `stride` bytes after those of the step before it.
+    ///
+    /// # Safety
+    /// As for [`Dots::widen`].
+    unsafe fn look_up(self, table: &[u8; LANES], from: *const u8, to: *mut u8, stride: usize);
 
     /// Loads 32 words of 16 bits.
     ///

@@ -16,8 +16,8 @@ use engine_core::{HostMatrix, WeightType};
 pub enum Arithmetic {
     /// Multiplies all weight matrices in f32: the reference for the other choices.
     F32,
-    /// Multiplies by the stored type of the weights: integer blocks in int8; bf16 and f32 weights
-    /// in bf16 if the processor has bf16 instructions; all others in f32.
+    /// Multiplies by the stored type of the weights: integer blocks and MXFP4 in int8; bf16 and f32
+    /// weights in bf16 if the processor has bf16 instructions; all others in f32.
     #[default]
     AsStored,
     /// Multiplies all weight matrices in bf16, whatever their stored type.

@@ -79,10 +79,10 @@ fn of_each_isa() -> Vec<(&'static str, Make<Cpu>)> {
         ("matmul_int8/T16_q6_k", 16, WeightType::Q6K),
         ("matmul_int8/T1_q8_0", 1, WeightType::Q8_0),
         ("matmul_int8/T16_q8_0", 16, WeightType::Q8_0),
+        ("matmul_int8/T1_mxfp4", 1, WeightType::Mxfp4),
+        ("matmul_int8/T16_mxfp4", 16, WeightType::Mxfp4),
         ("matmul/T1_bf16", 1, WeightType::Bf16),
         ("matmul/T12_bf16", 12, WeightType::Bf16),
-        ("matmul/T1_mxfp4", 1, WeightType::Mxfp4),
-        ("matmul/T12_mxfp4", 12, WeightType::Mxfp4),
     ] {
         // Weights with four tiles of columns; rows are whole blocks.
         let k = 576usize.next_multiple_of(weight_type.block());

@@ -2,9 +2,9 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
-use super::{QUANT_GROUP, ZERO};
+use super::{BLOCKS, QUANT_GROUP, ZERO};
 use crate::isa::{Isa, Kernel};
-use crate::lanes::{LANES, Lanes};
+use crate::lanes::{BLOCK, LANES, Lanes};
 use crate::pool::Pool;
 use crate::shared::Shared;
 
@@ -14,6 +14,12 @@ const TOP: f32 = 127.0;
 /// Number of activation rows whose scales are stored side by side, so that one load reads those of
 /// a whole tile.
 pub(super) const HEAD_ROWS: usize = 8;
+/// Index, among the initial values of a quantization group's accumulators, of those for the whole
+/// group; those for its blocks precede it.
+pub(super) const WHOLE: usize = BLOCKS;
+/// Initial values of accumulators for a quantization group of 8 rows: for each of its blocks, and
+/// for the whole group.
+pub(super) type Starts = [[i32; HEAD_ROWS]; BLOCKS + 1];
 
 /// Rows of activations quantized to int8, each padded with zeros to whole quantization groups.
 #[derive(Debug, Default)]
@@ -26,9 +32,9 @@ pub(crate) struct Activations {
     /// the activation that quantized value 1 stands for.
     pub(super) scales: Vec<[f32; HEAD_ROWS]>,
     /// Initial values of the accumulators of the dot products of each quantization group, `[rows /
-    /// 8, rounded up][quant_groups][8]`: minus the sum of the group's quantized values times the
-    /// offset that makes weights unsigned.
-    pub(super) starts: Vec<[i32; HEAD_ROWS]>,
+    /// 8, rounded up][quant_groups]`: minus the sum of the quantized values times the offset that
+    /// makes weights unsigned.
+    pub(super) starts: Vec<Starts>,
 }
 
 impl Activations {
@@ -53,7 +59,7 @@ impl Activations {
         let heads = rows.div_ceil(HEAD_ROWS) * self.quant_groups;
         self.quantized.resize(rows * self.stride(), 0);
         self.scales.resize(heads, [0.0; HEAD_ROWS]);
-        self.starts.resize(heads, [0; HEAD_ROWS]);
+        self.starts.resize(heads, [[0; HEAD_ROWS]; BLOCKS + 1]);
         Quantizer {
             isa,
             rows,
@@ -61,7 +67,7 @@ impl Activations {
             quant_groups: self.quant_groups,
             quantized: Shared::new(&mut self.quantized),
             scales: Shared::new(self.scales.as_flattened_mut()),
-            starts: Shared::new(self.starts.as_flattened_mut()),
+            starts: Shared::new(self.starts.as_flattened_mut().as_flattened_mut()),
         }
     }
 }
@@ -116,27 +122,30 @@ impl Kernel for Rows<'_> {
                         &padded
                     }
                 };
-                let (scale, sum) = quantize_group(lanes, x, quantized);
-                let block = row / HEAD_ROWS * quant_groups + quant_group;
-                let at = block * HEAD_ROWS + row % HEAD_ROWS;
+                let (scale, [first, sum]) = quantize_group(lanes, x, quantized);
+                let head = row / HEAD_ROWS * quant_groups + quant_group;
+                let (at, lane) = (head * HEAD_ROWS, row % HEAD_ROWS);
                 // SAFETY: no other thread uses the scales of the row.
                 unsafe {
-                    self.quantizer.scales.part(at, 1)[0] = scale;
-                    self.quantizer.starts.part(at, 1)[0] = -ZERO * sum;
+                    self.quantizer.scales.part(at + lane, 1)[0] = scale;
+                    for (i, sum) in [first, sum - first, sum].into_iter().enumerate() {
+                        let at = at * (BLOCKS + 1) + i * HEAD_ROWS + lane;
+                        self.quantizer.starts.part(at, 1)[0] = -ZERO * sum;
+                    }
                 }
             }
         }
     }
 }
 
-/// Quantizes one quantization group of activations to int8; returns its scale and the sum of its
-/// quantized values.
+/// Quantizes one quantization group of activations to int8; returns its scale and the sums of the
+/// quantized values of its first block and of all.
 #[inline(always)]
 fn quantize_group<L: Lanes>(
     lanes: L,
     x: &[f32; QUANT_GROUP],
     quantized: &mut [i8; QUANT_GROUP],
-) -> (f32, i32) {
+) -> (f32, [i32; 2]) {
     let (x, quantized) = (x.as_chunks::<LANES>().0, quantized.as_chunks_mut::<LANES>().0);
     let zero = lanes.splat(0.0);
     let mut top = zero;
@@ -149,13 +158,16 @@ fn quantize_group<L: Lanes>(
     let inverse = lanes.splat(if top < 1e-30 { 0.0 } else { TOP / top });
     // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits: rounding by one addition.
     let magic = lanes.splat(12_582_912.0);
-    let mut sum = zero;
-    for (x, quantized) in x.iter().zip(quantized) {
+    let (mut first, mut sum) = (zero, zero);
+    for (i, (x, quantized)) in x.iter().zip(quantized).enumerate() {
+        if i == BLOCK / LANES {
+            first = sum;
+        }
         let rounded = lanes.fma(lanes.lift(x), inverse, magic);
         // SAFETY: there is room for 16 quantized values.
         unsafe { lanes.store_low_bytes(quantized.as_mut_ptr().cast(), rounded) };
         sum = lanes.add(sum, lanes.sub(rounded, magic));
     }
-    // All terms are small whole numbers, so their f32 sum is exact.
-    (top / TOP, lanes.sum(sum) as i32)
+    // All terms are small whole numbers, so their f32 sums are exact.
+    (top / TOP, [lanes.sum(first) as i32, lanes.sum(sum) as i32])
 }

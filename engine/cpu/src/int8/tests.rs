@@ -66,6 +66,10 @@ fn weights_are_kept_to_half_a_quantization_step() {
         let parts = [host(weight_type, n, k, &bytes)];
         let w = Matrix::pack(&parts, Arithmetic::Int8, Isa::best(), &mut pool);
         let [weights] = &w.int8[..] else { panic!("one run of bytes") };
+        if weights.format == Width::Mxfp4 {
+            // They are exact, and have no scale for a whole column.
+            continue;
+        }
         let mut kept = vec![0.0; k];
         for (row, exact) in exact.chunks_exact(k).enumerate() {
             w.row(row, &mut kept);
@@ -138,6 +142,87 @@ fn weights_of_five_and_six_bits_are_multiplied_as_if_they_were_expanded_to_bytes
             }
         }
     });
+}
+
+/// Returns a stored row of MXFP4 weights whose blocks have the given scales, and the weights. Each
+/// block has all 16 values.
+fn mxfp4_row(scales: &[u8]) -> (Vec<u8>, Vec<f64>) {
+    const E2M1: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let value = |i: usize| (i + i / 16 * 5) % 16;
+    let (mut bytes, mut weights) = (Vec::new(), Vec::new());
+    for scale in scales {
+        bytes.push(*scale);
+        bytes.extend((0..BLOCK / 2).map(|i| (value(i) | value(i + BLOCK / 2) << 4) as u8));
+        let power = if *scale == 255 { f64::NAN } else { 2f64.powi(i32::from(*scale) - 127) };
+        weights.extend((0..BLOCK).map(|i| {
+            let magnitude = power * E2M1[value(i) % 8];
+            if value(i) < 8 { magnitude } else { -magnitude }
+        }));
+    }
+    (bytes, weights)
+}
+
+/// MXFP4 weights lose nothing. With activations that lose nothing either, products are exact, also
+/// with the smallest and the largest scale; the scale that is NaN makes them NaN.
+#[test]
+fn products_with_mxfp4_weights_are_exact_at_every_scale() {
+    const CASES: [([u8; 5], i32); 4] = [
+        ([126, 127, 128, 127, 126], 0),
+        ([0; 5], 20),
+        ([254; 5], -20),
+        ([127, 255, 127, 127, 127], 0),
+    ];
+    let k = 5 * BLOCK;
+    let is_same = |got: f32, want: f64| got == want as f32 || (got.is_nan() && want.is_nan());
+    on_every_device(|cpu, device| {
+        for (scales, exponent) in CASES {
+            let (bytes, weights) = mxfp4_row(&scales);
+            let w = cpu.matrix(&[host(WeightType::Mxfp4, 1, k, &bytes)]).unwrap();
+            let what = format!("{device} {scales:?}");
+            let mut kept = vec![0.0; k];
+            w.row(0, &mut kept);
+            assert!(kept.iter().zip(&weights).all(|(got, want)| is_same(*got, *want)), "{what}");
+            for rows in [1, 3, 9] {
+                // Whole numbers up to the largest quantized value, times a power of two: where a
+                // quantization group has the largest one, they are not rounded.
+                let size = 2f32.powi(exponent);
+                let mut x: Vec<f32> =
+                    numbers(rows * k, 2).iter().map(|x| (127.0 * x).round() * size).collect();
+                for row in x.chunks_exact_mut(k) {
+                    row.iter_mut().step_by(QUANT_GROUP).for_each(|x| *x = 127.0 * size);
+                }
+                let mut out = buffer(1, vec![0.0; rows]);
+                cpu.matmul(&buffer(k, x.clone()), &w, &mut out).unwrap();
+                for (got, x) in out.values().iter().zip(x.chunks_exact(k)) {
+                    let want: f64 = x.iter().zip(&weights).map(|(x, w)| f64::from(*x) * w).sum();
+                    assert!(is_same(*got, want), "{what} T{rows}: {got}, not {want}");
+                }
+            }
+        }
+    });
+}
+
+/// Instruction sets with fused multiply-add differ only in how they add whole numbers.
+#[test]
+fn vector_instruction_sets_give_the_same_bits() {
+    let (rows, n, k) = (19, 100, 768);
+    let x = numbers(rows * k, 4);
+    for weight_type in [WeightType::Q4_0, WeightType::Q6K, WeightType::Q8_0, WeightType::Mxfp4] {
+        let (bytes, _) = stored(weight_type, n, k, 3);
+        let product = |isa: &Isa| {
+            let mut cpu = Cpu::new(*isa, 2).with(Arithmetic::Int8);
+            let w = cpu.matrix(&[host(weight_type, n, k, &bytes)]).unwrap();
+            let mut out = buffer(n, vec![f32::NAN; rows * n]);
+            cpu.matmul(&buffer(k, x.clone()), &w, &mut out).unwrap();
+            out.values().to_vec()
+        };
+        let isas = Isa::detected();
+        let (_, vectors) = isas.split_last().unwrap();
+        for isa in vectors {
+            let what = format!("{} on {}", weight_type.name(), isa.name());
+            assert!(product(isa) == product(&vectors[0]), "{what}");
+        }
+    }
 }
 
 #[test]

@@ -6,17 +6,21 @@
 //! - 8 bits: steps of 4 k, `[16][4]` quantized values;
 //! - 4 bits: blocks of 32 k, `[16]` factors and `[16]` addends that turn 4-bit values into bytes,
 //!   then words of 8 quantized values in the order of [`nibble`];
-//! - 5 and 6 bits: blocks of 32 k, which `bit_fields.rs` describes.
+//! - 5 and 6 bits: blocks of 32 k, which `bit_fields.rs` describes;
+//! - MXFP4: blocks of 32 k, `[16]` halves of scales as f32, since values are doubled, then words of
+//!   8 stored values in the order of [`Dots::look_up`].
 //!
-//! The scales of the tile's columns follow, as f32: the weight that quantized value 1 stands for.
-//! Columns past the last of the matrix are zeros.
+//! The scales of the tile's columns follow, as f32: the weight that quantized value 1 stands for,
+//! or 1 for MXFP4. Columns past the last of the matrix are zeros.
+//!
+//! [`Dots::look_up`]: crate::lanes::Dots::look_up
 
 use super::activations::{Activations, HEAD_ROWS};
 use super::bit_fields::{self, CENTER, SIX_STEPS};
-use super::{Int8, QUANT_GROUP, TILE, TILE_GROUPS, Widened, ZERO};
+use super::{BlockScaled, Int8, QUANT_GROUP, TILE, TILE_GROUPS, Widened, ZERO};
 use crate::gemm::{Item, MicroKernel};
 use crate::isa::Isa;
-use crate::lanes::{BLOCK, HEAD_BYTES, LANES, STEP, STEP_BYTES, block_bytes, nibble};
+use crate::lanes::{BLOCK, E2M1_DOUBLED, HEAD_BYTES, LANES, STEP, STEP_BYTES, block_bytes, nibble};
 use crate::pool::Pool;
 use engine_core::WeightType;
 use engine_weights::blocks;
@@ -32,10 +36,12 @@ const FRACTION: f32 = 256.0;
 /// Number of bytes of the scales of the columns of a packed tile of the int8 GEMM.
 const SCALE_BYTES: usize = TILE * size_of::<f32>();
 
-/// Number of bits of a packed weight of the int8 GEMM.
+/// Number of bits of a packed weight of the int8 GEMM. MXFP4 weights have four bits, which are no
+/// whole number but a float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Width {
     Four,
+    Mxfp4,
     Five,
     Six,
     Eight,
@@ -48,6 +54,7 @@ impl Width {
             WeightType::Q4_0 | WeightType::Q4_1 | WeightType::Q4K => Self::Four,
             WeightType::Q5_0 | WeightType::Q5_1 | WeightType::Q5K => Self::Five,
             WeightType::Q6K => Self::Six,
+            WeightType::Mxfp4 => Self::Mxfp4,
             _ => Self::Eight,
         }
     }
@@ -66,7 +73,7 @@ impl Width {
     #[inline(always)]
     fn bits(self) -> usize {
         match self {
-            Self::Four => 4,
+            Self::Four | Self::Mxfp4 => 4,
             Self::Five => 5,
             Self::Six => 6,
             Self::Eight => 8,
@@ -137,6 +144,9 @@ impl MicroKernel for Int8 {
             Width::Four => {
                 out.iter_mut().enumerate().for_each(|(k, x)| *x = weight(widened(tile, k, column)));
             }
+            Width::Mxfp4 => {
+                out.iter_mut().enumerate().for_each(|(k, x)| *x = mxfp4(tile, k, column));
+            }
             Width::Five | Width::Six => {
                 for (i, out) in out.chunks_mut(BLOCK).enumerate() {
                     let block = &tile[width.block_at(i * BLOCK, column)..];
@@ -153,7 +163,10 @@ impl MicroKernel for Int8 {
     }
 
     fn run(isa: Isa, item: Item<'_, '_, Self>) {
-        isa.run_dots(item);
+        match item.w.format {
+            Width::Mxfp4 => isa.run_dots(BlockScaled(item)),
+            _ => isa.run_dots(item),
+        }
     }
 }
 
@@ -191,6 +204,14 @@ fn widened(data: &[u8], k: usize, column: usize) -> u8 {
     (value >> 8) as u8
 }
 
+/// Returns the packed MXFP4 weight at step `k` of a column.
+fn mxfp4(data: &[u8], k: usize, column: usize) -> f32 {
+    let (block, lane) = (&data[Width::Mxfp4.block_at(k, column)..], column % LANES);
+    let scale: f32 = bytemuck::pod_read_unaligned(&block[4 * lane..][..4]);
+    let byte = block[HEAD_BYTES + (k % BLOCK / 8 * LANES + lane) * STEP + k % STEP];
+    scale * E2M1_DOUBLED[usize::from(byte >> (k / STEP % 2 * 4)) & 15]
+}
+
 /// Stored row of weights that is being quantized into one output column of a packed tile.
 struct Row {
     /// Dequantized weights of the stored row, `[K]`.
@@ -205,6 +226,10 @@ impl Row {
         match self.width {
             Width::Eight => self.put_bytes(stored, bytes, column, data),
             Width::Four => self.put_nibbles(stored, bytes, column, data),
+            Width::Mxfp4 => {
+                put_mxfp4(bytes, column, data);
+                1.0
+            }
             Width::Five | Width::Six => self.put_fields(stored, bytes, column, data),
         }
     }
@@ -314,6 +339,8 @@ impl Row {
                     data[byte_at(k, column)] = ZERO as u8;
                 }
             }
+            // Blocks of a new tile have scales of zero.
+            Width::Mxfp4 => {}
             width => {
                 let second = match width {
                     Width::Four => ZERO * FRACTION as i32,
@@ -325,6 +352,21 @@ impl Row {
                     put_heads(&mut data[width.block_at(k, column)..], column, 0, second);
                 }
             }
+        }
+    }
+}
+
+/// Copies a stored row of MXFP4 weights to `column` of the packed tile.
+fn put_mxfp4(bytes: &[u8], column: usize, data: &mut [u8]) {
+    for (i, stored) in bytes.chunks_exact(WeightType::Mxfp4.block_bytes()).enumerate() {
+        let block = &mut data[Width::Mxfp4.block_at(i * BLOCK, column)..];
+        let scale = 0.5 * blocks::e8m0(stored[0]);
+        block[4 * (column % LANES)..][..4].copy_from_slice(&scale.to_le_bytes());
+        // Byte `k` of a stored block has the weights of the steps k and k + 16.
+        let value = |k: usize| u32::from(stored[1 + k % 16] >> (k / 16 * 4)) & 15;
+        for word in 0..BLOCK / 8 {
+            let at = |step: usize| value(8 * word + step) << (step % STEP * 8 + step / STEP * 4);
+            put_word(block, word, column, (0..8).fold(0, |bits, step| bits | at(step)));
         }
     }
 }

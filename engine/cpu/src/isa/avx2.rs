@@ -285,6 +285,28 @@ impl<const VNNI: bool> Dots for Avx2Dots<VNNI> {
                 }
             }
         }
+        unsafe fn look_up(
+            self,
+            table: &[u8; LANES],
+            from: *const u8,
+            to: *mut u8,
+            stride: usize
+        ) -> () {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            let low_values = _mm256_set1_epi8(15);
+            // Eight columns at a time.
+            for half in 0..2 {
+                for word in 0..BLOCK / 8 {
+                    let words = from.add(HEAD_BYTES + 64 * word + 32 * half);
+                    let words = _mm256_loadu_si256(words.cast());
+                    let low = _mm256_and_si256(words, low_values);
+                    let high = _mm256_and_si256(_mm256_srli_epi32::<4>(words), low_values);
+                    let to = to.add(2 * word * stride + 32 * half);
+                    _mm256_storeu_si256(to.cast(), _mm256_shuffle_epi8(table, low));
+                    _mm256_storeu_si256(to.add(stride).cast(), _mm256_shuffle_epi8(table, high));
+                }
+            }
+        }
         unsafe fn halves(self, from: *const u8) -> Self::Halves {
             [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
         }

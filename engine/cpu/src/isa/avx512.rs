@@ -220,6 +220,24 @@ impl Dots for Avx512Dots {
                 _mm512_storeu_si512(to.add((2 * word + 1) * stride).cast(), second);
             }
         }
+        unsafe fn look_up(
+            self,
+            table: &[u8; LANES],
+            from: *const u8,
+            to: *mut u8,
+            stride: usize
+        ) -> () {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            let low_values = _mm512_set1_epi8(15);
+            for word in 0..BLOCK / 8 {
+                let words = _mm512_loadu_si512(from.add(HEAD_BYTES + word * STEP_BYTES).cast());
+                let low = _mm512_and_si512(words, low_values);
+                let high = _mm512_and_si512(_mm512_srli_epi32::<4>(words), low_values);
+                let to = to.add(2 * word * stride);
+                _mm512_storeu_si512(to.cast(), _mm512_shuffle_epi8(table, low));
+                _mm512_storeu_si512(to.add(stride).cast(), _mm512_shuffle_epi8(table, high));
+            }
+        }
         unsafe fn halves(self, from: *const u8) -> __m512i { _mm512_loadu_si512(from.cast()) }
         unsafe fn head(self, from: *const u8) -> __m512i {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));

@@ -193,6 +193,22 @@ impl Dots for PortableDots {
                 }
             }
         }
+        unsafe fn look_up(
+            self,
+            table: &[u8; LANES],
+            from: *const u8,
+            to: *mut u8,
+            stride: usize
+        ) -> () {
+            let words = from.add(HEAD_BYTES).cast::<[[u8; STEP_BYTES]; 4]>().read_unaligned();
+            for k in 0..BLOCK {
+                for lane in 0..LANES {
+                    let byte = words[k / 8][lane * STEP + k % STEP];
+                    let value = (byte >> (k / STEP % 2 * 4)) & 15;
+                    *to.add(k / STEP * stride + lane * STEP + k % STEP) = table[usize::from(value)];
+                }
+            }
+        }
         unsafe fn halves(self, from: *const u8) -> Self::Halves {
             from.cast::<Self::Halves>().read_unaligned().map(i16::from_le)
         }
