@@ -57,16 +57,11 @@ fn of_isa(isa: Isa) -> Vec<Make<Cpu>> {
     }
     add_matmuls(&mut list, "matmul", Arithmetic::F32, &TOKENS, &WeightType::ALL);
     // One format for each way in which weights are packed.
-    let int8 = [
-        WeightType::Q4_1,
-        WeightType::Q5_0,
-        WeightType::Q6K,
-        WeightType::Q8_0,
-        WeightType::Mxfp4,
-    ];
+    let int8 =
+        [WeightType::Q4_1, WeightType::Q5_0, WeightType::Q6K, WeightType::Q8_0, WeightType::Mxfp4];
     add_matmuls(&mut list, "matmul_int8", Arithmetic::Int8, &NARROW_TOKENS, &int8);
     if isa.has_bf16() {
-        let bf16 = [WeightType::Bf16];
+        let bf16 = [WeightType::Bf16, WeightType::F8E4M3];
         add_matmuls(&mut list, "matmul_bf16", Arithmetic::Bf16, &NARROW_TOKENS, &bf16);
     }
     for (sequences, rows) in [(1, 1), (32, 1), (1, 512)] {

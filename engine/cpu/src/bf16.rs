@@ -1,6 +1,6 @@
-//! GEMM micro-kernel in bf16 with f32 accumulators, used for bf16 and f32 weights where the
-//! processor has bf16 instructions, or for all weights with `--dtype bf16`; activations and weights
-//! are rounded to bf16 and packed for it.
+//! GEMM micro-kernel in bf16 with f32 accumulators, used for float weights where the processor has
+//! bf16 instructions, or for all weights with `--dtype bf16`; activations and weights are rounded
+//! to bf16 and packed for it. FP8 weights are exact in bf16, and stay at one byte (`e4m3.rs`).
 //!
 //! Two steps of k are multiplied at once. A tile of packed weights is [`TILE`] output columns.
 //! Within it k rises a pair at a time; for each pair the groups of 16 columns lie side by side,
@@ -8,6 +8,7 @@
 
 #![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint rows")]
 
+mod e4m3;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +17,7 @@ use half::bf16;
 use super::gemm::{Block, Item, MicroKernel, Multiply, Sums};
 use super::isa::{Isa, PairKernel};
 use super::lanes::{LANES, PAIR, PAIR_BYTES, Pairs};
-use super::memory::{CACHE_LINE, fetch};
+use super::memory::{Aligned, CACHE_LINE, fetch};
 use super::pool::Pool;
 use super::shared::Shared;
 use engine_core::WeightType;
@@ -49,11 +50,26 @@ pub(super) struct Activations {
     values: Vec<u16>,
 }
 
+/// Form of the packed weights of the bf16 GEMM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    Bf16,
+    E4m3,
+}
+
+impl Format {
+    /// Returns the form in which the bf16 GEMM packs weights of type `stored`.
+    pub(super) fn of(stored: WeightType) -> Self {
+        if stored == WeightType::F8E4M3 { Self::E4m3 } else { Self::Bf16 }
+    }
+}
+
 impl MicroKernel for Bf16 {
     type Activations = Activations;
     type Element = u16;
-    type Format = ();
-    type Scratch = ();
+    type Format = Format;
+    /// Memory for widened weights of a block of k; none until some have to be widened.
+    type Scratch = Option<Aligned>;
 
     const COLUMNS: usize = TILE;
     const UNIT_ROWS: usize = 8;
@@ -73,18 +89,29 @@ impl MicroKernel for Bf16 {
         });
     }
 
-    fn tile_bytes((): (), k: usize) -> usize {
-        k.div_ceil(PAIR) * TILE_PAIR_BYTES
+    fn tile_bytes(format: Format, k: usize) -> usize {
+        match format {
+            Format::Bf16 => k.div_ceil(PAIR) * TILE_PAIR_BYTES,
+            Format::E4m3 => e4m3::tile_bytes(k),
+        }
     }
 
     /// Packs stored rows of any weight type into a tile of the bf16 GEMM. Values of types other
-    /// than bf16 are rounded to the nearest bf16.
+    /// than bf16 and FP8 are rounded to the nearest bf16.
     fn pack<'a>(
-        (): (),
+        format: Format,
         k: usize,
         column: &dyn Fn(usize) -> Option<(WeightType, &'a [u8])>,
         tile: &mut [u8],
     ) {
+        if format == Format::E4m3 {
+            for index in 0..TILE {
+                if let Some((_, row)) = column(index) {
+                    e4m3::pack(row, index, tile);
+                }
+            }
+            return;
+        }
         let mut columns = Columns::new(k);
         for group in 0..TILE_GROUPS {
             for lane in 0..LANES {
@@ -94,7 +121,14 @@ impl MicroKernel for Bf16 {
         }
     }
 
-    fn unpack((): (), tile: &[u8], column: usize, out: &mut [f32]) {
+    fn chunk_rows(format: Format) -> usize {
+        if format == Format::Bf16 { Self::UNIT_ROWS } else { Self::BLOCK_ROWS }
+    }
+
+    fn unpack(format: Format, tile: &[u8], column: usize, out: &mut [f32]) {
+        if format == Format::E4m3 {
+            return e4m3::unpack(tile, column, out);
+        }
         let at = column / LANES * PAIR_BYTES + column % LANES * PAIR * 2;
         for (pair, out) in tile.chunks_exact(TILE_PAIR_BYTES).zip(out.chunks_mut(PAIR)) {
             for (x, bits) in out.iter_mut().zip(pair[at..].as_chunks::<2>().0) {
@@ -104,7 +138,10 @@ impl MicroKernel for Bf16 {
     }
 
     fn run(isa: Isa, item: Item<'_, '_, Self>) {
-        isa.run_pairs(item);
+        match item.w.format {
+            Format::Bf16 => isa.run_pairs(item),
+            Format::E4m3 => isa.run_pairs(e4m3::BlockScaled(item)),
+        }
     }
 }
 

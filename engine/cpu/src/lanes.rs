@@ -179,6 +179,12 @@ pub(super) const PAIR: usize = 2;
 /// Number of bytes of the bf16 weights of one pair of k and 16 columns.
 pub(super) const PAIR_BYTES: usize = PAIR * LANES * size_of::<u16>();
 
+/// Bits, as bf16, of the eight smallest E4M3 floats that are not negative: zero and the subnormal
+/// ones.
+pub(super) const E4M3_SMALL: [u16; 8] = [0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60];
+/// Difference between the exponent biases of bf16 and E4M3, as the bits of a bf16.
+pub(super) const E4M3_REBIAS: u16 = 120 << 7;
+
 /// Instruction set with dot products of bf16 pairs on 16 lanes. Values of an implementing type
 /// exist only where the processor has its instructions.
 pub(super) trait Pairs: Copy {
@@ -213,6 +219,9 @@ pub(super) trait Pairs: Copy {
     /// # Safety
     /// Two bf16 can be read at `from`.
     unsafe fn row(self, from: *const u16) -> Self::Row;
+    /// Widens the E4M3 floats of two steps of k for 16 columns to bf16, which is exact. The bit
+    /// patterns of NaN yield 480 and -480.
+    fn widen(self, values: &[u8; PAIR * LANES], to: &mut [u8; PAIR_BYTES]);
 }
 
 /// Number of steps of k that one int8 dot product multiplies and adds: four.

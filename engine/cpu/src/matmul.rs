@@ -1,7 +1,7 @@
 //! Matrix multiplication (matmul) on the CPU: weight matrices packed at load, and the choice of the
 //! f32, bf16 or int8 GEMM for each of their parts.
 
-use super::bf16::Bf16;
+use super::bf16::{self, Bf16};
 use super::float::F32;
 use super::gemm::{self, MicroKernel, Target, Weights};
 use super::int8::{self, Int8, Width};
@@ -16,8 +16,8 @@ use engine_core::{HostMatrix, WeightType};
 pub enum Arithmetic {
     /// Multiplies all weight matrices in f32: the reference for the other choices.
     F32,
-    /// Multiplies by the stored type of the weights: integer blocks and MXFP4 in int8; bf16 and f32
-    /// weights in bf16 if the processor has bf16 instructions; all others in f32.
+    /// Multiplies by the stored type of the weights: integer blocks and MXFP4 in int8; float types
+    /// and FP8 in bf16 if the processor has bf16 instructions, else in f32.
     #[default]
     AsStored,
     /// Multiplies all weight matrices in bf16, whatever their stored type.
@@ -31,19 +31,18 @@ pub enum Arithmetic {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Packing {
     F32(Layout),
-    Bf16,
+    Bf16(bf16::Format),
     Int8(Width),
 }
 
 impl Arithmetic {
     /// Returns the GEMM and the format for which weights of type `stored` are packed on `isa`.
     fn packing(self, stored: WeightType, isa: Isa) -> Packing {
-        let is_narrow = matches!(stored, WeightType::Bf16 | WeightType::F32);
         match self {
-            Self::Bf16 => Packing::Bf16,
-            Self::AsStored if is_narrow && isa.has_bf16() => Packing::Bf16,
             Self::Int8 => Packing::Int8(Width::of(stored)),
             Self::AsStored if stored.is_integer_blocks() => Packing::Int8(Width::of(stored)),
+            Self::Bf16 => Packing::Bf16(bf16::Format::of(stored)),
+            Self::AsStored if isa.has_bf16() => Packing::Bf16(bf16::Format::of(stored)),
             Self::F32 | Self::AsStored => Packing::F32(Layout::of(stored)),
         }
     }
@@ -78,7 +77,7 @@ impl Matrix {
             let first = matrix.n;
             match packing(&run[0]) {
                 Packing::F32(layout) => matrix.f32.push(Weights::pack(run, layout, first, pool)),
-                Packing::Bf16 => matrix.bf16.push(Weights::pack(run, (), first, pool)),
+                Packing::Bf16(format) => matrix.bf16.push(Weights::pack(run, format, first, pool)),
                 Packing::Int8(width) => matrix.int8.push(Weights::pack(run, width, first, pool)),
             }
             matrix.n += run.iter().map(|part| part.n).sum::<usize>();

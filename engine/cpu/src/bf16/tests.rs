@@ -87,7 +87,9 @@ fn every_type_can_be_kept_as_bf16() {
             let w = cpu.matrix(&[host(weight_type, n, k, &bytes)]).unwrap();
             let mut kept = vec![0.0; n * k];
             kept.chunks_exact_mut(k).enumerate().for_each(|(row, out)| w.row(row, out));
-            assert!(kept == rounded(&exact), "{device} {}", weight_type.name());
+            let is_exact = weight_type == WeightType::F8E4M3;
+            let want = if is_exact { exact } else { rounded(&exact) };
+            assert!(kept == want, "{device} {}", weight_type.name());
             let x = buffer(k, numbers(9 * k, 2));
             let mut out = buffer(n, vec![f32::NAN; 9 * n]);
             cpu.matmul(&x, &w, &mut out).unwrap();
@@ -97,23 +99,49 @@ fn every_type_can_be_kept_as_bf16() {
     });
 }
 
+/// Rows of an identity matrix select one weight each, whose product with 1 is the dequantized
+/// weight.
+#[test]
+fn every_fp8_weight_is_exact_at_any_scale() {
+    let k = 256;
+    let mut bytes = Vec::new();
+    for (block, scale) in (0..).zip([1.0f32, 0.37, 3e-5, -2.5, 1e10, 0.0625, 7.0, 1e-20]) {
+        bytes.extend(scale.to_le_bytes());
+        // Zeros replace the bit patterns of NaN.
+        let values = (0..32u8).map(|i| 32 * block + i);
+        bytes.extend(values.map(|value| if value & 0x7f == 0x7f { 0 } else { value }));
+    }
+    let mut exact = vec![0.0; k];
+    dequantize(WeightType::F8E4M3, &bytes, &mut exact);
+    let mut identity = vec![0.0; k * k];
+    identity.iter_mut().step_by(k + 1).for_each(|x| *x = 1.0);
+    on_every_device(|cpu, device| {
+        let w = cpu.matrix(&[host(WeightType::F8E4M3, 1, k, &bytes)]).unwrap();
+        let mut out = buffer(1, vec![f32::NAN; k]);
+        cpu.matmul(&buffer(k, identity.clone()), &w, &mut out).unwrap();
+        assert!(out.values() == exact, "{device}");
+    });
+}
+
 /// Instruction sets with and without a bf16 instruction must give the same sums.
 #[test]
 fn every_instruction_set_gives_the_same_bits() {
-    let (rows, n, k) = (19, 100, 703);
-    let (bytes, _) = stored(WeightType::Bf16, n, k, 3);
-    let x = numbers(rows * k, 4);
-    let product = |isa| {
-        let mut cpu = Cpu::new(isa, 2).with(Arithmetic::Bf16);
-        let w = cpu.matrix(&[host(WeightType::Bf16, n, k, &bytes)]).unwrap();
-        let mut out = buffer(n, vec![f32::NAN; rows * n]);
-        cpu.matmul(&buffer(k, x.clone()), &w, &mut out).unwrap();
-        out.values().to_vec()
-    };
-    let isas = Isa::detected();
-    let portable = product(isas[isas.len() - 1]);
-    for isa in isas {
-        assert!(product(isa) == portable, "{}", isa.name());
+    let (rows, n) = (19, 100);
+    for (weight_type, k) in [(WeightType::Bf16, 703), (WeightType::F8E4M3, 704)] {
+        let (bytes, _) = stored(weight_type, n, k, 3);
+        let x = numbers(rows * k, 4);
+        let product = |isa| {
+            let mut cpu = Cpu::new(isa, 2).with(Arithmetic::Bf16);
+            let w = cpu.matrix(&[host(weight_type, n, k, &bytes)]).unwrap();
+            let mut out = buffer(n, vec![f32::NAN; rows * n]);
+            cpu.matmul(&buffer(k, x.clone()), &w, &mut out).unwrap();
+            out.values().to_vec()
+        };
+        let isas = Isa::detected();
+        let portable = product(isas[isas.len() - 1]);
+        for isa in isas {
+            assert!(product(isa) == portable, "{} on {}", weight_type.name(), isa.name());
+        }
     }
 }
 
@@ -146,7 +174,7 @@ fn ties_round_to_even_and_what_is_no_number_stays_none() {
 }
 
 #[test]
-fn plain_floats_take_bf16_where_the_processor_multiplies_it() {
+fn floats_take_bf16_where_the_processor_multiplies_it() {
     let dtype = |isa, arithmetic, weight_type| {
         let (bytes, _) = stored(weight_type, 16, 256, 1);
         let mut cpu = Cpu::new(isa, 1).with(arithmetic);
@@ -156,9 +184,8 @@ fn plain_floats_take_bf16_where_the_processor_multiplies_it() {
     for isa in Isa::detected() {
         for weight_type in WeightType::ALL {
             let what = format!("{} on {}", weight_type.name(), isa.name());
-            let is_narrow = matches!(weight_type, WeightType::Bf16 | WeightType::F32);
             let is_bf16 = dtype(isa, Arithmetic::AsStored, weight_type) == "bf16";
-            assert_eq!(is_bf16, is_narrow && isa.has_bf16(), "{what}");
+            assert_eq!(is_bf16, !weight_type.is_integer_blocks() && isa.has_bf16(), "{what}");
             assert_eq!(dtype(isa, Arithmetic::Bf16, weight_type), "bf16", "{what}");
             assert_eq!(dtype(isa, Arithmetic::F32, weight_type), "f32", "{what}");
         }

@@ -8,7 +8,10 @@ use std::mem::transmute;
 
 use super::avx2::{largest_of_eight, sum_of_eight};
 use super::{DotKernel, Kernel, PairKernel};
-use crate::lanes::{BLOCK, Dots, E2M1_DOUBLED, HEAD_BYTES, LANES, Lanes, Pairs, Part, STEP_BYTES};
+use crate::lanes::{
+    BLOCK, Dots, E2M1_DOUBLED, E4M3_REBIAS, E4M3_SMALL, HEAD_BYTES, LANES, Lanes, PAIR, PAIR_BYTES,
+    Pairs, Part, STEP_BYTES,
+};
 
 /// Runs a kernel of f32 vectors compiled for AVX-512.
 #[target_feature(enable = "avx512f")]
@@ -17,7 +20,7 @@ pub(super) fn run<K: Kernel>(kernel: K) {
 }
 
 /// Runs a kernel of bf16 dot products compiled for AVX-512 BF16.
-#[target_feature(enable = "avx512f,avx512bf16")]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
 pub(super) fn run_pairs<K: PairKernel>(kernel: K) {
     kernel.run(Avx512Pairs(Avx512(())));
 }
@@ -136,8 +139,8 @@ impl Lanes for Avx512 {
     }
 }
 
-/// bf16 dot products of AVX-512. A value is the proof that the processor has AVX-512F and AVX-512
-/// BF16, since values exist only where detection found them.
+/// bf16 dot products of AVX-512. A value is the proof that the processor has AVX-512F, AVX-512BW
+/// and AVX-512 BF16, since values exist only where detection found them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Avx512Pairs(Avx512);
 
@@ -161,6 +164,20 @@ impl Pairs for Avx512Pairs {
         }
         unsafe fn row(self, from: *const u16) -> __m512bh {
             transmute(_mm512_set1_epi32(from.cast::<i32>().read_unaligned()))
+        }
+        fn widen(self, values: &[u8; PAIR * LANES], to: &mut [u8; PAIR_BYTES]) -> () {
+            let bits = _mm512_cvtepu8_epi16(_mm256_loadu_si256(values.as_ptr().cast()));
+            let magnitude = _mm512_and_si512(bits, _mm512_set1_epi16(0x7f));
+            let rebias = _mm512_set1_epi16(E4M3_REBIAS.cast_signed());
+            let normal = _mm512_add_epi16(_mm512_slli_epi16::<4>(magnitude), rebias);
+            let is_small = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8));
+            // The permutation uses only five bits of each index, so it ignores the sign.
+            let small = _mm512_broadcast_i32x4(_mm_loadu_si128(E4M3_SMALL.as_ptr().cast()));
+            let widened = _mm512_mask_permutexvar_epi16(normal, is_small, bits, small);
+            // widened | (shifted & sign)
+            let (shifted, sign) = (_mm512_slli_epi16::<8>(bits), _mm512_set1_epi16(i16::MIN));
+            let widened = _mm512_ternarylogic_epi32::<0xf8>(widened, shifted, sign);
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), widened);
         }
     }
 }

@@ -147,7 +147,8 @@ impl Isa {
     /// instruction sets without bf16.
     pub(super) fn run_pairs<K: PairKernel>(self, kernel: K) {
         match self.kind {
-            // SAFETY: `has_bf16` is true only where detection found AVX-512 BF16 and AVX-512F.
+            // SAFETY: `has_bf16` is true only where detection found AVX-512 BF16, AVX-512BW and
+            // AVX-512F.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni if self.has_bf16 => unsafe { avx512::run_pairs(kernel) },
             _ => kernel.run(PortablePairs),

@@ -6,8 +6,8 @@
 use half::{bf16, f16};
 
 use crate::lanes::{
-    BLOCK, Dots, E2M1_DOUBLED, HEAD_BYTES, LANES, Lanes, PAIR, Pairs, Part, STEP, STEP_BYTES,
-    nibble,
+    BLOCK, Dots, E2M1_DOUBLED, E4M3_REBIAS, E4M3_SMALL, HEAD_BYTES, LANES, Lanes, PAIR, PAIR_BYTES,
+    Pairs, Part, STEP, STEP_BYTES, nibble,
 };
 
 /// Portable vectors of 16 f32 lanes, available on every processor.
@@ -143,6 +143,14 @@ impl Pairs for PortablePairs {
         }
         unsafe fn row(self, from: *const u16) -> Self::Row {
             from.cast::<Self::Row>().read_unaligned()
+        }
+        plain fn widen(self, values: &[u8; PAIR * LANES], to: &mut [u8; PAIR_BYTES]) -> () {
+            for (value, to) in values.iter().zip(to.as_chunks_mut::<2>().0) {
+                let (magnitude, sign) = (u16::from(value & 0x7f), u16::from(value & 0x80) << 8);
+                let small = E4M3_SMALL.get(usize::from(magnitude)).copied();
+                let bits = small.unwrap_or((magnitude << 4) + E4M3_REBIAS);
+                *to = (bits | sign).to_le_bytes();
+            }
         }
     }
 }
