@@ -38,7 +38,7 @@ pub(super) trait MicroKernel: Debug + Sized {
     type Activations: Default + Sync;
     /// Element type of the converted activations of a GEMM.
     type Element;
-    /// Form of the GEMM's packed weights, where the arithmetic has several, else the unit type.
+    /// Form of the GEMM's packed weights.
     type Format: Copy + Debug + Sync;
     /// Working memory in which one thread unpacks a block of weights; the unit type where none is
     /// needed.
