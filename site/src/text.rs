@@ -6,8 +6,8 @@ use judge::table::{COLUMNS, wrapped};
 
 use crate::catalog::{self, Catalog, ReleaseKey, Run};
 use crate::outside;
-use crate::view::figure::Figure;
 use crate::view::caveat::caveats;
+use crate::view::figure::Figure;
 use crate::view::model::{self, Detail, ModelView};
 use crate::view::release::{extent, notices};
 

@@ -271,7 +271,9 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     let unranked = "- [qwen3.5-9b on h100-80g](pages/side-by-side/qwen3.5-9b/h100-80g.md): the \
                     throughput of ";
     assert!(front.contains(unranked), "{front}");
-    assert!(front.contains("Tie: the ranges of both figures overlap. ") && front.contains("1 % to"));
+    assert!(
+        front.contains("Tie: the ranges of both figures overlap. ") && front.contains("1 % to")
+    );
     assert!(front.contains(" in 3 pairs of whole runs that alternated (95 %: "), "{front}");
     let gap = "--target a100-80g --model qwen3-8b --scenario ladder-c1 --scenario ladder-c4 ";
     assert!(front.contains("- qwen3-8b on `a100-80g`, 1, 4, 16, 64 and 256: `cargo xtask"));

@@ -22,8 +22,8 @@ use schema::alternation::{
 use schema::metric::{METRICS, Metric};
 
 pub use decision::{
-    Call, Course, Judged, STARTS_MIN, at_the_end, is_decided, is_over, judge, judge_course, metrics,
-    share_us,
+    Call, Course, Judged, STARTS_MIN, at_the_end, is_decided, is_over, judge, judge_course,
+    metrics, share_us,
 };
 pub use location::{hodges_lehmann, interval};
 

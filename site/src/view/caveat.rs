@@ -232,11 +232,8 @@ mod tests {
             let scenario = scenario.to_owned();
             Sample { scenario, serial, campaign, ..Sample::default() }.record()
         };
-        let mut records = vec![
-            run("chat-lite-c4", 1, 1),
-            run("balanced-lite", 2, 2),
-            run("sharegpt-lite", 3, 2),
-        ];
+        let mut records =
+            vec![run("chat-lite-c4", 1, 1), run("balanced-lite", 2, 2), run("sharegpt-lite", 3, 2)];
         let time = records[0].time.as_mut().unwrap();
         time.started_at = Some("2025-12-31T16:58:11Z".to_owned());
         let (caveats, _) = said(records.clone());

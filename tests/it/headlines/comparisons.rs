@@ -380,8 +380,7 @@ fn statements(rows: &[&Row], text: &str) -> Vec<Statement> {
     titles.sort_unstable();
     titles.dedup();
     let improved = titles.iter().filter_map(|title| improvement(rows, title, text));
-    let others =
-        [excluded(rows, text), loss(rows, text), undecided(rows, text), times(rows, text)];
+    let others = [excluded(rows, text), loss(rows, text), undecided(rows, text), times(rows, text)];
     improved.chain(others.into_iter().flatten()).collect()
 }
 

@@ -182,14 +182,21 @@ fn metrics_that_are_undecided_between_unchanged_and_better_are_shipped() {
     let diff = of(&InTurns { speed: 1.015, scatter: 0.07, ..InTurns::default() });
     assert_eq!((diff.decision.verdict, diff.exit()), (DecisionKind::Ship, Exit::Well));
     let line = first_line(&diff);
-    let said = "; 2 of 5 release-blocking metrics are undecided between unchanged and better (a loss of ";
+    let said =
+        "; 2 of 5 release-blocking metrics are undecided between unchanged and better (a loss of ";
     assert!(line.starts_with("Ship: ") && line.contains(said), "{line}");
     assert!(line.ends_with(" in ladder-lite-c4@1)."), "{line}");
     let row = row_of(&diff, "output_tokens_per_s");
-    assert_eq!((row.verdict.verdict, words::word(row).as_str()), (VerdictKind::Inconclusive, "not worse"));
+    assert_eq!(
+        (row.verdict.verdict, words::word(row).as_str()),
+        (VerdictKind::Inconclusive, "not worse")
+    );
     let (low, high) = row.verdict.interval_pct.unwrap();
     assert!(-row.verdict.floor_pct < low && high > row.verdict.floor_pct, "{low} to {high}");
-    assert!(junit::junit(&diff).unwrap().contains("not worse") && !junit::junit(&diff).unwrap().contains("<skipped"));
+    assert!(
+        junit::junit(&diff).unwrap().contains("not worse")
+            && !junit::junit(&diff).unwrap().contains("<skipped")
+    );
 }
 
 #[test]
