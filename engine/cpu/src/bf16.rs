@@ -17,7 +17,7 @@ use half::bf16;
 use super::gemm::{Block, Item, MicroKernel, Multiply, Sums};
 use super::isa::{Isa, PairKernel};
 use super::lanes::{LANES, PAIR, PAIR_BYTES, Pairs};
-use super::memory::{Aligned, CACHE_LINE, fetch};
+use super::memory::{Aligned, CACHE_LINE, fetch, grow};
 use super::pool::Pool;
 use super::shared::Shared;
 use engine_core::WeightType;
@@ -78,9 +78,7 @@ impl MicroKernel for Bf16 {
     fn convert(x: &mut Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize) {
         let (rows, stride) = (values.len() / k, k.next_multiple_of(PAIR));
         x.stride = stride;
-        if x.values.len() < rows * stride {
-            x.values = vec![0; rows * stride];
-        }
+        grow(&mut x.values, rows * stride);
         let rounded = Shared::new(&mut x.values);
         pool.rows(rows, k, &|first, rows| {
             // SAFETY: items are disjoint rows.

@@ -5,6 +5,7 @@
 
 use super::int8::{Activations, Quantizer};
 use super::isa::Isa;
+use super::memory::grow;
 use super::shared::Shared;
 
 /// Activation buffer `[rows, cols]` of the CPU, row major, with an optional copy quantized to int8.
@@ -37,12 +38,7 @@ impl Buffer {
     /// afterwards.
     pub(super) fn reshape(&mut self, rows: usize, cols: usize) {
         (self.rows, self.cols, self.is_quantized) = (rows, cols, false);
-        if self.data.len() < rows * cols {
-            // No copy and no spare capacity: the content is not needed, and the largest step comes
-            // early.
-            self.data = Vec::new();
-            self.data = vec![0.0; rows * cols];
-        }
+        grow(&mut self.data, rows * cols);
     }
 
     /// Returns the activations of the buffer, row major.

@@ -112,6 +112,17 @@ pub fn processor_name() -> String {
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
+/// Extends working memory to at least `len` elements, whose content is unspecified afterwards.
+/// Memory of a larger earlier step is kept, so that it is not filled with zeros again.
+pub(super) fn grow<T: Clone + Default>(memory: &mut Vec<T>, len: usize) {
+    if memory.len() < len {
+        // No copy and no spare capacity: the content is not needed, and the largest step comes
+        // early.
+        *memory = Vec::new();
+        *memory = vec![T::default(); len];
+    }
+}
+
 /// Number of bytes of a cache line.
 pub(super) const CACHE_LINE: usize = 64;
 

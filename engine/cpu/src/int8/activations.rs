@@ -5,6 +5,7 @@
 use super::{BLOCKS, QUANT_GROUP, ZERO};
 use crate::isa::{Isa, Kernel};
 use crate::lanes::{BLOCK, LANES, Lanes};
+use crate::memory::grow;
 use crate::pool::Pool;
 use crate::shared::Shared;
 
@@ -56,10 +57,10 @@ impl Activations {
     /// which the caller must use to fill all of them.
     pub(crate) fn quantizer(&mut self, isa: Isa, rows: usize, k: usize) -> Quantizer<'_> {
         (self.rows, self.quant_groups) = (rows, k.div_ceil(QUANT_GROUP));
-        let heads = rows.div_ceil(HEAD_ROWS) * self.quant_groups;
-        self.quantized.resize(rows * self.stride(), 0);
-        self.scales.resize(heads, [0.0; HEAD_ROWS]);
-        self.starts.resize(heads, [[0; HEAD_ROWS]; BLOCKS + 1]);
+        let (values, heads) = (rows * self.stride(), rows.div_ceil(HEAD_ROWS) * self.quant_groups);
+        grow(&mut self.quantized, values);
+        grow(&mut self.scales, heads);
+        grow(&mut self.starts, heads);
         Quantizer {
             isa,
             rows,
