@@ -387,6 +387,24 @@ pub trait Device: Send + fmt::Debug {
         out: &mut Self::Buffer,
     ) -> Result<(), DeviceError>;
 
+    /// Multiplies each row of `x` by the weight matrices of its experts and adds their biases: the
+    /// [`Device::dispatch`] of `x` to `sent`, then the [`Device::expert_matmul`] of that. A device
+    /// that gathers rows by their indices leaves `sent` without rows.
+    fn dispatch_matmul(
+        &mut self,
+        x: &Self::Buffer,
+        experts: &[Self::Matrix],
+        biases: &[Self::Vector],
+        routes: &Self::Routes,
+        sent: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) -> Result<(), DeviceError> {
+        let routed = self.routed_rows(routes);
+        self.resize(sent, routed)?;
+        self.dispatch(x, routes, sent)?;
+        self.expert_matmul(sent, experts, biases, routes, out)
+    }
+
     /// Multiplies the dispatched rows `x` of each expert by its weight matrix (grouped GEMM) and
     /// adds its bias. `biases` has one vector per expert, or is empty.
     fn expert_matmul(

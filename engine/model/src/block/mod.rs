@@ -46,7 +46,8 @@ pub struct Scratch<D: Device> {
     /// Router logits of a MoE block, `[T, E]` for E experts.
     pub scores: D::Buffer,
     /// Rows that MoE dispatch has copied, one copy for each expert of a row: the input of the
-    /// experts' gate and up projections.
+    /// experts' gate and up projections. Without rows on a device that gathers them by their
+    /// indices.
     pub sent: D::Buffer,
     /// Outputs of the experts' down projections, before MoE combine sums them.
     pub returned: D::Buffer,

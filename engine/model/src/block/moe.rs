@@ -80,13 +80,14 @@ impl<D: Device> Moe<D> {
         self.router.score(device, x, &mut scratch.scores)?;
         let routes = &device.route(&scratch.scores, self.top_k, self.gate, self.own.clone())?;
         let routed = device.routed_rows(routes);
-        device.reshape(&mut scratch.sent, routed, self.hidden)?;
         device.reshape(&mut scratch.projected, routed, 2 * self.intermediate)?;
         device.reshape(&mut scratch.mixed, routed, self.intermediate)?;
         device.reshape(&mut scratch.returned, routed, self.hidden)?;
-        device.dispatch(x, routes, &mut scratch.sent)?;
+        // It gets rows only where the device copies them to their experts.
+        device.reshape(&mut scratch.sent, 0, self.hidden)?;
+        let (sent, projected) = (&mut scratch.sent, &mut scratch.projected);
         let Experts { matrices, biases } = &self.gate_up;
-        device.expert_matmul(&scratch.sent, matrices, biases, routes, &mut scratch.projected)?;
+        device.dispatch_matmul(x, matrices, biases, routes, sent, projected)?;
         self.activation.run(*device, &scratch.projected, &mut scratch.mixed)?;
         let Experts { matrices, biases } = &self.down;
         device.expert_matmul(&scratch.mixed, matrices, biases, routes, &mut scratch.returned)?;
