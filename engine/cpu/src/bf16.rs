@@ -14,7 +14,7 @@ mod tests;
 
 use half::bf16;
 
-use super::gemm::{Block, Item, MicroKernel, Multiply, Sums};
+use super::gemm::{Block, Gather, Input, Item, MicroKernel, Multiply, Sums};
 use super::isa::{Isa, PairKernel};
 use super::lanes::{LANES, PAIR, PAIR_BYTES, Pairs};
 use super::memory::{Aligned, CACHE_LINE, fetch, grow};
@@ -87,6 +87,29 @@ impl MicroKernel for Bf16 {
         });
     }
 
+    /// Gathers rows of activations and rounds them to bf16. Rounding a row for each of its experts
+    /// takes no longer than copying it would.
+    fn gather(
+        x: &mut Activations,
+        isa: Isa,
+        pool: &mut Pool,
+        input: Input<'_, Self>,
+        gather: &Gather<'_>,
+    ) {
+        let Input { values, k, .. } = input;
+        let stride = k.next_multiple_of(PAIR);
+        x.stride = stride;
+        grow(&mut x.values, gather.units.len() * Self::UNIT_ROWS * stride);
+        let rounded = Shared::new(&mut x.values);
+        gather.each(pool, k, &|index, unit| {
+            for (row, source) in (index * Self::UNIT_ROWS..).zip(gather.sources(unit)) {
+                // SAFETY: units are disjoint rows.
+                let out = unsafe { rounded.part(row * stride, stride) };
+                isa.run_pairs(Round { x: &values[source * k..][..k], k, out, stride });
+            }
+        });
+    }
+
     fn tile_bytes(format: Format, k: usize) -> usize {
         match format {
             Format::Bf16 => k.div_ceil(PAIR) * TILE_PAIR_BYTES,
@@ -152,7 +175,7 @@ impl PairKernel for Item<'_, '_, Bf16> {
 
 impl<P: Pairs> Multiply<P> for Bf16 {
     #[inline(always)]
-    fn block_k(_: &Activations, rows: usize, k: usize) -> usize {
+    fn block_k(_: &Item<'_, '_, Self>, rows: usize, k: usize) -> usize {
         // Weights of a single tile of rows are used once, so keeping a block of them in L1 gains
         // nothing.
         if rows <= P::ROWS { k } else { BLOCK_K }

@@ -7,10 +7,11 @@
 
 #![expect(unsafe_code, reason = "tiles over strided memory; threads write disjoint columns")]
 
-use super::gemm::{Block, Item, MicroKernel, Multiply};
+use super::gemm::{Block, Gather, Input, Item, MicroKernel, Multiply};
 use super::isa::{Isa, Kernel};
 use super::lanes::{LANES, Lanes};
 use super::layout::{Consumer, Layout, decode};
+use super::memory::grow;
 use super::pool::Pool;
 use super::shared::Shared;
 use super::tile::{self, InF32, Left, Out, Right, TILE_GROUPS, TILE_ROWS};
@@ -27,15 +28,6 @@ const BLOCK_K: usize = 64;
 #[derive(Debug)]
 pub(super) struct F32;
 
-/// Rows of f32 activations, in the order in which the f32 GEMM reads them.
-#[derive(Debug, Default)]
-pub(super) struct Activations {
-    /// Activations of the f32 GEMM: row major for at most [`FEW_ROWS`] rows, else panels of six
-    /// rows, `[T / 6, rounded up][K][6]`, so that a tile reads its rows side by side.
-    values: Vec<f32>,
-    is_few: bool,
-}
-
 /// Dequantized weights of a block of k, `[groups][BLOCK_K][16]`, which the rows of a work item
 /// share.
 pub(super) struct Dequantized(Vec<f32>);
@@ -47,7 +39,10 @@ impl Default for Dequantized {
 }
 
 impl MicroKernel for F32 {
-    type Activations = Activations;
+    /// Activations in the order in which the f32 GEMM reads them: row major for a matmul of at
+    /// most [`FEW_ROWS`] rows, else panels of six rows, `[T / 6, rounded up][K][6]`, so that a tile
+    /// reads its rows side by side.
+    type Activations = Vec<f32>;
     type Element = f32;
     type Format = Layout;
     type Scratch = Dequantized;
@@ -60,26 +55,41 @@ impl MicroKernel for F32 {
     // Dequantizing a tile is work enough for an item.
     const ITEM_TILES: usize = 1;
 
-    fn convert(x: &mut Activations, _: Isa, pool: &mut Pool, values: &[f32], k: usize) {
+    fn convert(x: &mut Vec<f32>, _: Isa, pool: &mut Pool, values: &[f32], k: usize) {
         let rows = values.len() / k;
-        x.is_few = rows <= FEW_ROWS;
-        if x.is_few {
-            x.values.clear();
-            x.values.extend_from_slice(values);
+        if rows <= FEW_ROWS {
+            grow(x, values.len());
+            x[..values.len()].copy_from_slice(values);
             return;
         }
         let panels = rows.div_ceil(TILE_ROWS);
-        x.values.resize(panels * TILE_ROWS * k, 0.0);
-        let shared = Shared::new(&mut x.values);
+        grow(x, panels * TILE_ROWS * k);
+        let shared = Shared::new(x);
         pool.items(panels, &|_, panel| {
             // SAFETY: each panel has its own part, and each item is one panel.
             let out = unsafe { shared.part(panel * TILE_ROWS * k, TILE_ROWS * k) };
-            for (r, row) in
-                values.chunks_exact(k).skip(panel * TILE_ROWS).take(TILE_ROWS).enumerate()
-            {
-                for (out, value) in out.chunks_exact_mut(TILE_ROWS).zip(row) {
-                    out[r] = *value;
-                }
+            fill_panel(values.chunks_exact(k).skip(panel * TILE_ROWS).take(TILE_ROWS), out);
+        });
+    }
+
+    fn gather(
+        x: &mut Vec<f32>,
+        _: Isa,
+        pool: &mut Pool,
+        input: Input<'_, Self>,
+        gather: &Gather<'_>,
+    ) {
+        let Input { values, k, .. } = input;
+        grow(x, gather.units.len() * TILE_ROWS * k);
+        let shared = Shared::new(x);
+        gather.each(pool, k, &|index, unit| {
+            // SAFETY: each unit has its own part, which is one panel.
+            let out = unsafe { shared.part(index * TILE_ROWS * k, TILE_ROWS * k) };
+            let rows = gather.sources(unit).map(|source| &values[source * k..][..k]);
+            if unit.matmul_rows <= FEW_ROWS {
+                rows.zip(out.chunks_exact_mut(k)).for_each(|(row, out)| out.copy_from_slice(row));
+            } else {
+                fill_panel(rows, out);
             }
         });
     }
@@ -123,6 +133,15 @@ impl MicroKernel for F32 {
     }
 }
 
+/// Stores the activations `rows`, at most six rows, as a panel `[K][6]`.
+fn fill_panel<'a>(rows: impl Iterator<Item = &'a [f32]>, panel: &mut [f32]) {
+    for (r, row) in rows.enumerate() {
+        for (out, value) in panel.chunks_exact_mut(TILE_ROWS).zip(row) {
+            out[r] = *value;
+        }
+    }
+}
+
 impl Kernel for Item<'_, '_, F32> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
@@ -132,13 +151,13 @@ impl Kernel for Item<'_, '_, F32> {
 
 impl<L: Lanes> Multiply<L> for F32 {
     #[inline(always)]
-    fn block_k(x: &Activations, _: usize, k: usize) -> usize {
-        if x.is_few { k } else { BLOCK_K }
+    fn block_k(item: &Item<'_, '_, Self>, _: usize, k: usize) -> usize {
+        if item.matmul_rows <= FEW_ROWS { k } else { BLOCK_K }
     }
 
     #[inline(always)]
     fn multiply(lanes: L, item: &mut Item<'_, '_, Self>, block: Block<'_>) {
-        if !item.x.is_few {
+        if item.matmul_rows > FEW_ROWS {
             return many_rows(lanes, item, block);
         }
         let mut group = 0;
@@ -184,7 +203,7 @@ fn multiply_rows<L: Lanes, const MR: usize, const NR: usize>(
     row: usize,
 ) -> usize {
     let k = block.k.end;
-    let x = &item.x.values[(block.rows.start + row) * k..][..MR * k];
+    let x = &item.x[(block.rows.start + row) * k..][..MR * k];
     let matmul = MatmulSums { x, k, sums: [[lanes.splat(0.0); NR]; MR] };
     let groups = std::array::from_fn(|g| item.w.tile(item.tile + group + g));
     let matmul = decode(lanes, item.w.format, groups, k, matmul);
@@ -214,7 +233,7 @@ fn many_rows<L: Lanes>(lanes: L, item: &mut Item<'_, '_, F32>, block: Block<'_>)
     let right = Right { groups: &groups[..width], ahead: None, k_stride: LANES, k: steps };
     let columns = width * LANES;
     for row in (0..rows.len()).step_by(TILE_ROWS) {
-        let x = &item.x.values[(rows.start + row) * w.padded_k() + k.start * TILE_ROWS..];
+        let x = &item.x[(rows.start + row) * w.padded_k() + k.start * TILE_ROWS..];
         let start = x[..steps * TILE_ROWS].as_ptr();
         let left = Left { start, row_stride: 1, k_stride: TILE_ROWS };
         let tile_rows = TILE_ROWS.min(rows.len() - row);

@@ -1,16 +1,15 @@
-//! Blocked matrix multiplication (GEMM): one driver for every [`MicroKernel`], and the thread split
-//! of a matmul.
+//! Blocked matrix multiplication (GEMM): one driver for every [`MicroKernel`].
 //!
-//! The driver divides a matmul into work items of some rows by some tiles of output columns. Within
-//! an item it takes a block of rows whose sums stay in the L1 cache, and then one block of k after
-//! another. Each output element has one sum, to which products are added in rising k whatever the
-//! blocks. A row's result therefore depends neither on the rows beside it nor on the thread split.
+//! `thread_split.rs` divides a matmul into work items of some rows by some tiles of output columns.
+//! Within an item the driver takes a block of rows whose sums stay in the L1 cache, and then one
+//! block of k after another. Each output element has one sum, to which products are added in rising
+//! k whatever the blocks. A row's result therefore depends neither on the rows beside it nor on the
+//! division.
 
 #![expect(unsafe_code, reason = "tiles packed in parallel; threads write disjoint outputs")]
 
 use std::fmt::Debug;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
 
 use super::isa::Isa;
 use super::lanes::{LANES, Lanes};
@@ -19,17 +18,55 @@ use super::pool::Pool;
 use super::shared::Shared;
 use engine_core::{HostMatrix, WeightType};
 
-/// Largest number of bytes of activations that one GEMM work item reads repeatedly, few enough to
-/// stay in the L2 cache. An item has at least [`MicroKernel::UNIT_ROWS`] rows, even if these are
-/// more bytes.
-const CHUNK_BYTES: usize = 384 << 10;
 /// Largest number of rows of a GEMM block, unless a micro-kernel sets another: their sums stay in
 /// the L1 cache together with their operands.
-const BLOCK_ROWS: usize = 128;
-/// Number of work items per thread into which a GEMM divides the output columns; where there are
-/// too few tiles of columns, each tile is an item. More items balance the threads better, fewer
-/// cost less.
-const ITEMS_PER_THREAD: usize = 4;
+pub(super) const BLOCK_ROWS: usize = 128;
+
+/// Rows of activations that a GEMM multiplies, row major: in f32, and also in converted form if an
+/// earlier operation wrote them so.
+pub(super) struct Input<'a, M: MicroKernel> {
+    pub values: &'a [f32],
+    pub k: usize,
+    pub converted: Option<&'a M::Activations>,
+}
+
+/// Rows that the GEMM of experts gathers from its input, in units that are stored together: unit
+/// `i` from row `i * UNIT_ROWS` of the activations on ([`MicroKernel::UNIT_ROWS`]).
+pub(super) struct Gather<'a> {
+    /// Index in the input of each row; none if the input has these rows in this order.
+    pub sources: Option<&'a [usize]>,
+    pub units: Vec<RowUnit>,
+}
+
+/// Unit of at most [`MicroKernel::UNIT_ROWS`] rows that are multiplied by the same weights.
+pub(super) struct RowUnit {
+    pub rows: Range<usize>,
+    /// Number of rows that are multiplied by these weights in all, also those of other units.
+    pub matmul_rows: usize,
+}
+
+impl Gather<'_> {
+    /// Returns the indices in the input of the rows of `unit`.
+    pub(super) fn sources(&self, unit: &RowUnit) -> impl Iterator<Item = usize> {
+        unit.rows.clone().map(move |row| self.sources.map_or(row, |sources| sources[row]))
+    }
+
+    /// Calls `task(index, unit)` for each unit of rows on the threads of `pool`; a row takes as
+    /// long as `cost` elements of other operations.
+    pub(super) fn each(
+        &self,
+        pool: &mut Pool,
+        cost: usize,
+        task: &(dyn Fn(usize, &RowUnit) + Sync),
+    ) {
+        let rows: usize = self.units.iter().map(|unit| unit.rows.len()).sum();
+        // Decoding leaves most units with a single row.
+        let unit_cost = (rows * cost).div_ceil(self.units.len().max(1));
+        pool.rows(self.units.len(), unit_cost, &|first, units| {
+            (first..first + units).for_each(|index| task(index, &self.units[index]));
+        });
+    }
+}
 
 /// Arithmetic of a GEMM (f32, bf16 or int8): how activations and weights are converted and packed
 /// for it. The tiles are multiplied by [`Multiply`].
@@ -60,6 +97,16 @@ pub(super) trait MicroKernel: Debug + Sized {
     /// Converts `values`, f32 rows of `k` elements, to the activations `x` that the GEMM
     /// micro-kernel reads.
     fn convert(x: &mut Self::Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize);
+
+    /// Gathers rows of `input` as the activations `x` of experts, and converts those that are not
+    /// converted yet.
+    fn gather(
+        x: &mut Self::Activations,
+        isa: Isa,
+        pool: &mut Pool,
+        input: Input<'_, Self>,
+        gather: &Gather<'_>,
+    );
 
     /// Returns the number of bytes of a packed tile of weights with `k` steps.
     fn tile_bytes(format: Self::Format, k: usize) -> usize;
@@ -103,9 +150,9 @@ pub(super) trait MicroKernel: Debug + Sized {
 /// GEMM micro-kernel over an instruction set `S`: f32 vectors, bf16 or int8 dot products. Both
 /// functions must be `#[inline(always)]`, so that they are compiled for the instruction set.
 pub(super) trait Multiply<S>: MicroKernel {
-    /// Returns the number of steps of k in a block, for a block of `rows` rows and `k` steps in
-    /// all.
-    fn block_k(x: &Self::Activations, rows: usize, k: usize) -> usize;
+    /// Returns the number of steps of k in a block of the work item, for a block of `rows` rows and
+    /// `k` steps in all.
+    fn block_k(item: &Item<'_, '_, Self>, rows: usize, k: usize) -> usize;
 
     /// Multiplies a block of a work item: adds its products to the work item's accumulators or, in
     /// the last block of k, writes the results to the output.
@@ -118,12 +165,16 @@ pub(super) struct Item<'a, 'b, M: MicroKernel> {
     pub w: &'a Weights<M>,
     /// Range of the activation rows of the GEMM work item, all of which read the same weights.
     pub rows: Range<usize>,
+    /// Row of the output that has the results of the first of these rows.
+    pub out_row: usize,
+    /// Number of rows that are multiplied by the same weights in all, also by other work items.
+    pub matmul_rows: usize,
     /// Index of the GEMM work item's first packed tile.
     pub tile: usize,
     /// Number of packed tiles that the GEMM work item multiplies together.
     pub width: usize,
     pub work: &'a mut Work<M>,
-    target: Target<'a, 'b>,
+    pub target: Target<'a, 'b>,
 }
 
 /// Block of a GEMM work item: some of its rows over some steps of k.
@@ -268,7 +319,7 @@ impl<M: MicroKernel> Item<'_, '_, M> {
             if self.work.sums.len() < rows.len() * columns {
                 self.work.sums.resize(rows.len() * columns, 0.0);
             }
-            let block_k = M::block_k(self.x, rows.len(), all);
+            let block_k = M::block_k(&self, rows.len(), all);
             for k0 in (0..all).step_by(block_k) {
                 let k = k0..all.min(k0 + block_k);
                 let target = (k.end == all).then(|| self.place(rows.clone()));
@@ -284,65 +335,10 @@ impl<'a, M: MicroKernel> Item<'a, '_, M> {
     fn place(&self, rows: Range<usize>) -> Place<'a> {
         let (w, stride, first) = (self.w, self.target.cols, self.tile * M::COLUMNS);
         let columns = (self.width * M::COLUMNS).min(w.n - first);
-        let at = rows.start * stride + w.first + first;
+        let row = self.out_row + (rows.start - self.rows.start);
+        let at = row * stride + w.first + first;
         let start = self.target.out.block(at, rows.len(), stride, columns);
         Place { start, stride, columns, scales: M::scales(w.tile(self.tile)) }
-    }
-}
-
-/// Working memory for GEMMs of one arithmetic: converted activations, and the memory of each
-/// thread.
-pub(super) struct Scratch<M: MicroKernel> {
-    activations: M::Activations,
-    threads: Vec<Mutex<Work<M>>>,
-}
-
-impl<M: MicroKernel> Scratch<M> {
-    pub(super) fn new(threads: usize) -> Self {
-        let work = || Mutex::new(Work { sums: Vec::new(), scratch: M::Scratch::default() });
-        Self {
-            activations: M::Activations::default(),
-            threads: (0..threads).map(|_| work()).collect(),
-        }
-    }
-
-    /// Computes the matrix product `x * w^T`, where x is `values`, and writes it to `target`; each
-    /// of `runs` has the weights of some consecutive output columns. `values` are converted once
-    /// for all runs, or not at all if `converted` has them in converted form already.
-    pub(super) fn matmul(
-        &mut self,
-        isa: Isa,
-        pool: &mut Pool,
-        values: &[f32],
-        converted: Option<&M::Activations>,
-        runs: &[Weights<M>],
-        target: Target<'_, '_>,
-    ) {
-        let Some(k) = runs.first().map(|w| w.k) else { return };
-        if converted.is_none() {
-            M::convert(&mut self.activations, isa, pool, values, k);
-        }
-        let (x, threads) = (converted.unwrap_or(&self.activations), &self.threads);
-        for w in runs {
-            let (tiles, rows) = (w.tiles(), values.len() / k);
-            let width = M::width(tiles, threads.len());
-            let row_bytes = w.padded_k() * size_of::<M::Element>();
-            let mut split = ThreadSplit::new(
-                rows,
-                row_bytes,
-                [M::UNIT_ROWS, M::chunk_rows(w.format)],
-                tiles.div_ceil(width),
-                threads.len(),
-            );
-            split.per_item = split.per_item.min(M::ITEM_TILES);
-            split.run(pool, &|thread, rows, blocks| {
-                let mut work = threads[thread].lock().unwrap_or_else(PoisonError::into_inner);
-                for tile in blocks.map(|block| block * width) {
-                    let (rows, width) = (rows.clone(), width.min(tiles - tile));
-                    M::run(isa, Item { x, w, rows, tile, width, work: &mut work, target });
-                }
-            });
-        }
     }
 }
 
@@ -386,7 +382,7 @@ impl<M: MicroKernel> Weights<M> {
     }
 
     /// Returns the number of tiles of output columns in the packed weights.
-    fn tiles(&self) -> usize {
+    pub(super) fn tiles(&self) -> usize {
         self.n.div_ceil(M::COLUMNS)
     }
 
@@ -418,72 +414,4 @@ fn stored_row<'a>(parts: &'a [HostMatrix<'_>], mut n: usize) -> Option<(WeightTy
         n -= part.n;
     }
     None
-}
-
-/// Thread split of a matmul: division into work items, each a chunk of rows by a range of column
-/// tiles.
-#[derive(Debug, Clone, Copy)]
-struct ThreadSplit {
-    rows: usize,
-    tiles: usize,
-    chunk: usize,
-    per_item: usize,
-}
-
-impl ThreadSplit {
-    /// Divides a GEMM of `rows` rows, each `row_bytes` long, by `tiles` tiles of columns. A chunk
-    /// of rows has as many rows as stay in the L2 cache. Where a thread's share of the rows is at
-    /// least [`BLOCK_ROWS`], a chunk has `least` rows or more, and at most that share.
-    fn new(
-        rows: usize,
-        row_bytes: usize,
-        [unit, least]: [usize; 2],
-        tiles: usize,
-        threads: usize,
-    ) -> Self {
-        let cached = (CHUNK_BYTES / row_bytes / unit).max(1) * unit;
-        let share = rows.div_ceil(threads).next_multiple_of(unit);
-        let chunk = if share < BLOCK_ROWS { cached } else { cached.max(least).min(share) };
-        Self { rows, tiles, chunk, per_item: (tiles / (ITEMS_PER_THREAD * threads)).max(1) }
-    }
-
-    /// Calls `task(thread, rows, tiles)` for every GEMM work item on the threads of `pool`.
-    fn run(self, pool: &mut Pool, task: &(dyn Fn(usize, Range<usize>, Range<usize>) + Sync)) {
-        let Self { rows, tiles, chunk, per_item } = self;
-        let items = tiles.div_ceil(per_item);
-        // Consecutive items share a chunk of rows, so its activations are still in the cache.
-        pool.items(rows.div_ceil(chunk) * items, &|thread, item| {
-            let (row, tile) = (item / items * chunk, item % items * per_item);
-            task(thread, row..rows.min(row + chunk), tile..tiles.min(tile + per_item));
-        });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::*;
-
-    #[test]
-    fn every_row_meets_every_tile_once() {
-        for threads in [1, 3] {
-            let mut pool = Pool::new(threads);
-            for (rows, row_bytes, tiles) in
-                [(0, 64, 5), (1, 64, 1), (9, 1 << 20, 7), (129, 64, 40), (700, 6144, 22)]
-            {
-                let met: Vec<_> = (0..rows * tiles).map(|_| AtomicUsize::new(0)).collect();
-                let split = ThreadSplit::new(rows, row_bytes, [8, 16], tiles, threads);
-                split.run(&mut pool, &|_, rows, item_tiles| {
-                    assert!(rows.start.is_multiple_of(8), "{split:?}: {rows:?}");
-                    for row in rows {
-                        for tile in item_tiles.clone() {
-                            met[row * tiles + tile].fetch_add(1, Ordering::Relaxed);
-                        }
-                    }
-                });
-                assert!(met.iter().all(|n| n.load(Ordering::Relaxed) == 1), "{split:?}");
-            }
-        }
-    }
 }

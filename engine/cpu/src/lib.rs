@@ -29,6 +29,7 @@ mod shared;
 mod state;
 #[cfg(test)]
 mod tests;
+mod thread_split;
 mod tile;
 
 use std::fmt;
@@ -54,6 +55,7 @@ use engine_core::{
     Rank, Rotation, StateShape, StepBatch, StepOutput, StepRows,
 };
 use matmul::Input;
+use moe::DispatchedRows;
 use rope::Rope;
 
 /// CPU device, on which a whole model or one tensor-parallel rank of it computes.
@@ -133,6 +135,19 @@ impl Cpu {
     /// one included.
     pub fn threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// Multiplies the dispatched rows of each expert by its weight matrix, without its bias.
+    fn multiply_experts(
+        &mut self,
+        x: &Buffer,
+        rows: DispatchedRows<'_>,
+        experts: &[Matrix],
+        out: &mut Buffer,
+    ) {
+        let x = Input { values: x.values(), quantized: x.quantized() };
+        let (isa, pool, scratch) = (self.isa, &mut self.pool, &mut self.matmul);
+        matmul::expert_matmul(isa, pool, scratch, x, rows, experts, out.values_mut());
     }
 }
 
@@ -405,7 +420,8 @@ impl Device for Cpu {
         gate: Gate,
         own: Range<usize>,
     ) -> Result<Routes, DeviceError> {
-        Ok(Routes::choose(logits.values(), logits.cols(), top_k, gate, own))
+        let (logits, experts) = (logits.values(), logits.cols());
+        Ok(Routes::choose(&mut self.pool, logits, experts, top_k, gate, own))
     }
 
     fn routed_rows(&self, routes: &Routes) -> usize {
@@ -418,7 +434,21 @@ impl Device for Cpu {
         routes: &Routes,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        routes.dispatch(x.values(), x.cols(), out.values_mut());
+        routes.dispatch(&mut self.pool, x.values(), x.cols(), out.values_mut());
+        Ok(())
+    }
+
+    fn dispatch_matmul(
+        &mut self,
+        x: &Buffer,
+        experts: &[Matrix],
+        biases: &[Vec<f32>],
+        routes: &Routes,
+        _sent: &mut Buffer,
+        out: &mut Buffer,
+    ) -> Result<(), DeviceError> {
+        self.multiply_experts(x, routes.of_step(), experts, out);
+        routes.add_biases(&mut self.pool, out.values_mut(), biases);
         Ok(())
     }
 
@@ -430,17 +460,8 @@ impl Device for Cpu {
         routes: &Routes,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        for (expert, rows) in routes.groups() {
-            let (w, pool) = (&experts[expert], &mut self.pool);
-            // Only this expert's rows are converted for its GEMM, so no quantized copy is passed.
-            let values = &x.values()[rows.start * w.k..rows.end * w.k];
-            let x = Input { values, quantized: None };
-            let out = &mut out.values_mut()[rows.start * w.n..rows.end * w.n];
-            matmul::matmul(self.isa, pool, &mut self.matmul, x, w, out);
-            if let Some(bias) = biases.get(expert) {
-                elementwise::add_bias(pool, out, bias);
-            }
-        }
+        self.multiply_experts(x, routes.dispatched(), experts, out);
+        routes.add_biases(&mut self.pool, out.values_mut(), biases);
         Ok(())
     }
 
@@ -450,7 +471,8 @@ impl Device for Cpu {
         routes: &Routes,
         out: &mut Buffer,
     ) -> Result<(), DeviceError> {
-        routes.combine(x.values(), x.cols(), out.values_mut());
+        let (x, cols) = (x.values(), x.cols());
+        routes.combine(self.isa, &mut self.pool, x, cols, out.values_mut());
         Ok(())
     }
 

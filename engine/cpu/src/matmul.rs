@@ -7,8 +7,10 @@ use super::gemm::{self, MicroKernel, Target, Weights};
 use super::int8::{self, Int8, Width};
 use super::isa::Isa;
 use super::layout::Layout;
+use super::moe::DispatchedRows;
 use super::pool::Pool;
 use super::shared::Shared;
+use super::thread_split;
 use engine_core::{HostMatrix, WeightType};
 
 /// Arithmetic of the CPU's matrix multiplications, as the server's `--dtype` sets it.
@@ -118,24 +120,36 @@ pub(super) struct Input<'a> {
     pub quantized: Option<&'a int8::Activations>,
 }
 
+impl<'a> Input<'a> {
+    /// Returns the activations, rows of `k`, for a GEMM that converts them itself.
+    fn plain<M: MicroKernel>(self, k: usize) -> gemm::Input<'a, M> {
+        gemm::Input { values: self.values, k, converted: None }
+    }
+
+    /// Returns the activations, rows of `k`, for the int8 GEMM.
+    fn in_int8(self, k: usize) -> gemm::Input<'a, Int8> {
+        gemm::Input { values: self.values, k, converted: self.quantized }
+    }
+}
+
 /// Working memory of the f32, bf16 and int8 GEMMs.
 pub(super) struct Scratch {
-    f32: gemm::Scratch<F32>,
-    bf16: gemm::Scratch<Bf16>,
-    int8: gemm::Scratch<Int8>,
+    f32: thread_split::Scratch<F32>,
+    bf16: thread_split::Scratch<Bf16>,
+    int8: thread_split::Scratch<Int8>,
 }
 
 impl Scratch {
     pub(super) fn new(threads: usize) -> Self {
         Self {
-            f32: gemm::Scratch::new(threads),
-            bf16: gemm::Scratch::new(threads),
-            int8: gemm::Scratch::new(threads),
+            f32: thread_split::Scratch::new(threads),
+            bf16: thread_split::Scratch::new(threads),
+            int8: thread_split::Scratch::new(threads),
         }
     }
 }
 
-/// Computes the matmul `out = x * w^T`, each run of output columns of `w` with its own GEMM.
+/// Computes the matmul `out = x * w^T`, the output columns of each kind of `w` with their own GEMM.
 pub(super) fn matmul(
     isa: Isa,
     pool: &mut Pool,
@@ -144,12 +158,32 @@ pub(super) fn matmul(
     w: &Matrix,
     out: &mut [f32],
 ) {
-    let Input { values, quantized } = x;
-    let rows = values.len() / w.k;
-    assert_eq!(values.len(), rows * w.k, "inputs are whole rows");
+    let rows = x.values.len() / w.k;
+    assert_eq!(x.values.len(), rows * w.k, "inputs are whole rows");
     assert_eq!(out.len(), rows * w.n, "as many output rows as input rows");
     let target = Target { out: &Shared::new(out), cols: w.n };
-    scratch.f32.matmul(isa, pool, values, None, &w.f32, target);
-    scratch.bf16.matmul(isa, pool, values, None, &w.bf16, target);
-    scratch.int8.matmul(isa, pool, values, quantized, &w.int8, target);
+    scratch.f32.matmul(isa, pool, x.plain(w.k), &w.f32, target);
+    scratch.bf16.matmul(isa, pool, x.plain(w.k), &w.bf16, target);
+    scratch.int8.matmul(isa, pool, x.in_int8(w.k), &w.int8, target);
+}
+
+/// Computes the matmul of each expert's rows of `x` by its matrix, the output columns of each kind
+/// with their own GEMM. The experts' matrices have one shape.
+pub(super) fn expert_matmul(
+    isa: Isa,
+    pool: &mut Pool,
+    scratch: &mut Scratch,
+    x: Input<'_>,
+    rows: DispatchedRows<'_>,
+    experts: &[Matrix],
+    out: &mut [f32],
+) {
+    let Some(Matrix { n, k, .. }) = experts.first() else { return };
+    assert!(experts.iter().all(|w| (w.n, w.k) == (*n, *k)), "the experts have one shape");
+    assert_eq!(x.values.len(), rows.inputs * k, "inputs are whole rows");
+    assert_eq!(out.len(), rows.len() * n, "as many output rows as dispatched rows");
+    let target = Target { out: &Shared::new(out), cols: *n };
+    scratch.f32.grouped_matmul(isa, pool, x.plain(*k), rows, |i| &experts[i].f32, target);
+    scratch.bf16.grouped_matmul(isa, pool, x.plain(*k), rows, |i| &experts[i].bf16, target);
+    scratch.int8.grouped_matmul(isa, pool, x.in_int8(*k), rows, |i| &experts[i].int8, target);
 }

@@ -2,7 +2,8 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
-use super::{BLOCKS, QUANT_GROUP, ZERO};
+use super::{BLOCKS, Int8, QUANT_GROUP, ZERO};
+use crate::gemm::{Gather, Input};
 use crate::isa::{Isa, Kernel};
 use crate::lanes::{BLOCK, LANES, Lanes};
 use crate::memory::grow;
@@ -53,6 +54,32 @@ impl Activations {
         });
     }
 
+    /// Gathers rows of `input` in units of [`HEAD_ROWS`] rows, on the threads of `pool`: copies
+    /// them if they are quantized already, and else quantizes them.
+    pub(super) fn gather(
+        &mut self,
+        isa: Isa,
+        pool: &mut Pool,
+        input: Input<'_, Int8>,
+        gather: &Gather<'_>,
+    ) {
+        let Input { values, k, converted } = input;
+        let quantizer = self.quantizer(isa, gather.units.len() * HEAD_ROWS, k);
+        // A quantized row has a quarter of the bytes of a row in f32.
+        let cost = if converted.is_some() { k.div_ceil(4) } else { k };
+        gather.each(pool, cost, &|index, unit| {
+            for (row, source) in (index * HEAD_ROWS..).zip(gather.sources(unit)) {
+                // SAFETY: units are disjoint rows.
+                unsafe {
+                    match converted {
+                        Some(from) => quantizer.copy(row, from, source),
+                        None => quantizer.quantize(row, &values[source * k..][..k]),
+                    }
+                }
+            }
+        });
+    }
+
     /// Allocates memory for `rows` quantized rows of `k` activations and returns the quantizer,
     /// which the caller must use to fill all of them.
     pub(crate) fn quantizer(&mut self, isa: Isa, rows: usize, k: usize) -> Quantizer<'_> {
@@ -85,6 +112,30 @@ pub(crate) struct Quantizer<'a> {
 }
 
 impl Quantizer<'_> {
+    /// Copies row `source` of the quantized activations `from`, with its scales, to row `row`.
+    ///
+    /// # Safety
+    /// No other thread writes row `row` at the same time.
+    unsafe fn copy(&self, row: usize, from: &Activations, source: usize) {
+        assert_eq!(from.quant_groups, self.quant_groups, "rows of as many activations");
+        let stride = from.stride();
+        // SAFETY: the caller vouches for the row, and no other row has its scales.
+        unsafe {
+            let quantized = &from.quantized[source * stride..][..stride];
+            self.quantized.part(row * stride, stride).copy_from_slice(quantized);
+            let scales = from.scales.as_flattened();
+            let starts = from.starts.as_flattened().as_flattened();
+            for quant_group in 0..self.quant_groups {
+                let at = |row| scale_at(self.quant_groups, row, quant_group);
+                self.scales.part(at(row), 1)[0] = scales[at(source)];
+                for i in 0..=WHOLE {
+                    let at = |row| start_at(self.quant_groups, row, quant_group, i);
+                    self.starts.part(at(row), 1)[0] = starts[at(source)];
+                }
+            }
+        }
+    }
+
     /// Quantizes the activations `x`, whole rows, and stores them from row `first` on.
     ///
     /// # Safety
@@ -92,6 +143,21 @@ impl Quantizer<'_> {
     pub(crate) unsafe fn quantize(&self, first: usize, x: &[f32]) {
         self.isa.run(Rows { quantizer: self, first, x });
     }
+}
+
+/// Returns the index of the scale of a quantization group of row `row`, where a row has
+/// `quant_groups`.
+#[inline(always)]
+fn scale_at(quant_groups: usize, row: usize, quant_group: usize) -> usize {
+    (row / HEAD_ROWS * quant_groups + quant_group) * HEAD_ROWS + row % HEAD_ROWS
+}
+
+/// Returns the index of initial value `i` of the accumulators, as in [`Starts`], of a quantization
+/// group of row `row`, where a row has `quant_groups`.
+#[inline(always)]
+fn start_at(quant_groups: usize, row: usize, quant_group: usize, i: usize) -> usize {
+    let head = row / HEAD_ROWS * quant_groups + quant_group;
+    (head * (BLOCKS + 1) + i) * HEAD_ROWS + row % HEAD_ROWS
 }
 
 /// Kernel that quantizes rows of activations from row `first` on, which no other thread quantizes.
@@ -124,13 +190,12 @@ impl Kernel for Rows<'_> {
                     }
                 };
                 let (scale, [first, sum]) = quantize_group(lanes, x, quantized);
-                let head = row / HEAD_ROWS * quant_groups + quant_group;
-                let (at, lane) = (head * HEAD_ROWS, row % HEAD_ROWS);
                 // SAFETY: no other thread uses the scales of the row.
                 unsafe {
-                    self.quantizer.scales.part(at + lane, 1)[0] = scale;
+                    self.quantizer.scales.part(scale_at(quant_groups, row, quant_group), 1)[0] =
+                        scale;
                     for (i, sum) in [first, sum - first, sum].into_iter().enumerate() {
-                        let at = at * (BLOCKS + 1) + i * HEAD_ROWS + lane;
+                        let at = start_at(quant_groups, row, quant_group, i);
                         self.quantizer.starts.part(at, 1)[0] = -ZERO * sum;
                     }
                 }

@@ -90,7 +90,7 @@ impl DotKernel for Item<'_, '_, Int8> {
 
 impl<D: Dots> Multiply<D> for Int8 {
     #[inline(always)]
-    fn block_k(_: &Activations, _: usize, _: usize) -> usize {
+    fn block_k(_: &Item<'_, '_, Self>, _: usize, _: usize) -> usize {
         BLOCK_K
     }
 

@@ -18,7 +18,7 @@
 use super::activations::{Activations, HEAD_ROWS};
 use super::bit_fields::{self, CENTER, SIX_STEPS};
 use super::{BlockScaled, Int8, QUANT_GROUP, TILE, TILE_GROUPS, Widened, ZERO};
-use crate::gemm::{Item, MicroKernel};
+use crate::gemm::{Gather, Input, Item, MicroKernel};
 use crate::isa::Isa;
 use crate::lanes::{BLOCK, E2M1_DOUBLED, HEAD_BYTES, LANES, STEP, STEP_BYTES, block_bytes, nibble};
 use crate::pool::Pool;
@@ -107,6 +107,16 @@ impl MicroKernel for Int8 {
 
     fn convert(x: &mut Activations, isa: Isa, pool: &mut Pool, values: &[f32], k: usize) {
         x.quantize(isa, pool, values, k);
+    }
+
+    fn gather(
+        x: &mut Activations,
+        isa: Isa,
+        pool: &mut Pool,
+        input: Input<'_, Self>,
+        gather: &Gather<'_>,
+    ) {
+        x.gather(isa, pool, input, gather);
     }
 
     fn tile_bytes(width: Width, k: usize) -> usize {
