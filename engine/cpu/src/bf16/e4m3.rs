@@ -10,7 +10,7 @@
 
 #![expect(unsafe_code, reason = "tiles over packed memory; threads write disjoint rows")]
 
-use super::{Activations, BLOCK_K, Bf16, TILE, TILE_GROUPS, TILE_PAIR_BYTES};
+use super::{BLOCK_K, Bf16, TILE, TILE_GROUPS, TILE_PAIR_BYTES};
 use crate::gemm::{Block, Item, Multiply, Sums};
 use crate::isa::PairKernel;
 use crate::lanes::{LANES, Lanes, PAIR, PAIR_BYTES, Pairs};
@@ -76,7 +76,7 @@ struct ByBlock<P>(P);
 
 impl<P: Pairs> Multiply<ByBlock<P>> for Bf16 {
     #[inline(always)]
-    fn block_k(_: &Activations, _: usize, _: usize) -> usize {
+    fn block_k(_: &Item<'_, '_, Self>, _: usize, _: usize) -> usize {
         BLOCK_K
     }
 

@@ -117,7 +117,7 @@ struct ByBlock<D>(D);
 
 impl<D: Dots> Multiply<ByBlock<D>> for Int8 {
     #[inline(always)]
-    fn block_k(_: &Activations, _: usize, _: usize) -> usize {
+    fn block_k(_: &Item<'_, '_, Self>, _: usize, _: usize) -> usize {
         BLOCK_K
     }
 
