@@ -104,10 +104,8 @@ fn inconclusive(open: &[&Row], blocking: &[&Row]) -> Vec<String> {
         let are = if count == 1 { "is" } else { "are" };
         reasons.push(format!("{count} of {} {are} undecided", metrics(all)));
     }
-    if let only @ 1.. = blocking.iter().filter(|row| is_open(row)).count() - open.len() {
-        let are = if only == 1 { "is" } else { "are" };
-        reasons.push(format!("{only} more {are} decided over scenarios together only"));
-    }
+    let all_open = blocking.iter().filter(|row| is_open(row)).count();
+    reasons.extend(decided_together_only(all_open - open.len()));
     if let together @ 1.. = undecided.len() - count {
         let are = if together == 1 { "is" } else { "are" };
         reasons.push(format!("{} {are} undecided over scenarios together", metrics(together)));
@@ -117,6 +115,13 @@ fn inconclusive(open: &[&Row], blocking: &[&Row]) -> Vec<String> {
         reasons.push(format!("{} {was} measured with a changed configuration", metrics(changed)));
     }
     reasons
+}
+
+/// Returns the words for `count` metrics of single scenarios that are undecided there and decided over
+/// scenarios together; `None` for none.
+fn decided_together_only(count: usize) -> Option<String> {
+    let are = if count == 1 { "is" } else { "are" };
+    (count > 0).then(|| format!("{count} more {are} decided over scenarios together only"))
 }
 
 /// Returns the largest regression that the intervals of the `undecided` metrics include, or what kept
@@ -164,6 +169,7 @@ fn ship(diff: &Diff, blocking: &[&Row]) -> Vec<String> {
     }
     reasons.extend(waived);
     reasons.extend(not_worse(blocking));
+    reasons.extend(decided_together_only(blocking.iter().filter(|row| is_open(row)).count()));
     let differ = |outputs: &&Outputs| outputs.change == OutputsChange::Differ;
     if let Some(outputs) = diff.outputs.iter().find(differ) {
         let explanation = outputs.explanation.as_deref().unwrap_or_default();
@@ -183,7 +189,8 @@ fn not_worse(blocking: &[&Row]) -> Option<String> {
     let are = if count == 1 { "is" } else { "are" };
     let mut words =
         format!("{count} of {} {are} undecided between unchanged and better", metrics(all));
-    if bound > 0.0 {
+    // A smaller loss would read as one of 0.0 %.
+    if bound >= 0.05 {
         let (bound, title, scenario) = (size_of(bound), &row.title, row.verdict.scenario());
         words += &format!(" (a loss of {bound} at most: {title} in {scenario})");
     }

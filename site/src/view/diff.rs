@@ -188,16 +188,18 @@ pub fn effects(pair: &Pair, diff: &Diff) -> Vec<Forest> {
     plots
 }
 
-/// Counts the verdicts of each kind on metrics of scenarios, worst first. Kinds that do not occur are
+/// Counts the verdicts of each word on metrics of scenarios, worst first. Words that do not occur are
 /// left out, and so are verdicts on metrics that are neither release-blocking nor tested.
 pub fn counts(diff: &Diff) -> Value {
-    let count = |kind: &VerdictKind| {
-        let of_kind = |row: &&Row| row.verdict.verdict == *kind && !is_untested(row);
-        let count = diff.cells.iter().flat_map(|cell| &cell.rows).filter(of_kind).count();
-        let text = format!("{count} {}", words::verdict(*kind));
-        (count > 0).then(|| context! { text, tone => tone(*kind) })
+    let rows = || diff.cells.iter().flat_map(|cell| &cell.rows).filter(|row| !is_untested(row));
+    let count = |kind: VerdictKind, not_worse: bool| {
+        let of_kind = |row: &&Row| row.verdict.verdict == kind && is_not_worse(row) == not_worse;
+        let first = rows().find(of_kind)?;
+        let text = format!("{} {}", rows().filter(of_kind).count(), shown(first).2);
+        Some(context! { text, tone => tone(kind) })
     };
-    WORST_FIRST.iter().filter_map(count).collect()
+    let of_kind = |kind: &VerdictKind| [count(*kind, false), count(*kind, true)];
+    WORST_FIRST.iter().flat_map(of_kind).flatten().collect()
 }
 
 /// Returns the rows of release-blocking metrics of `cells`, which share model and configuration:
