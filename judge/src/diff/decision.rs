@@ -97,15 +97,13 @@ fn inconclusive(open: &[&Row], blocking: &[&Row]) -> Vec<String> {
     let undecided: Vec<&Row> = of_kind(VerdictKind::Inconclusive).collect();
     let changed = of_kind(VerdictKind::ChangedConfig).count();
     let mut reasons: Vec<String> = not_excluded(&undecided).into_iter().collect();
-    // Rows about scenarios together are metrics that scenarios count already.
-    let alone = |rows: &[&Row]| rows.iter().filter(|row| !row.verdict.is_together()).count();
     let (count, all) = (alone(&undecided), alone(blocking));
     if count > 0 {
         let are = if count == 1 { "is" } else { "are" };
         reasons.push(format!("{count} of {} {are} undecided", metrics(all)));
     }
     let all_open = blocking.iter().filter(|row| is_open(row)).count();
-    reasons.extend(decided_together_only(all_open - open.len()));
+    reasons.extend(together_only(all_open - open.len(), (count == 0).then_some(all)));
     if let together @ 1.. = undecided.len() - count {
         let are = if together == 1 { "is" } else { "are" };
         reasons.push(format!("{} {are} undecided over scenarios together", metrics(together)));
@@ -118,10 +116,18 @@ fn inconclusive(open: &[&Row], blocking: &[&Row]) -> Vec<String> {
 }
 
 /// Returns the words for `count` metrics of single scenarios that are undecided there and decided over
-/// scenarios together; `None` for none.
-fn decided_together_only(count: usize) -> Option<String> {
+/// scenarios together; `None` for none. `all` is the number of metrics of scenarios, where the sentence
+/// has not named it yet.
+fn together_only(count: usize, all: Option<usize>) -> Option<String> {
     let are = if count == 1 { "is" } else { "are" };
-    (count > 0).then(|| format!("{count} more {are} decided over scenarios together only"))
+    let more = all.map_or_else(|| "more".to_owned(), |all| format!("of {}", metrics(all)));
+    (count > 0).then(|| format!("{count} {more} {are} decided over scenarios together only"))
+}
+
+/// Returns the number of rows about metrics of single scenarios: rows about scenarios together are
+/// metrics that scenarios count already.
+fn alone(rows: &[&Row]) -> usize {
+    rows.iter().filter(|row| !row.verdict.is_together()).count()
 }
 
 /// Returns the largest regression that the intervals of the `undecided` metrics include, or what kept
@@ -168,8 +174,10 @@ fn ship(diff: &Diff, blocking: &[&Row]) -> Vec<String> {
         reasons.push("no release-blocking metric changed".to_owned());
     }
     reasons.extend(waived);
-    reasons.extend(not_worse(blocking));
-    reasons.extend(decided_together_only(blocking.iter().filter(|row| is_open(row)).count()));
+    let not_worse = not_worse(blocking);
+    let all = not_worse.is_none().then(|| alone(blocking));
+    reasons.extend(not_worse);
+    reasons.extend(together_only(blocking.iter().filter(|row| is_open(row)).count(), all));
     let differ = |outputs: &&Outputs| outputs.change == OutputsChange::Differ;
     if let Some(outputs) = diff.outputs.iter().find(differ) {
         let explanation = outputs.explanation.as_deref().unwrap_or_default();

@@ -508,10 +508,10 @@ fn undecided(rows: &[&Row], text: &str) -> Option<Statement> {
     Some(("undecided metrics".to_owned(), stated, found))
 }
 
-/// Checks `2 more are decided over scenarios together only`.
+/// Checks the number of `2 more are decided over scenarios together only`.
 fn together_only(rows: &[&Row], text: &str) -> Option<Statement> {
-    let (head, _) = text.split_once(" more are decided over scenarios together only")?;
-    let stated = head.rsplit("; ").next()?.to_owned();
+    let (head, _) = text.split_once(" decided over scenarios together only")?;
+    let stated = head.rsplit("; ").next()?.split(' ').next()?.to_owned();
     let alone = rows.iter().copied().filter(|row| !row.is_together());
     let is_only = |row: &&Row| row.verdict.starts_with("inconclusive") && !is_open(row, rows);
     let exact = alone.filter(is_only).count().to_string();
