@@ -184,7 +184,8 @@ fn picks_badges_and_frontiers_have_the_marks_of_the_release_page() {
     let page = read(&out, "index.md");
     let is_row = |line: &&str| line.contains("f26m2s1-2c | [1 user, ladder-lite-c1@1]");
     let row = page.lines().find(is_row).expect("a row");
-    assert!(row.contains("median of 13 runs, 2026-11-23; 3 of 13 degraded, "), "{row}");
+    let marks = "median of 3 runs, 2026-11-28; client error too large (W18)";
+    assert!(row.contains(marks), "{row}");
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     let row = row.expect("a row");
     assert!(
         row.contains("the only engine measured at this load")
-            && row.contains("measured, median of 13 runs"),
+            && row.contains("measured, median of 3 runs"),
         "{row}"
     );
     assert!(!measured.contains("lmdeploy") && published.contains("lmdeploy v0.9.2"));
@@ -274,7 +275,6 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     assert!(
         front.contains("Tie: the ranges of both figures overlap. ") && front.contains("1 % to")
     );
-    assert!(front.contains(" in 3 pairs of whole runs that alternated (95 %: "), "{front}");
     let gap = "--target a100-80g --model qwen3-8b --scenario ladder-c1 --scenario ladder-c4 ";
     assert!(front.contains("- qwen3-8b on `a100-80g`, 1, 4, 16, 64 and 256: `cargo xtask"));
     assert!(front.contains(gap) && pages["pages/picks/qwen3-8b/a100-80g.md"].contains(gap));
@@ -291,8 +291,5 @@ fn runs_of_a_lab_are_not_missing_and_its_old_release_is_superseded() {
     assert!(page.contains(" 0 missing") && !page.contains("12 missing"), "{line}");
     let labs = read(&out, "index.md");
     let line = labs.lines().find(|line| line.contains("Lab cpu-smollm2")).expect("a lab");
-    let times =
-        line.split("superseded by v0.10.0 (").nth(1).and_then(|rest| rest.split(' ').next());
-    let times: f64 = times.and_then(|times| times.parse().ok()).unwrap_or_else(|| panic!("{line}"));
-    assert!((2.0..2.6).contains(&times), "{line}");
+    assert!(line.contains("redline v0.9.2, superseded by v0.11.0"), "{line}");
 }

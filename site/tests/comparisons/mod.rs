@@ -78,7 +78,9 @@ fn a_release_page_begins_with_the_verdict_and_groups_its_runs() {
 
 #[test]
 fn engines_whose_runs_alternated_lead_to_their_commands_and_show_their_memory() {
-    let (registry, _) = own();
+    let (mut registry, _) = own();
+    // No later release alternated with the other engine.
+    registry.runs.retain(|run| run.record.engine.release != "v0.11.0");
     let renderer = Renderer::new().expect("templates compile");
     let pages = pages::render(&Catalog::of(&registry), &renderer, false).expect("renders");
     let folder = "pages/side-by-side/smollm2-135m-instruct-q4_1";

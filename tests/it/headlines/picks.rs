@@ -425,10 +425,11 @@ fn cards(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
         if let Some(heading) = text.strip_prefix("### ") {
             heading.clone_into(&mut load);
         }
-        // The first screen names model, hardware and load in the line above its card.
+        // The first screen names model, hardware and load in the line above its card. The landing page
+        // has no card.
         let (place, load) = match (&place, text.split_once(" output tokens/s")) {
             (Some(place), _) => (place.clone(), load.clone()),
-            (None, Some(_)) => {
+            (None, Some(_)) if address != "README.md" => {
                 match index.checked_sub(1).map(|above| page.lines[above].text.as_str()) {
                     Some(above) => {
                         let Some((model, rest)) = above.split_once(" on ") else { continue };
@@ -438,7 +439,7 @@ fn cards(picks: &[Pick], page: &Page, address: &str, audit: &mut Audit) {
                     None => continue,
                 }
             }
-            (None, None) => continue,
+            _ => continue,
         };
         if let Some((name, rest)) = text.split_once(" output tokens/s") {
             if let Some((kind, tested)) = name.split_once(": ")
