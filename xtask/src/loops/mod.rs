@@ -38,6 +38,10 @@ struct Expectation {
     function: String,
     /// Largest number of instructions that the loop may have.
     instructions_max: usize,
+    /// Largest number of the loop's instructions that may read or write the stack, for a loop that is
+    /// longer than a step of k.
+    #[serde(default)]
+    stack_max: usize,
     has: Vec<Count>,
 }
 
@@ -143,10 +147,15 @@ impl Expectation {
         };
         let (all, stack) = (found.instructions.len(), found.stack_accesses());
         let line = format!("{tile}: {all} instructions at {:#x}", found.start());
-        match stack {
-            0 if all <= max => Ok(line),
-            0 => Err(format!("{line}, where {max} were enough")),
-            _ => Err(format!("{line}, {stack} of them on the stack, which none may touch")),
+        match (stack <= self.stack_max, self.stack_max) {
+            (true, _) if all <= max => Ok(line),
+            (true, _) => Err(format!("{line}, where {max} were enough")),
+            (false, 0) => {
+                Err(format!("{line}, {stack} of them on the stack, which none may touch"))
+            }
+            (false, few) => {
+                Err(format!("{line}, {stack} of them on the stack, where {few} may be"))
+            }
         }
     }
 }
@@ -176,7 +185,7 @@ mod tests {
     fn judge(code: &[u8], name: &str, registers: usize, instructions_max: usize) -> String {
         let has = vec![Count { name: name.to_owned(), registers }];
         let (tile, function) = ("a tile".to_owned(), "k".to_owned());
-        let expectation = Expectation { tile, function, instructions_max, has };
+        let expectation = Expectation { tile, function, instructions_max, stack_max: 0, has };
         let lines =
             expectation.judge(&[Function { name: "a::k".to_owned(), address: 0x100, code }]);
         let lines = lines.into_iter().map(|line| match line {
@@ -211,7 +220,8 @@ mod tests {
     fn a_function_that_is_not_there_is_a_finding() {
         let has = vec![Count { name: "vpdpbusd".to_owned(), registers: 1 }];
         let (tile, function) = ("a tile".to_owned(), "k".to_owned());
-        let lines = Expectation { tile, function, instructions_max: 3, has }.judge(&[]);
+        let lines =
+            Expectation { tile, function, instructions_max: 3, stack_max: 0, has }.judge(&[]);
         assert!(matches!(&lines[..], [Err(line)] if line.contains("no function `k`")), "{lines:?}");
     }
 
