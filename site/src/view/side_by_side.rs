@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use minijinja::{Value, context};
+use schema::metric::{Metric, of_memory};
 use schema::run::Kind;
 
 use super::figure::{self, Column};
@@ -13,10 +14,9 @@ use crate::catalog::{self, Catalog, Cell, ReleaseKey, Run};
 use crate::link::{Link, Target};
 use crate::outside;
 
-/// Names of the metrics by which the page compares engines, one table for each.
+/// Names of the metrics by which the page compares engines, one table for each. Peak memory has one
+/// too where a run knows it.
 const METRICS: [&str; 4] = ["output_tokens_per_s", "requests_per_s", "ttft_us_p50", "tpot_us_p50"];
-/// Name of the metric that has a table too where a run knows it.
-const MEMORY: &str = "rss_bytes_max";
 
 /// Builds the view of the engines that served `model` on `hardware`, side by side.
 pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
@@ -31,9 +31,10 @@ pub fn view(catalog: &Catalog, model: &str, hardware: &str) -> Value {
         outside::name(parts.join(", ").trim_end_matches(", "))
     };
     let named: Vec<(String, &table::Row)> = rows.iter().map(|row| (series(row), row)).collect();
-    let memory = figure::metric(MEMORY);
-    let has_memory = runs.iter().any(|run| memory.value(run.record).is_some());
-    let metrics = METRICS.map(figure::metric).into_iter().chain(has_memory.then_some(memory));
+    let has_gpu = runs.iter().any(|run| run.record.hardware.has_gpu());
+    let is_known = |metric: &&Metric| runs.iter().any(|run| metric.value(run.record).is_some());
+    let memory = of_memory(has_gpu).iter().copied().filter(is_known);
+    let metrics = METRICS.map(figure::metric).into_iter().chain(memory);
     let [model_name, hardware_name] = [model, hardware].map(str::to_owned);
     context! {
         model => Link::model(model),
