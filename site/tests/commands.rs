@@ -81,7 +81,7 @@ fn check_names_the_page_and_the_command_that_renews_it() {
     let (exit, said) = site(folder.path(), &check);
     assert_eq!(exit, Some(2));
     expect![[r#"
-        `README.md` is not what its records render: line 64 differs
+        `README.md` is not what its records render: line 66 differs
         `pages/README.md` is not what its records render: line 6 differs
         `pages/picks/qwen3-0.6b-bf16/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 70 differs
         `pages/picks/smollm2-135m-instruct-q4_1/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 98 differs
@@ -89,7 +89,7 @@ fn check_names_the_page_and_the_command_that_renews_it() {
         `pages/redline/v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 4 differs
         `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` is missing
         `pages/redline/v0.9.1..v0.10.0/cpu-example-simulated-f6m1s1-2c.md` is missing
-        `pages/redline/v0.9.1/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 191 differs
+        `pages/redline/v0.9.1/cpu-example-simulated-f6m1s1-2c.md` is not what its records render: line 213 differs
         `pages/redline/v0.9.1..v0.9.2/cpu-example-simulated-f6m1s1-2c-2.md` has no records
         `pages/redline/v0.9.1..v0.9.2/cpu-example-simulated-f6m1s1-2c.md` has no records
         `pages/redline/v0.9.2..v0.10.0/cpu-example-simulated-f6m1s1-2c-2.md` has no records

@@ -225,7 +225,12 @@ fn tool_calls_and_structured_output_are_set_beside_plain_answers() {
     let apart = "Measured (UTC): chat-lite-c4@1, structured-lite@1, tools-lite@1 at 2026-11-27 16:58, \
                  the others at 2026-11-27 23:21.";
     assert!(page.contains(apart), "rows of two campaigns are told apart: {page}");
-    assert!(page.contains(" --scenario structured-lite --scenario tools-lite"), "{page}");
+    let (registry, _) = own();
+    let renderer = Renderer::new().expect("templates compile");
+    let pages = pages::render(&Catalog::of(&registry), &renderer, false).expect("renders");
+    let committed = &pages["pages/redline/v0.11.0/cpu-amd-epyc-f25m1s1-2c.md"];
+    let command = " --scenario structured-lite --scenario tools-lite";
+    assert!(committed.contains(command), "it measures all scenarios of the page: {committed}");
     let without = read(&out, "r/redline/v0.11.0/h200-141g/index.md");
     assert!(!without.contains("Cost of tool calls"), "nothing of the kind was measured there");
 }
