@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -19,6 +18,7 @@ use tokio_stream::Stream;
 use super::error::{ApiError, ErrorKind, Result, shown};
 use super::params::AnswerOptions;
 use super::state::Ready;
+use super::whole::whole;
 use crate::logprobs::TokenLogprobs;
 use crate::tokenize::{SplitText, Splitter};
 use crate::worker::{Finish, Output, Ticket, TokenOutput};
@@ -35,6 +35,13 @@ pub(super) trait Shape: Unpin + Send + 'static {
     /// Adds the route's own fields to the JSON of a choice, which is a whole choice or a streamed
     /// piece of one.
     fn add(&self, writing: &Writing, piece: &Piece<'_>, choice: &mut Value);
+
+    /// Returns the log-probabilities of a choice or piece; `None` where the request wants none.
+    fn logprobs<'a>(
+        &'a self,
+        writing: &'a Writing,
+        piece: &'a Piece<'_>,
+    ) -> Option<impl Serialize + 'a>;
 }
 
 /// State of one answer that all its choices and chunks share: its id, the request's prompts and
@@ -49,6 +56,8 @@ pub(super) struct Writing {
     /// the number of choices per prompt.
     pub(super) prompts: Vec<Vec<u32>>,
     pub(super) n: usize,
+    /// True if the first piece of each choice has the log-probabilities of its prompt.
+    pub(super) has_prompt_logprobs: bool,
     /// Splitter between reasoning and answer; `None` for completions, and for models that do not
     /// mark their reasoning. Each choice works on a copy.
     pub(super) splitter: Option<Splitter>,
@@ -63,9 +72,9 @@ pub(super) struct Piece<'a> {
     /// Log-probabilities of the prompt's tokens, if the request wants them; only in a choice's
     /// first piece.
     pub(super) prompt: Option<&'a [TokenLogprobs]>,
-    finish: Option<&'a Finish>,
+    pub(super) finish: Option<&'a Finish>,
     /// True once the choice has called a tool.
-    has_calls: bool,
+    pub(super) has_calls: bool,
     /// True if this is the first piece of its choice that is written.
     pub(super) first: bool,
     /// Number of characters of the choice's text before the piece.
@@ -92,14 +101,14 @@ impl Writing {
         &self.prompts[choice / self.n]
     }
 
-    fn choices(&self) -> usize {
+    pub(super) fn choices(&self) -> usize {
         self.prompts.len() * self.n
     }
 
     /// Builds the `usage` object of the answer. `cached_tokens` has one entry per choice; only that
     /// of a prompt's first choice counts, because usage counts a prompt once, and the first choice
     /// is the oldest. The later ones would find the first one's pages in the prefix cache.
-    fn usage(&self, completion_tokens: usize, cached_tokens: impl Iterator<Item = usize>) -> Value {
+    pub(super) fn usage(&self, completion_tokens: usize, cached_tokens: impl Iterator<Item = usize>) -> Value {
         let prompt_tokens: usize = self.prompts.iter().map(Vec::len).sum();
         json!({
             "prompt_tokens": prompt_tokens,
@@ -111,7 +120,11 @@ impl Writing {
 
     /// Builds the JSON of a choice, or of a streamed piece of one. Its `stop_reason` is the stop
     /// string or stop token that the request named and that ended the output, else `null`.
-    fn choice<S: Shape>(&self, shape: &S, piece: &Piece<'_>) -> Value {
+    pub(super) fn choice<'a, S: Shape>(
+        &'a self,
+        shape: &'a S,
+        piece: &'a Piece<'_>,
+    ) -> Choice<impl Serialize + 'a> {
         let (finish_reason, stop_reason) = match piece.finish {
             None => (None, Value::Null),
             Some(Finish::EndToken | Finish::Complete) if piece.has_calls => {
@@ -133,30 +146,51 @@ impl Writing {
                 choice["prompt_token_ids"] = self.prompt_ids(piece.index).into();
             }
         }
-        choice
+        Choice { fields: choice, logprobs: shape.logprobs(self, piece) }
     }
 
-    fn document(&self, object: &'static str, choices: Vec<Value>) -> Document<'_> {
+    pub(super) fn head(&self, object: &'static str) -> Head<'_> {
         let (id, model) = (self.id.as_str(), self.ready.model_name.as_str());
-        let created = self.created;
-        Document { id, object, created, model, choices, prompt_token_ids: None, usage: None }
+        Head { id, object, created: self.created, model }
     }
 }
 
-/// Top level of an answer, or of a chunk of a streamed answer, in OpenAI's format.
+/// JSON of a choice, or of a streamed piece of one.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+pub(super) struct Choice<L> {
+    #[serde(flatten)]
+    fields: Value,
+    logprobs: Option<L>,
+}
+
+/// First fields of an answer, or of a chunk of a streamed answer, in OpenAI's format.
+#[derive(Debug, Serialize)]
+pub(super) struct Head<'a> {
     id: &'a str,
     object: &'static str,
     created: u64,
     model: &'a str,
-    choices: Vec<Value>,
+}
+
+/// Last fields of an answer, or of a chunk of a streamed answer, in OpenAI's format.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Tail<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    prompt_token_ids: Option<&'a [u32]>,
+    pub(super) prompt_token_ids: Option<&'a [u32]>,
     /// Token usage of the answer; `None` leaves the field out. As in OpenAI's streams, it is `null`
     /// in chunks before the last when a request wants usage, unless it wants usage in every chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Value>,
+    pub(super) usage: Option<Value>,
+}
+
+/// Chunk of a streamed answer.
+#[derive(Debug, Serialize)]
+struct Chunk<'a, C: Serialize> {
+    #[serde(flatten)]
+    head: Head<'a>,
+    choices: C,
+    #[serde(flatten)]
+    tail: Tail<'a>,
 }
 
 pub(super) fn failed(reason: &str) -> ApiError {
@@ -194,12 +228,12 @@ pub(super) async fn respond<S: Shape>(
     ticket: Ticket,
 ) -> Result<Response> {
     if !writing.options.stream {
-        return whole(&shape, &writing, ticket).await;
+        return whole(shape, writing, ticket).await;
     }
     let progress = Progress { splitter: writing.splitter.clone(), ..Progress::default() };
     let progress = vec![progress; writing.choices()];
-    let events = Events { shape, writing, ticket, progress, ended: false };
-    Ok(streamed(events))
+    let (prompts, held) = (vec![None; writing.prompts.len()], Vec::new());
+    Ok(streamed(Events { shape, writing, ticket, progress, prompts, held, ended: false }))
 }
 
 /// Returns the response whose body is a stream of server-sent events.
@@ -211,54 +245,6 @@ pub(super) fn streamed(
         (header::CACHE_CONTROL, "no-cache"),
     ];
     (headers, Body::from_stream(events)).into_response()
-}
-
-/// One choice of an answer that is not streamed, accumulated from a sequence's outputs.
-#[derive(Debug, Default, Clone)]
-struct Choice {
-    text: String,
-    tokens: Vec<TokenOutput>,
-    prompt: Option<Vec<TokenLogprobs>>,
-    finish: Option<Finish>,
-    cached_tokens: usize,
-}
-
-/// Waits until all choices of an answer are complete, and writes them as one JSON document; an
-/// error as soon as one choice fails or the engine has ended.
-async fn whole<S: Shape>(shape: &S, writing: &Writing, mut ticket: Ticket) -> Result<Response> {
-    let mut choices = vec![Choice::default(); writing.choices()];
-    while choices.iter().any(|choice| choice.finish.is_none()) {
-        let (index, output) = ticket.next().await.ok_or_else(|| cut_off(&writing.ready))?;
-        // One failed choice fails the answer: a JSON document cannot show a partial one.
-        if let Some(error) = error_of(&output, writing.options) {
-            return Err(error);
-        }
-        let choice = &mut choices[index];
-        choice.text += &output.text;
-        choice.tokens.extend(output.token);
-        // Only the first output has the prompt's log-probabilities.
-        choice.prompt = output.prompt.or(choice.prompt.take());
-        choice.finish = output.finish;
-        choice.cached_tokens = output.cached_tokens;
-    }
-    let written = choices.iter().enumerate().map(|(index, choice)| {
-        let Choice { text, tokens, prompt, finish, .. } = choice;
-        let mut splitter = writing.splitter.clone();
-        let parts = split(&mut splitter, text, true).whole();
-        let has_calls = splitter.is_some_and(|splitter| splitter.has_calls());
-        let (prompt, finish) = (prompt.as_deref(), finish.as_ref());
-        let (first, text_offset) = (true, 0);
-        let piece = Piece { index, parts, tokens, prompt, finish, has_calls, first, text_offset };
-        writing.choice(shape, &piece)
-    });
-    let mut document = writing.document(S::OBJECT, written.collect());
-    let completion_tokens = choices.iter().map(|choice| choice.tokens.len()).sum();
-    let cached_tokens = choices.iter().map(|choice| choice.cached_tokens);
-    document.usage = Some(writing.usage(completion_tokens, cached_tokens));
-    if writing.options.return_token_ids && S::PROMPT_IDS_ON_TOP {
-        document.prompt_token_ids = Some(writing.prompt_ids(0));
-    }
-    Ok(Json(document).into_response())
 }
 
 /// Separates the next text of a choice into reasoning and answer; without a splitter all of it is
@@ -300,11 +286,44 @@ struct Events<S> {
     writing: Writing,
     ticket: Ticket,
     progress: Vec<Progress>,
+    /// Log-probabilities of each prompt's tokens, once its first choice has them.
+    prompts: Vec<Option<Vec<TokenLogprobs>>>,
+    /// Outputs of other choices that came before the log-probabilities of their prompt.
+    held: Vec<(usize, Output)>,
     ended: bool,
 }
 
 impl<S: Shape> Events<S> {
+    /// Writes an output of a choice, after the log-probabilities of its prompt are known if the
+    /// answer has them: only the prompt's first choice computes them.
+    fn take(&mut self, index: usize, mut output: Output, out: &mut Vec<u8>) {
+        let prompt = index / self.writing.n;
+        let found = output.prompt.take();
+        let is_found = found.is_some();
+        self.prompts[prompt] = found.or(self.prompts[prompt].take());
+        let waits = self.writing.has_prompt_logprobs && !self.progress[index].started;
+        if waits && self.prompts[prompt].is_none() {
+            self.held.push((index, output));
+            return;
+        }
+        self.write(index, &output, out);
+        if is_found {
+            let of_prompt = |(index, _): &mut (usize, Output)| *index / self.writing.n == prompt;
+            let held: Vec<_> = self.held.extract_if(.., of_prompt).collect();
+            for (index, output) in held {
+                self.write(index, &output, out);
+            }
+        }
+        let mut choices = self.progress[prompt * self.writing.n..].iter().take(self.writing.n);
+        if choices.all(|progress| progress.started) {
+            self.prompts[prompt] = None;
+        }
+    }
+
     fn write(&mut self, index: usize, output: &Output, out: &mut Vec<u8>) {
+        if self.ended {
+            return;
+        }
         if let Some(error) = error_of(output, self.writing.options) {
             self.fail(&error, out);
             return;
@@ -319,22 +338,22 @@ impl<S: Shape> Events<S> {
         progress.finished = output.finish.is_some();
         let parts = split(&mut progress.splitter, &output.text, progress.finished);
         let has_calls = progress.splitter.as_ref().is_some_and(Splitter::has_calls);
-        let (prompt, finish) = (output.prompt.as_deref(), output.finish.as_ref());
-        let tokens = output.token.as_slice();
+        let prompt = self.prompts[index / self.writing.n].as_deref().filter(|_| first);
+        let (tokens, finish) = (output.token.as_slice(), output.finish.as_ref());
         let piece = Piece { index, parts, tokens, prompt, finish, has_calls, first, text_offset };
-        let choice = self.writing.choice(&self.shape, &piece);
-        let mut document = self.writing.document(S::CHUNK_OBJECT, vec![choice]);
         let options = self.writing.options;
         // Once per answer: in the first chunk of the first choice.
-        if options.return_token_ids && first && S::PROMPT_IDS_ON_TOP && index == 0 {
-            document.prompt_token_ids = Some(self.writing.prompt_ids(0));
-        }
-        if options.continuous_usage {
-            document.usage = Some(self.usage());
-        } else if options.include_usage {
-            document.usage = Some(Value::Null);
-        }
-        event(&document, out);
+        let has_prompt_ids =
+            options.return_token_ids && first && S::PROMPT_IDS_ON_TOP && index == 0;
+        let tail = Tail {
+            prompt_token_ids: has_prompt_ids.then(|| self.writing.prompt_ids(0)),
+            usage: match (options.continuous_usage, options.include_usage) {
+                (true, _) => Some(self.usage()),
+                (false, wanted) => wanted.then_some(Value::Null),
+            },
+        };
+        let choices = [self.writing.choice(&self.shape, &piece)];
+        event(&Chunk { head: self.writing.head(S::CHUNK_OBJECT), choices, tail }, out);
         if self.progress.iter().all(|progress| progress.finished) {
             self.close(out);
         }
@@ -347,9 +366,9 @@ impl<S: Shape> Events<S> {
 
     fn close(&mut self, out: &mut Vec<u8>) {
         if self.writing.options.include_usage {
-            let mut document = self.writing.document(S::CHUNK_OBJECT, Vec::new());
-            document.usage = Some(self.usage());
-            event(&document, out);
+            let tail = Tail { usage: Some(self.usage()), ..Tail::default() };
+            let choices: [Value; 0] = [];
+            event(&Chunk { head: self.writing.head(S::CHUNK_OBJECT), choices, tail }, out);
         }
         out.extend_from_slice(b"data: [DONE]\n\n");
         self.ended = true;
@@ -370,20 +389,23 @@ fn event(document: &impl Serialize, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\n\n");
 }
 
+/// Number of bytes of a stream's events from which they are sent before more are written.
+const WRITE_BYTES: usize = 64 << 10;
+
 impl<S: Shape> Stream for Events<S> {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut out = Vec::new();
-        // Everything that is ready goes out in one write.
-        while !self.ended {
+        // What is ready goes out in one write, unless it is large.
+        while !self.ended && out.len() < WRITE_BYTES {
             match self.ticket.poll_next(context) {
                 Poll::Pending => break,
                 Poll::Ready(None) => {
                     let error = cut_off(&self.writing.ready);
                     self.fail(&error, &mut out);
                 }
-                Poll::Ready(Some((index, output))) => self.write(index, &output, &mut out),
+                Poll::Ready(Some((index, output))) => self.take(index, output, &mut out),
             }
         }
         match (out.is_empty(), self.ended) {

@@ -6,19 +6,20 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
 use engine_core::random::mix;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::answer::{self, Piece, Shape, Writing};
 use super::error::{ApiError, ErrorKind, Result};
 use super::fields::{Fields, wrong_type};
 use super::json::Budget;
+use super::logprobs;
 use super::params::{AnswerOptions, Params, SequenceOptions, check_choices, take_chat_logprobs};
 use super::state::{App, Ready};
 use super::tools::Tools;
 use super::work::blocking;
-use crate::logprobs::Candidate;
 use crate::tokenize::{self, Reasoning, SplitText, Splitter, Text};
-use crate::worker::{Ticket, TokenOutput};
+use crate::worker::Ticket;
 
 pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Response> {
     let ready = app.ready_to_generate()?;
@@ -35,6 +36,7 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
         options,
         prompts: vec![prompt],
         n,
+        has_prompt_logprobs: false,
         splitter,
     };
     let chat = Chat { calls: app.unique(), reasons: reasoning != Reasoning::None };
@@ -339,7 +341,6 @@ impl Shape for Chat {
     const PROMPT_IDS_ON_TOP: bool = true;
 
     fn add(&self, writing: &Writing, piece: &Piece<'_>, choice: &mut Value) {
-        choice["logprobs"] = logprobs(writing, piece.tokens);
         let parts = &piece.parts;
         if !writing.options.stream {
             let mut message = json!({"role": "assistant", "content": parts.content});
@@ -373,6 +374,14 @@ impl Shape for Chat {
         }
         choice["delta"] = delta;
     }
+
+    fn logprobs<'a>(
+        &'a self,
+        writing: &'a Writing,
+        piece: &'a Piece<'_>,
+    ) -> Option<impl Serialize + 'a> {
+        logprobs::Chat::of(writing, piece)
+    }
 }
 
 /// Adds the text of the reasoning to a message or delta under both names that clients use:
@@ -381,22 +390,4 @@ fn add_reasoning(object: &mut Value, parts: &SplitText) {
     for name in ["reasoning_content", "reasoning"] {
         object[name] = parts.reasoning.as_str().into();
     }
-}
-
-/// Builds OpenAI's `logprobs` object of a chat choice; `null` where the request wants none.
-fn logprobs(writing: &Writing, outputs: &[TokenOutput]) -> Value {
-    let entry = |candidate: &Candidate| {
-        json!({
-            "token": writing.token_name(candidate.token),
-            "logprob": candidate.logprob,
-            "bytes": writing.ready.text.token_bytes(candidate.token),
-        })
-    };
-    let mut content = Vec::new();
-    for logprobs in outputs.iter().filter_map(|output| output.logprobs.as_ref()) {
-        let mut value = entry(&logprobs.chosen);
-        value["top_logprobs"] = logprobs.top.iter().map(entry).collect();
-        content.push(value);
-    }
-    if content.is_empty() { Value::Null } else { json!({"content": content}) }
 }

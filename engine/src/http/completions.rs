@@ -3,16 +3,17 @@
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::answer::{self, Piece, Shape, Writing};
 use super::error::Result;
 use super::fields::Fields;
+use super::logprobs;
 use super::params::{
     Params, Prompt, SequenceOptions, check_choices, take_completion_logprobs, take_prompts,
 };
 use super::state::App;
-use crate::logprobs::TokenLogprobs;
 
 /// Default of the field `max_tokens` of a completion request, from OpenAI's API reference.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -54,6 +55,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
         options: params.answer,
         prompts: prompt_ids,
         n: params.n,
+        has_prompt_logprobs: echo && logprobs.is_some(),
         splitter: None,
     };
     answer::respond(Completion { echoes }, writing, ticket).await
@@ -103,72 +105,30 @@ struct Completion {
     echoes: Vec<String>,
 }
 
+impl Completion {
+    fn echo(&self, writing: &Writing, piece: &Piece<'_>) -> &str {
+        self.echoes.get(piece.index / writing.n).map_or("", String::as_str)
+    }
+}
+
 impl Shape for Completion {
     const OBJECT: &'static str = "text_completion";
     const CHUNK_OBJECT: &'static str = "text_completion";
     const PROMPT_IDS_ON_TOP: bool = false;
 
     fn add(&self, writing: &Writing, piece: &Piece<'_>, choice: &mut Value) {
-        let entries = entries(writing, piece);
-        let echo = self.echoes.get(piece.index / writing.n).map_or("", String::as_str);
-        // The repeated prompt is part of the first piece, so later offsets begin after it.
-        let (shown, offset) =
-            if piece.first { (echo, 0) } else { ("", echo.chars().count() + piece.text_offset) };
+        let shown = if piece.first { self.echo(writing, piece) } else { "" };
         choice["text"] = [shown, &piece.parts.content].concat().into();
-        choice["logprobs"] = logprobs(writing, &entries, offset);
     }
-}
 
-/// Token id with its log-probabilities; these are `None` for the first token of a prompt, which
-/// nothing predicts.
-type Entry<'a> = (u32, Option<&'a TokenLogprobs>);
-
-/// Returns the tokens of a piece of a choice whose log-probabilities the answer reports: in the
-/// first piece those of the repeated prompt, then the output's; empty where the request wants none.
-fn entries<'a>(writing: &Writing, piece: &Piece<'a>) -> Vec<Entry<'a>> {
-    let known = |logprobs: &'a TokenLogprobs| (logprobs.chosen.token, Some(logprobs));
-    let mut entries: Vec<Entry<'a>> = Vec::new();
-    if let Some(prompt) = piece.prompt {
-        entries.push((writing.prompt_ids(piece.index)[0], None));
-        entries.extend(prompt.iter().map(known));
+    fn logprobs<'a>(
+        &'a self,
+        writing: &'a Writing,
+        piece: &'a Piece<'_>,
+    ) -> Option<impl Serialize + 'a> {
+        // The repeated prompt is part of the first piece, so later offsets begin after it.
+        let echo_chars = || self.echo(writing, piece).chars().count();
+        let offset = if piece.first { 0 } else { echo_chars() + piece.text_offset };
+        logprobs::Completion::of(writing, piece, offset)
     }
-    entries.extend(piece.tokens.iter().filter_map(|output| output.logprobs.as_ref()).map(known));
-    entries
-}
-
-/// Builds OpenAI's `logprobs` object of a completion choice, with four parallel lists; `null` where
-/// the request wants none.
-fn logprobs(writing: &Writing, entries: &[Entry<'_>], mut text_offset: usize) -> Value {
-    if entries.is_empty() {
-        return Value::Null;
-    }
-    let (mut tokens, mut values, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-    for (token, logprobs) in entries {
-        let text = writing.token_text(*token);
-        offsets.push(text_offset);
-        text_offset += text.chars().count();
-        tokens.push(if writing.options.tokens_as_ids { writing.token_name(*token) } else { text });
-        values.push(logprobs.map(|logprobs| logprobs.chosen.logprob));
-        tops.push(logprobs.map_or(Value::Null, |logprobs| top(writing, logprobs)));
-    }
-    json!({
-        "tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets,
-    })
-}
-
-/// Builds the JSON object of the log-probabilities of the likeliest tokens and of the sampled one,
-/// by token name; `null` if the request wants no likeliest tokens. If two tokens have the same
-/// name, the likelier one is kept.
-fn top(writing: &Writing, logprobs: &TokenLogprobs) -> Value {
-    if logprobs.top.is_empty() {
-        return Value::Null;
-    }
-    let mut candidates: Vec<_> = logprobs.top.iter().chain([&logprobs.chosen]).collect();
-    candidates.sort_by(|a, b| b.logprob.total_cmp(&a.logprob));
-    let mut top = serde_json::Map::new();
-    for candidate in candidates {
-        let name = writing.token_name(candidate.token);
-        top.entry(name).or_insert_with(|| candidate.logprob.into());
-    }
-    top.into()
 }

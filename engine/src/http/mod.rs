@@ -12,6 +12,7 @@ mod error;
 mod fields;
 mod json;
 mod local;
+mod logprobs;
 mod messages;
 mod open_request;
 mod origins;
@@ -22,6 +23,7 @@ mod state;
 mod structure;
 mod tools;
 mod turn;
+mod whole;
 mod work;
 
 pub use access::{Access, Key, Names};

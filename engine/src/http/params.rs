@@ -210,7 +210,8 @@ impl Params {
             include_stop: self.include_stop,
             stop_tokens: self.stop_tokens.clone(),
             logprobs: options.logprobs,
-            prompt_logprobs: options.echo && options.logprobs.is_some(),
+            // Those of the prompt are the same for all its choices.
+            prompt_logprobs: choice == 0 && options.echo && options.logprobs.is_some(),
             shows_special: self.shows_special,
             embeds: false,
             guide: options.guide.clone().map(Box::new),

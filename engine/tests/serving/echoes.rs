@@ -95,6 +95,40 @@ async fn a_stream_echoes_what_a_whole_answer_does() {
     }
 }
 
+/// The prompt is computed with its log-probabilities once, and each of its choices shows them.
+#[tokio::test]
+async fn every_choice_has_the_logprobs_of_its_own_prompt() {
+    let server = start(Setup::script(b"ab")).await;
+    let mut body = json!({
+        "prompt": [">x", "xx>"], "n": 3, "max_tokens": 1, "temperature": 0, "logprobs": 1,
+        "echo": true, "add_special_tokens": false,
+    });
+    let whole = server.json(PATH, &body).await;
+    let expected = |index: usize| match index / 3 {
+        0 => vec![None, Some(UNLIKELY), Some(LIKELY)],
+        _ => vec![None, Some(UNLIKELY), Some(UNLIKELY), Some(LIKELY)],
+    };
+    let choices = whole["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 6);
+    for (index, choice) in choices.iter().enumerate() {
+        assert_eq!(choice["index"], index);
+        check(&choice["logprobs"], &expected(index));
+    }
+    body["stream"] = true.into();
+    let mut values = vec![Vec::new(); 6];
+    for event in server.events(PATH, &body).await {
+        let choice = &event["choices"][0];
+        let found = choice["logprobs"]["token_logprobs"].as_array().cloned();
+        // The last event, `[DONE]`, has no choice.
+        if let Some(index) = choice["index"].as_u64() {
+            values[index as usize].extend(found.unwrap_or_default());
+        }
+    }
+    for (index, found) in values.into_iter().enumerate() {
+        check(&json!({"token_logprobs": found}), &expected(index));
+    }
+}
+
 #[tokio::test]
 async fn tokens_can_stand_by_their_ids() {
     let server = start(Setup::script(b"ab")).await;

@@ -1,0 +1,141 @@
+//! Writes an answer that is not streamed: one JSON document, once all its choices are complete.
+
+use std::convert::Infallible;
+
+use axum::body::{Body, Bytes};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tokio_stream::StreamExt;
+
+use super::answer::{Piece, Shape, Tail, Writing, cut_off, error_of, split};
+use super::error::{ApiError, Result};
+use super::logprobs::memory_bytes;
+use crate::logprobs::TokenLogprobs;
+use crate::worker::{Finish, Output, Ticket, TokenOutput};
+
+/// Largest memory in bytes that the log-probabilities of one answer may take while it waits for its
+/// last choice. A stream has no such limit, since it sends each token's at once.
+const LOGPROBS_BYTES_MAX: usize = 48 << 20;
+
+/// One choice of the answer, accumulated from a sequence's outputs.
+#[derive(Debug, Default, Clone)]
+struct Complete {
+    text: String,
+    tokens: Vec<TokenOutput>,
+    /// Log-probabilities of the prompt's tokens, in the first choice of each prompt.
+    prompt: Option<Vec<TokenLogprobs>>,
+    finish: Option<Finish>,
+    cached_tokens: usize,
+}
+
+impl Complete {
+    fn add(&mut self, output: Output) {
+        self.text += &output.text;
+        self.tokens.extend(output.token);
+        // Only the first output has the prompt's log-probabilities.
+        self.prompt = output.prompt.or(self.prompt.take());
+        self.finish = output.finish;
+        self.cached_tokens = output.cached_tokens;
+    }
+}
+
+/// Waits until all choices of an answer are complete, and writes them as one JSON document.
+///
+/// # Errors
+/// A choice fails, the engine ends before the answer does, or the log-probabilities that the request
+/// wants take too much memory.
+pub(super) async fn whole<S: Shape>(
+    shape: S,
+    writing: Writing,
+    mut ticket: Ticket,
+) -> Result<Response> {
+    let mut choices = vec![Complete::default(); writing.choices()];
+    let mut logprobs_bytes = 0;
+    while choices.iter().any(|choice| choice.finish.is_none()) {
+        let (index, output) = ticket.next().await.ok_or_else(|| cut_off(&writing.ready))?;
+        // One failed choice fails the answer: a JSON document cannot show a partial one.
+        if let Some(error) = error_of(&output, writing.options) {
+            return Err(error);
+        }
+        let of_token = output.token.iter().filter_map(|token| token.logprobs.as_ref());
+        let found = output.prompt.iter().flatten().chain(of_token);
+        logprobs_bytes += found.map(memory_bytes).sum::<usize>();
+        if logprobs_bytes > LOGPROBS_BYTES_MAX {
+            let message = format!(
+                "the log-probabilities of this answer take more than {} MiB; hint: ask for fewer \
+                 choices, prompts, tokens or likeliest tokens, or set `stream`",
+                LOGPROBS_BYTES_MAX >> 20
+            );
+            return Err(ApiError::field("logprobs", message));
+        }
+        choices[index].add(output);
+    }
+    let answer = Answer { shape, writing, choices };
+    let parts = 0..answer.parts();
+    let body = if logprobs_bytes == 0 {
+        Body::from(parts.flat_map(|part| answer.part(part)).collect::<Vec<u8>>())
+    } else {
+        // JSON takes many times the memory of the log-probabilities, so a choice is written when
+        // the client has read the one before.
+        let parts = tokio_stream::iter(parts).map(move |part| answer.part(part));
+        Body::from_stream(parts.map(|part| Ok::<Bytes, Infallible>(part.into())))
+    };
+    Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
+}
+
+/// Complete answer, whose JSON is written in parts: the fields before the choices, each choice, and
+/// the fields after them.
+#[derive(Debug)]
+struct Answer<S> {
+    shape: S,
+    writing: Writing,
+    choices: Vec<Complete>,
+}
+
+impl<S: Shape> Answer<S> {
+    fn parts(&self) -> usize {
+        self.choices.len() + 2
+    }
+
+    fn part(&self, part: usize) -> Vec<u8> {
+        let Some(index) = part.checked_sub(1) else {
+            // Without the brace that ends the object.
+            let mut head = json(&self.writing.head(S::OBJECT));
+            head.pop();
+            return [&head, b",\"choices\":[".as_slice()].concat();
+        };
+        if index == self.choices.len() {
+            // Without the brace that begins the object.
+            return [b"],", &json(&self.tail())[1..]].concat();
+        }
+        let separator: &[u8] = if index == 0 { b"" } else { b"," };
+        [separator, &self.choice(index)].concat()
+    }
+
+    fn choice(&self, index: usize) -> Vec<u8> {
+        let Complete { text, tokens, finish, .. } = &self.choices[index];
+        let mut splitter = self.writing.splitter.clone();
+        let parts = split(&mut splitter, text, true).whole();
+        let has_calls = splitter.is_some_and(|splitter| splitter.has_calls());
+        let first_of_prompt = index - index % self.writing.n;
+        let (prompt, finish) = (self.choices[first_of_prompt].prompt.as_deref(), finish.as_ref());
+        let (first, text_offset) = (true, 0);
+        let piece = Piece { index, parts, tokens, prompt, finish, has_calls, first, text_offset };
+        json(&self.writing.choice(&self.shape, &piece))
+    }
+
+    fn tail(&self) -> Tail<'_> {
+        let completion_tokens = self.choices.iter().map(|choice| choice.tokens.len()).sum();
+        let cached_tokens = self.choices.iter().map(|choice| choice.cached_tokens);
+        let has_prompt_ids = self.writing.options.return_token_ids && S::PROMPT_IDS_ON_TOP;
+        Tail {
+            prompt_token_ids: has_prompt_ids.then(|| self.writing.prompt_ids(0)),
+            usage: Some(self.writing.usage(completion_tokens, cached_tokens)),
+        }
+    }
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("an answer of plain values is JSON")
+}
