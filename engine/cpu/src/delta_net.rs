@@ -2,11 +2,19 @@
 //! output projections: causal convolution, delta rule, gated norm.
 //!
 //! A work item is one key head of one sequence, with the value heads that share it. It computes its
-//! rows one by one in rising position, so the result has the same bits however a sequence is cut
-//! into prefill chunks and whatever shares its steps. Source: Yang, Kautz, Hatamizadeh 2024, "Gated
-//! Delta Networks", in the form of Qwen3.5 (transformers, `modeling_qwen3_5.py`).
+//! rows in blocks, and the delta rule of a block token by token in rising position, so the result
+//! has the same bits however a sequence is cut into prefill chunks and whatever shares its steps.
+//! Columns of the recurrent state matrix do not depend on one another, so a few of them run through
+//! all tokens of a block while they are in the L1 cache. Why this is not the chunked form:
+//! `docs/notes/cpu-delta-net.md`. Source: Yang, Kautz, Hatamizadeh 2024, "Gated Delta Networks", in
+//! the form of Qwen3.5 (transformers, `modeling_qwen3_5.py`).
 
 #![expect(unsafe_code, reason = "threads write disjoint heads of one buffer and of one slot")]
+
+mod rule;
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use super::isa::{Isa, Kernel};
 use super::kv::StepMetadata;
@@ -15,15 +23,38 @@ use super::pool::Pool;
 use super::shared::Shared;
 use super::state::{Head, State};
 use engine_core::{DeltaNetLayer, DeltaNetShape, ScheduledSequence, StateShape};
+use rule::{Gates, Tokens};
 
-/// Largest supported size, in elements, of a key or value head of gated DeltaNet.
-const DIM_MAX: usize = 512;
+/// Largest number of rows of a sequence whose queries, keys and values are convolved before the
+/// delta rule is applied to them. The state matrix is loaded into the L1 cache once per block, and
+/// the vectors of a block of heads of 128 elements, 96 KiB, stay in the L2 cache.
+pub(super) const BLOCK_ROWS: usize = 64;
 /// Epsilon of the L2 norm of queries and keys, which keeps the scale of an all-zero vector finite.
 const L2_EPSILON: f32 = 1e-6;
 
-/// Query, key, value or output vector of one DeltaNet head, padded with zeros to whole 16-lane
-/// vectors.
-type Padded = [[f32; LANES]; DIM_MAX / LANES];
+/// Working memory of gated DeltaNet, that of each thread.
+#[derive(Debug)]
+pub(super) struct Scratch(Vec<Mutex<Work>>);
+
+impl Scratch {
+    pub(super) fn new(threads: usize) -> Self {
+        Self((0..threads).map(|_| Mutex::default()).collect())
+    }
+}
+
+/// Working memory of one thread of gated DeltaNet, for a block of rows of one head. Vectors are
+/// padded with zeros to whole 16-lane vectors.
+#[derive(Debug, Default)]
+struct Work {
+    /// Queries of the block's rows, scaled to the L2 norm `1 / sqrt(key dim)`, `[rows][key dim]`.
+    queries: Vec<[f32; LANES]>,
+    /// Keys of the block's rows, scaled to the L2 norm 1, `[rows][key dim]`.
+    keys: Vec<[f32; LANES]>,
+    /// Values of the block's rows for one value head, `[rows][value dim]`, which the delta rule
+    /// replaces by its results.
+    values: Vec<[f32; LANES]>,
+    gates: Vec<Gates>,
+}
 
 /// Arguments of a gated DeltaNet layer, without the buffers it writes.
 #[derive(Clone, Copy)]
@@ -40,16 +71,21 @@ impl DeltaNet<'_> {
     /// Computes the gated DeltaNet layer for all sequences of the step and writes it to `out`, of
     /// shape `[T, value heads * value dim]`. The caller must have checked, by [`State::check`],
     /// that every sequence of the step has a state slot that exists.
-    pub(super) fn run(&self, pool: &mut Pool, state: &mut State, out: &mut [f32]) {
-        let shape = &self.layer.shape;
-        assert_eq!(*shape, state.shape.net, "the states are of this shape");
-        assert!(shape.key_dim <= DIM_MAX && shape.value_dim <= DIM_MAX, "heads fit their buffers");
-        let (heads, states) = (shape.key_heads, state.shape);
+    pub(super) fn run(
+        &self,
+        pool: &mut Pool,
+        scratch: &Scratch,
+        state: &mut State,
+        out: &mut [f32],
+    ) {
+        assert_eq!(self.layer.shape, state.shape.net, "the states are of this shape");
+        let (heads, states) = (self.layer.shape.key_heads, state.shape);
         let storage = &Shared::new(bytemuck::cast_slice_mut(&mut state.storage));
         let out = &Shared::new(out);
-        pool.items(self.step.sequences.len() * heads, &|_, item| {
+        pool.items(self.step.sequences.len() * heads, &|thread, item| {
             let (sequence, head) = (&self.step.sequences[item / heads], item % heads);
-            self.isa.run(Item { call: *self, sequence, head, states, storage, out });
+            let work = &scratch.0[thread];
+            self.isa.run(Item { call: *self, sequence, head, states, storage, work, out });
         });
     }
 }
@@ -61,6 +97,7 @@ struct Item<'a, 'b> {
     head: usize,
     states: StateShape,
     storage: &'a Shared<'b, f32>,
+    work: &'a Mutex<Work>,
     out: &'a Shared<'b, f32>,
 }
 
@@ -79,8 +116,10 @@ impl Kernel for Item<'_, '_> {
             state.copy_from_slice(unsafe { self.storage.view(start(load), head.elements()) });
         }
         let (history, matrices) = state.split_at_mut(head.history());
-        for row in 0..self.sequence.rows {
-            self.advance(lanes, row, history, matrices);
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        for first in (0..self.sequence.rows).step_by(BLOCK_ROWS) {
+            let rows = first..(first + BLOCK_ROWS).min(self.sequence.rows);
+            self.advance(lanes, &rows, history, matrices, &mut work);
         }
         self.remember(history);
         if let Some(save) = slot.save {
@@ -114,49 +153,54 @@ impl Item<'_, '_> {
         [(query, key_dim), (key, key_dim), (2 * keys + self.head * values, values)]
     }
 
-    /// Computes one token of a DeltaNet key head: convolves query, key and values, normalizes query
-    /// and key, applies the delta rule to each value head that shares the key head, and writes the
-    /// gated norm of the results.
+    /// Computes a block of rows of a DeltaNet key head: convolves queries, keys and values,
+    /// normalizes queries and keys, applies the delta rule to each value head that shares the key
+    /// head, and writes the gated norm of the results.
     #[inline(always)]
-    fn advance<L: Lanes>(&self, lanes: L, row: usize, history: &[f32], matrices: &mut [f32]) {
-        let DeltaNetShape { value_heads, key_dim, value_dim, .. } = *self.shape();
+    fn advance<L: Lanes>(
+        &self,
+        lanes: L,
+        rows: &Range<usize>,
+        history: &[f32],
+        matrices: &mut [f32],
+        work: &mut Work,
+    ) {
+        let DeltaNetShape { key_dim, value_dim, .. } = *self.shape();
         let group = self.shape().group();
         let [(query_col, _), (key_col, _), (values_col, _)] = self.channels();
-        let mut query = self.convolve(lanes, row, history, query_col, 0..key_dim);
-        let mut key = self.convolve(lanes, row, history, key_col, key_dim..2 * key_dim);
-        normalize(lanes, &mut query[..key_dim.div_ceil(LANES)], 1.0 / (key_dim as f32).sqrt());
-        normalize(lanes, &mut key[..key_dim.div_ceil(LANES)], 1.0);
-        let projected = self.projected(row);
-        let gates = self.shape().conv_cols();
-        let scalars = gates + value_heads * value_dim;
-        for i in 0..group {
-            let head = self.head * group + i;
-            let at = 2 * key_dim + i * value_dim;
-            let values_col = values_col + i * value_dim;
-            let values = self.convolve(lanes, row, history, values_col, at..at + value_dim);
-            let (beta, rate) = (projected[scalars + head], projected[scalars + value_heads + head]);
-            let token = Token {
-                query: query.as_flattened(),
-                key: &key.as_flattened()[..key_dim],
-                values: &values,
-                decay: (self.call.layer.rate[head] * softplus(rate + self.call.layer.bias[head]))
-                    .exp(),
-                beta: 1.0 / (1.0 + (-beta).exp()),
+        self.convolve(lanes, rows, history, (query_col, 0..key_dim), &mut work.queries);
+        self.convolve(lanes, rows, history, (key_col, key_dim..2 * key_dim), &mut work.keys);
+        let width = key_dim.div_ceil(LANES);
+        for query in work.queries.chunks_exact_mut(width) {
+            normalize(lanes, query, 1.0 / (key_dim as f32).sqrt());
+        }
+        for key in work.keys.chunks_exact_mut(width) {
+            normalize(lanes, key, 1.0);
+        }
+        let matrices = matrices.chunks_exact_mut(Head::new(self.shape()).matrix);
+        for (i, matrix) in matrices.enumerate() {
+            let (head, first) = (self.head * group + i, i * value_dim);
+            let own = 2 * key_dim + first..2 * key_dim + first + value_dim;
+            self.convolve(lanes, rows, history, (values_col + first, own), &mut work.values);
+            work.gates.clear();
+            work.gates.extend(rows.clone().map(|row| self.gates(row, head)));
+            let tokens = Tokens {
+                queries: work.queries.as_flattened(),
+                keys: work.keys.as_flattened(),
+                key_dim,
+                gates: &work.gates,
+                groups: value_dim.div_ceil(LANES),
             };
-            let size = Head::new(self.shape()).matrix;
-            let matrix = &mut matrices[i * size..(i + 1) * size];
-            let mut sums = Padded::default();
-            token.update(lanes, matrix, &mut sums[..value_dim.div_ceil(LANES)]);
-            let gate = &projected[gates + head * value_dim..][..value_dim];
-            let out = (self.sequence.row + row) * value_heads * value_dim + head * value_dim;
-            // SAFETY: items differ in sequence or head, so each writes its own columns.
-            let out = unsafe { self.out.part(out, value_dim) };
-            self.gated_norm(lanes, &sums, gate, out);
+            let (matrix, _) = matrix.as_chunks_mut::<LANES>();
+            tokens.update(lanes, matrix, &mut work.values);
+            for (row, x) in rows.clone().zip(work.values.chunks_exact(tokens.groups)) {
+                self.gated_norm(lanes, row, head, x);
+            }
         }
     }
 
-    /// Computes the causal convolution and SiLU of `own.len()` channels of row `row` and returns
-    /// the results. The channels begin at column `col` of the input projection; `own` is their
+    /// Computes the causal convolution and SiLU of some channels of a block of rows, and leaves the
+    /// results in `out`, padded. `channels` is their first column in the input projection and their
     /// range among the channels of the key head, in whose order `history` is laid out. Inputs are
     /// added from the oldest on, whether they come from the history or from the step, so the cut
     /// between steps changes no bit.
@@ -164,29 +208,33 @@ impl Item<'_, '_> {
     fn convolve<L: Lanes>(
         &self,
         lanes: L,
-        row: usize,
+        rows: &Range<usize>,
         history: &[f32],
-        col: usize,
-        own: std::ops::Range<usize>,
-    ) -> Padded {
+        channels: (usize, Range<usize>),
+        out: &mut Vec<[f32; LANES]>,
+    ) {
         let (conv_cols, past) = (self.shape().conv_cols(), self.shape().taps - 1);
-        let channels = Head::new(self.shape()).channels;
-        let mut out = Padded::default();
-        let sums = &mut out.as_flattened_mut()[..own.len()];
-        for tap in 0..=past {
-            let weights = &self.call.layer.conv[tap * conv_cols + col..][..own.len()];
-            let inputs = match (row + tap).checked_sub(past) {
-                Some(row) => &self.projected(row)[col..][..own.len()],
-                None => &history[(row + tap) * channels..][own.clone()],
-            };
-            for ((sum, w), x) in sums.iter_mut().zip(weights).zip(inputs) {
-                *sum += w * x;
+        let all_channels = Head::new(self.shape()).channels;
+        let (col, own) = channels;
+        let groups = own.len().div_ceil(LANES);
+        out.clear();
+        out.resize(rows.len() * groups, [0.0; LANES]);
+        for (row, out) in rows.clone().zip(out.chunks_exact_mut(groups)) {
+            let sums = &mut out.as_flattened_mut()[..own.len()];
+            for tap in 0..=past {
+                let weights = &self.call.layer.conv[tap * conv_cols + col..][..own.len()];
+                let inputs = match (row + tap).checked_sub(past) {
+                    Some(row) => &self.projected(row)[col..][..own.len()],
+                    None => &history[(row + tap) * all_channels..][own.clone()],
+                };
+                for ((sum, w), x) in sums.iter_mut().zip(weights).zip(inputs) {
+                    *sum += w * x;
+                }
+            }
+            for v in out {
+                *v = lanes.lower(silu(lanes, lanes.lift(v)));
             }
         }
-        for v in &mut out[..own.len().div_ceil(LANES)] {
-            *v = lanes.lower(silu(lanes, lanes.lift(v)));
-        }
-        out
     }
 
     /// Stores the last inputs of the causal convolution in the head's history, for the next step.
@@ -212,97 +260,54 @@ impl Item<'_, '_> {
         }
     }
 
-    /// Computes the gated RMS norm of one value head: `out = x / sqrt(mean(x^2) + epsilon) * weight
-    /// * silu(gate)`.
+    /// Returns the gates of the delta rule of value head `head` for row `row` of the work item's
+    /// sequence.
+    fn gates(&self, row: usize, head: usize) -> Gates {
+        let DeltaNetShape { value_heads, value_dim, .. } = *self.shape();
+        let (layer, projected) = (self.call.layer, self.projected(row));
+        let scalars = &projected[self.shape().conv_cols() + value_heads * value_dim..];
+        let (beta, rate) = (scalars[head], scalars[value_heads + head]);
+        Gates {
+            decay: (layer.rate[head] * softplus(rate + layer.bias[head])).exp(),
+            beta: 1.0 / (1.0 + (-beta).exp()),
+        }
+    }
+
+    /// Writes the gated RMS norm of the delta rule's results `x` for one row and one value head:
+    /// `out = x / sqrt(mean(x^2) + epsilon) * weight * silu(gate)`.
     #[inline(always)]
-    fn gated_norm<L: Lanes>(&self, lanes: L, x: &Padded, gate: &[f32], out: &mut [f32]) {
-        let groups = out.len().div_ceil(LANES);
-        let mean = squares(lanes, &x[..groups]) / out.len() as f32;
+    fn gated_norm<L: Lanes>(&self, lanes: L, row: usize, head: usize, x: &[[f32; LANES]]) {
+        let DeltaNetShape { value_heads, value_dim, .. } = *self.shape();
+        let gates = &self.projected(row)[self.shape().conv_cols() + head * value_dim..];
+        let out = ((self.sequence.row + row) * value_heads + head) * value_dim;
+        // SAFETY: items differ in sequence or head, so each writes its own columns.
+        let out = unsafe { self.out.part(out, value_dim) };
+        let mean = squares(lanes, x) / value_dim as f32;
         let scale = lanes.splat(1.0 / (mean + self.call.layer.epsilon).sqrt());
-        let weights = self.call.layer.norm.chunks(LANES);
-        for (((x, gate), weight), out) in
-            x.iter().zip(gate.chunks(LANES)).zip(weights).zip(out.chunks_mut(LANES))
-        {
-            let weighed = lanes.mul(lanes.mul(lanes.lift(x), scale), lanes.lift(&pad(weight)));
-            let y = lanes.lower(lanes.mul(weighed, silu(lanes, lanes.lift(&pad(gate)))));
-            out.copy_from_slice(&y[..out.len()]);
+        let (weights, weights_tail) = self.call.layer.norm.as_chunks::<LANES>();
+        let (gates, gates_tail) = gates[..value_dim].as_chunks::<LANES>();
+        let (out, out_tail) = out.as_chunks_mut::<LANES>();
+        for (((x, weight), gate), out) in x.iter().zip(weights).zip(gates).zip(out) {
+            *out = gate_vector(lanes, scale, x, weight, gate);
+        }
+        if let Some(x) = x.get(weights.len()) {
+            let tail = gate_vector(lanes, scale, x, &pad(weights_tail), &pad(gates_tail));
+            out_tail.copy_from_slice(&tail[..out_tail.len()]);
         }
     }
 }
 
-/// Inputs of the delta rule (gated DeltaNet) for one token and one value head.
-struct Token<'a> {
-    /// Query of a token, scaled to the L2 norm `1 / sqrt(key dim)` and padded: at least as long as
-    /// `key`.
-    query: &'a [f32],
-    key: &'a [f32],
-    values: &'a Padded,
-    /// Factor of the previous recurrent state for this token, from 0 to 1.
-    decay: f32,
-    /// Fraction, from 0 to 1, by which the value that the recurrent state has for the key is
-    /// replaced by the token's value.
-    beta: f32,
-}
-
-impl Token<'_> {
-    /// Applies the delta rule to the recurrent state matrix S: `S = decay S; S += key (values - S^T
-    /// key)^T beta; out = S^T query`.
-    #[inline(always)]
-    fn update<L: Lanes>(&self, lanes: L, matrix: &mut [f32], out: &mut [[f32; LANES]]) {
-        let (matrix, _) = matrix.as_chunks_mut::<LANES>();
-        let groups = out.len();
-        let mut first = 0;
-        // Several groups side by side hide the latency of the sums. The order of additions within a
-        // column stays the same, and so do the bits.
-        while first + 4 <= groups {
-            self.columns::<L, 4>(lanes, matrix, first, out);
-            first += 4;
-        }
-        while first < groups {
-            self.columns::<L, 1>(lanes, matrix, first, out);
-            first += 1;
-        }
-    }
-
-    /// Applies the delta rule to `G` groups of 16 columns of the recurrent state matrix, in two
-    /// passes over its rows: the first reads the value that the state has for the key, the second
-    /// updates the state and multiplies it by the query.
-    #[inline(always)]
-    fn columns<L: Lanes, const G: usize>(
-        &self,
-        lanes: L,
-        matrix: &mut [[f32; LANES]],
-        first: usize,
-        out: &mut [[f32; LANES]],
-    ) {
-        let groups = out.len();
-        let mut known = [lanes.splat(0.0); G];
-        for (row, key) in matrix.chunks_exact(groups).zip(self.key) {
-            let key = lanes.splat(*key);
-            for (known, s) in known.iter_mut().zip(&row[first..first + G]) {
-                *known = lanes.fma(lanes.lift(s), key, *known);
-            }
-        }
-        let (decay, beta) = (lanes.splat(self.decay), lanes.splat(self.beta));
-        for (known, value) in known.iter_mut().zip(&self.values[first..first + G]) {
-            *known = lanes.mul(lanes.sub(lanes.lift(value), lanes.mul(decay, *known)), beta);
-        }
-        // Decay is applied in the second pass, together with the update, to write the matrix once.
-        let delta = known;
-        let mut sums = [lanes.splat(0.0); G];
-        let inputs = self.key.iter().zip(self.query);
-        for (row, (key, query)) in matrix.chunks_exact_mut(groups).zip(inputs) {
-            let (key, query) = (lanes.splat(*key), lanes.splat(*query));
-            for ((s, delta), sum) in row[first..first + G].iter_mut().zip(delta).zip(&mut sums) {
-                let next = lanes.fma(key, delta, lanes.mul(decay, lanes.lift(s)));
-                *sum = lanes.fma(next, query, *sum);
-                *s = lanes.lower(next);
-            }
-        }
-        for (out, sum) in out[first..].iter_mut().zip(sums) {
-            *out = lanes.lower(sum);
-        }
-    }
+/// Returns 16 elements of a gated RMS norm: `x * scale * weight * silu(gate)`.
+#[inline(always)]
+fn gate_vector<L: Lanes>(
+    lanes: L,
+    scale: L::V,
+    x: &[f32; LANES],
+    weight: &[f32; LANES],
+    gate: &[f32; LANES],
+) -> [f32; LANES] {
+    let weighed = lanes.mul(lanes.mul(lanes.lift(x), scale), lanes.lift(weight));
+    lanes.lower(lanes.mul(weighed, silu(lanes, lanes.lift(gate))))
 }
 
 /// Scales a vector to the L2 norm `length`, with an epsilon for vectors near zero.

@@ -70,6 +70,7 @@ pub struct Cpu {
     pool: Pool,
     matmul: matmul::Scratch,
     attention: attention::Scratch,
+    delta_net: delta_net::Scratch,
     /// Connection to the other ranks of a tensor-parallel group; `None` on a device that computes
     /// alone.
     collective: Option<Box<dyn Collective>>,
@@ -114,6 +115,7 @@ impl Cpu {
             pool,
             matmul: matmul::Scratch::new(threads),
             attention: attention::Scratch::new(threads),
+            delta_net: delta_net::Scratch::new(threads),
             collective,
             samplers: (0..threads).map(|_| Sampler::default()).collect(),
             sampled: Vec::new(),
@@ -378,7 +380,7 @@ impl Device for Cpu {
     ) -> Result<(), DeviceError> {
         state.check(step)?;
         let call = DeltaNet { isa: self.isa, projected: projected.values(), layer, step };
-        call.run(&mut self.pool, state, out.values_mut());
+        call.run(&mut self.pool, &self.delta_net, state, out.values_mut());
         Ok(())
     }
 

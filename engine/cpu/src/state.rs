@@ -3,8 +3,9 @@
 //!
 //! Their memory comes zeroed from the operating system and is touched only as slots fill. For each
 //! layer, slot and key head it holds the last inputs of the convolution, `[taps - 1][channels of
-//! the head]`, and then a matrix `[key dim][value dim]` for each value head, its rows padded to
-//! whole vectors.
+//! the head]`, and then a matrix for each value head, `[value dim / 16][key dim][16]`, the value dim
+//! rounded up to whole vectors: the few groups of columns that the delta rule computes together
+//! then fill all sets of the L1 cache evenly.
 
 use memmap2::MmapMut;
 

@@ -2,14 +2,19 @@
 //! chunks and batches.
 
 use super::*;
+use crate::delta_net::BLOCK_ROWS;
 use engine_core::{DeltaNetShape, KvType, StateSlots};
 
-const SHAPES: [DeltaNetShape; 4] = [
+const SHAPES: [DeltaNetShape; 5] = [
     DeltaNetShape { key_heads: 2, value_heads: 4, key_dim: 16, value_dim: 16, taps: 4 },
     DeltaNetShape { key_heads: 1, value_heads: 3, key_dim: 8, value_dim: 40, taps: 2 },
     DeltaNetShape { key_heads: 3, value_heads: 3, key_dim: 20, value_dim: 33, taps: 1 },
+    DeltaNetShape { key_heads: 2, value_heads: 6, key_dim: 17, value_dim: 70, taps: 3 },
     DeltaNetShape { key_heads: 1, value_heads: 2, key_dim: 128, value_dim: 128, taps: 4 },
 ];
+/// Number of rows of a sequence that take two blocks, of which the second is shorter than the first
+/// and longer than the convolution's past.
+const TWO_BLOCKS: usize = BLOCK_ROWS + 7;
 
 fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
     DeltaNetLayer {
@@ -68,7 +73,7 @@ fn step(
 fn delta_net_is_the_recurrence_for_every_shape() {
     on_every_device(|cpu, device| {
         for shape in SHAPES {
-            let (layer, rows) = (layer(shape), 23);
+            let (layer, rows) = (layer(shape), TWO_BLOCKS);
             let projected = numbers(rows * shape.cols(), 5);
             let mut state = state(cpu, shape);
             // The earlier content of the state slot must not matter.
@@ -104,6 +109,43 @@ fn delta_net_gives_a_sequence_the_same_bits_in_any_cuts_and_any_company() {
             }
         }
     });
+}
+
+#[test]
+fn delta_net_cut_at_any_row_gives_the_same_bits() {
+    on_every_device(|cpu, device| {
+        // Heads of 128 elements have the same borders of blocks and would take seconds.
+        for shape in &SHAPES[..4] {
+            let (layer, cols) = (layer(*shape), shape.cols());
+            let projected = numbers(TWO_BLOCKS * cols, 5);
+            let mut state = state(cpu, *shape);
+            let whole = step(cpu, &layer, &mut state, &[(0, TWO_BLOCKS, at(0))], &projected);
+            for cut in 1..TWO_BLOCKS {
+                let (head, tail) = projected.split_at(cut * cols);
+                let mut parts = step(cpu, &layer, &mut state, &[(0, cut, at(0))], head);
+                let rest = [(cut, TWO_BLOCKS - cut, at(0))];
+                parts.extend(step(cpu, &layer, &mut state, &rest, tail));
+                assert!(parts == whole, "{device} {shape:?}, cut at row {cut}");
+            }
+        }
+    });
+}
+
+#[test]
+fn delta_net_has_the_same_bits_with_every_width_of_vectors() {
+    // The portable code alone rounds products before it adds them.
+    let vectors = Isa::detected().into_iter().filter(|isa| isa.name() != "portable");
+    let mut devices: Vec<Cpu> = vectors.map(|isa| Cpu::new(isa, 1)).collect();
+    for shape in SHAPES {
+        let (layer, rows) = (layer(shape), 5);
+        let projected = numbers(rows * shape.cols(), 5);
+        let mut results = devices.iter_mut().map(|cpu| {
+            let mut state = state(cpu, shape);
+            step(cpu, &layer, &mut state, &[(0, rows, at(0))], &projected)
+        });
+        let first = results.next();
+        assert!(results.all(|result| Some(result) == first), "{shape:?}");
+    }
 }
 
 #[test]
