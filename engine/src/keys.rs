@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::given::read_text;
 use crate::http::Key;
+use engine_weights::read_text;
 
 /// Largest size in bytes of a file with API keys.
 const BYTES_MAX: u64 = 64 << 10;
@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 64 << 10;
 /// holds no key, or has a line that is no key.
 pub fn read(path: &Path) -> Result<Vec<Key>> {
     let shown = path.display();
-    let text = read_text(path, "key file", BYTES_MAX)?;
+    let text = read_text(path, BYTES_MAX).context("failed to read the key file")?;
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let keys = lines.map(|(number, line)| {

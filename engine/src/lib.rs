@@ -16,7 +16,6 @@ pub mod config;
 #[expect(dead_code, reason = "groups of GPUs are for the tests of models")]
 #[path = "../cuda/emulated/mod.rs"]
 mod emulated;
-mod given;
 pub mod guide;
 pub mod http;
 mod keys;

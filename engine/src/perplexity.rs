@@ -12,12 +12,11 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 
 use crate::config::{DtypeChoice, KvDtypeChoice, PAGE_TOKENS};
-use crate::given::read_text;
 use crate::load::{self, LoadError, LoadOptions};
 use crate::tokenize::{Text, Tokenizer};
 use engine_core::{DeviceError, LogitRows, ScheduledSequence, StateSlots, StepBatch};
 use engine_model::Model;
-use engine_weights::{Checkpoint, ModelSource};
+use engine_weights::{Checkpoint, ModelSource, read_text};
 
 /// Largest size in bytes of a text.
 const TEXT_BYTES_MAX: u64 = 1 << 30;
@@ -67,7 +66,7 @@ struct Report {
 /// The model cannot be found, loaded or run, or has no tokenizer; the text cannot be read or
 /// tokenized, or is too short; or the window length is outside the range that the model takes.
 pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Result<String> {
-    let text = read_text(&flags.text, "text", TEXT_BYTES_MAX)?;
+    let text = read_text(&flags.text, TEXT_BYTES_MAX).context("failed to read the text")?;
     let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
     let options = LoadOptions {
         threads: flags.threads,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::given::read_text;
+use engine_weights::read_text;
 
 /// Kind of device to compute on: value of `--device`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, Serialize)]
@@ -176,7 +176,7 @@ impl Flags {
     /// The file cannot be read, is no regular file, is longer than 1 MiB, is not TOML, or has a key or value that no flag takes.
     pub fn read_profile(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let text = read_text(path, "profile", PROFILE_BYTES_MAX)?;
+        let text = read_text(path, PROFILE_BYTES_MAX).context("failed to read the profile")?;
         toml::from_str(&text)
             .with_context(|| format!("the profile `{shown}` is not a TOML table of flags"))
     }

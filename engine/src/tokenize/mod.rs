@@ -32,8 +32,11 @@ use crate::chat_template::{ChatTemplate, TemplateError};
 use crate::guide::{Grammars, Guide, IsWanted, Opening, Structure, TextError};
 use crate::tools::{self, Format};
 use detokenizer::{Pieces, TableDetokenizer};
-use engine_weights::{CheckpointError, ConfigSource, hex, read_json};
+use engine_weights::{CheckpointError, ConfigSource, hex, read, read_json, read_small_text};
 use fewest::Cover;
+
+/// Limit on the size in bytes of a tokenizer.json; those of published models have up to 40 MB.
+const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
 
 /// Tokenizer of one model as the engine uses it. The default methods are those of a model without a
 /// tokenizer: prompts must be token ids, and outputs have no text.
@@ -407,8 +410,7 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Tok
     if !path.is_file() {
         return Ok(None);
     }
-    let json = std::fs::read(&path)
-        .map_err(|source| CheckpointError::Read { path: path.clone(), source })?;
+    let json = read(&path, TOKENIZER_BYTES_MAX)?;
     let optional = |name: &str| {
         let path = folder.join(name);
         if path.is_file() { read_json(&path) } else { Ok(Value::Null) }
@@ -418,8 +420,7 @@ fn folder_parts(config_path: &Path, config: &Value) -> Result<Option<Parts>, Tok
     let template_path = folder.join("chat_template.jinja");
     // A template in a file of its own takes precedence.
     let template = if template_path.is_file() {
-        let read = std::fs::read_to_string(&template_path);
-        Some(read.map_err(|source| CheckpointError::Read { path: template_path, source })?)
+        Some(read_small_text(&template_path)?)
     } else {
         template_of(&settings)
     };

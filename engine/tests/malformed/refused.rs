@@ -1,11 +1,14 @@
 //! Tests that a malformed file ends the process with exit code 2 and one line that gives the
 //! reason.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::targets::tiny_gguf::tiny_llama_gguf;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use serde_json::{Value, json};
 
 /// Exit code and last line of `redline serve MODEL FLAGS`.
@@ -122,6 +125,40 @@ fn configurations_that_do_not_fit_end_the_process_with_code_2() {
     for (change, want) in cases {
         check_refused(folder_model(change).path(), want);
     }
+}
+
+#[test]
+fn files_of_a_checkpoint_that_are_no_regular_files_or_too_long_end_the_process_with_code_2() {
+    let folder = folder_model(|_| ());
+    let at = |name: &str| folder.path().join(name);
+    let lengthen = |name: &str, bytes: u64| {
+        // A sparse file takes no space.
+        File::options().create(true).append(true).open(at(name)).unwrap().set_len(bytes).unwrap();
+    };
+    lengthen("tokenizer.json", 5 << 30);
+    let random = ["--load-format", "random"];
+    let want = "tokenizer.json` has 5368709120 bytes, more than the limit of 134217728 bytes";
+    check_refused_with(folder.path(), &random, want);
+    fs::write(at("tokenizer.json"), "{}").unwrap();
+    for name in ["tokenizer_config.json", "generation_config.json", "chat_template.jinja"] {
+        lengthen(name, 3 << 30);
+        let want = format!("{name}` has 3221225472 bytes, more than the limit of 16777216 bytes");
+        check_refused_with(folder.path(), &random, &want);
+        fs::write(at(name), "{}").unwrap();
+    }
+    fs::remove_file(at("model.safetensors")).unwrap();
+    mkfifo(&at("pipe.safetensors"), Mode::S_IRWXU).unwrap();
+    let index = json!({"weight_map": {"model.embed_tokens.weight": "pipe.safetensors"}});
+    fs::write(at("model.safetensors.index.json"), index.to_string()).unwrap();
+    check_refused(folder.path(), "pipe.safetensors` is not a regular file");
+    let zero = json!({"weight_map": {"model.embed_tokens.weight": "zero"}});
+    symlink("/dev/zero", at("zero")).unwrap();
+    fs::write(at("model.safetensors.index.json"), zero.to_string()).unwrap();
+    check_refused(folder.path(), "zero` is not a regular file");
+    lengthen("model.safetensors.index.json", 5 << 30);
+    check_refused(folder.path(), "index.json` has 5368709120 bytes, more than the limit of");
+    lengthen("config.json", 3 << 30);
+    check_refused(folder.path(), "config.json` has 3221225472 bytes, more than the limit of");
 }
 
 #[test]

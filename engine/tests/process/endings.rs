@@ -227,7 +227,7 @@ fn a_key_file_that_is_no_short_text_ends_with_2() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     mkfifo(&at("pipe"), Mode::S_IRWXU).unwrap();
-    std::fs::write(at("long"), "x\n".repeat(32_769)).unwrap();
+    std::fs::write(at("long"), "x".repeat(65_537)).unwrap();
     std::fs::write(at("empty"), "\n").unwrap();
     std::fs::write(at("binary"), b"\xff").unwrap();
     std::fs::write(at("control"), "se\0same\n").unwrap();
@@ -244,7 +244,7 @@ fn a_key_file_that_is_no_short_text_ends_with_2() {
     check(&at("pipe"), "is not a regular file");
     check(Path::new("/dev/zero"), "`/dev/zero` is not a regular file");
     check(folder.path(), "is not a regular file");
-    check(&at("long"), "is longer than 65536 bytes");
+    check(&at("long"), "has 65537 bytes, more than the limit of 65536 bytes");
     check(&at("empty"), "is empty");
     check(&at("binary"), "failed to read");
     check(&at("control"), "is no key: it has a control character");
@@ -273,7 +273,8 @@ fn a_profile_or_text_that_is_no_regular_file_ends_with_2() {
     }
     let (code, said) = end_of(&["serve", "x", "--profile", long.to_str().unwrap()]);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.ends_with("is longer than 1048576 bytes"), "{said}");
+    let want = "has 1048577 bytes, more than the limit of 1048576 bytes";
+    assert!(said.ends_with(want), "{said}");
 }
 
 #[test]

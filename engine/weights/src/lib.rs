@@ -8,6 +8,7 @@
 
 pub mod blocks;
 mod digest;
+mod file;
 pub mod format;
 pub mod gguf;
 mod map;
@@ -30,9 +31,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub use digest::{Digest, hex};
+pub use file::{read, read_json, read_small_text, read_text};
 pub use mxfp4::MxStack;
 pub use random::tensor as random_tensor;
-pub use source::{ModelFiles, ModelSource, hub_cache, is_file_name, read_json};
+pub use source::{ModelFiles, ModelSource, hub_cache, is_file_name};
 
 use engine_core::WeightType;
 use map::Map;

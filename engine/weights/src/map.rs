@@ -1,11 +1,11 @@
 //! Read-only memory maps of weight files: the only `unsafe` code of this crate.
 #![expect(unsafe_code, reason = "mapping a file is unsafe by nature; each block says why it may")]
 
-use std::fs::File;
 use std::ops::Deref;
 use std::path::Path;
 
 use super::CheckpointError;
+use super::file;
 
 /// Read-only memory map of a weight file; bytes are read from disk when they are first accessed.
 #[derive(Debug)]
@@ -15,10 +15,10 @@ impl Map {
     /// Maps the whole weight file at `path` into memory.
     ///
     /// # Errors
-    /// Fails if the file cannot be opened or mapped, or is empty.
+    /// Fails if the file cannot be opened or mapped, is not regular, or is empty.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let failed = |source| CheckpointError::Read { path: path.to_owned(), source };
-        let file = File::open(path).map_err(failed)?;
+        let file = file::open(path)?;
         if file.metadata().map_err(failed)?.len() == 0 {
             return Err(CheckpointError::damaged(path, "the file is empty"));
         }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
-use super::source::{is_file_name, read_json};
+use super::file::read_json_within;
+use super::source::is_file_name;
 use super::{CheckpointError, StoredTensor};
 use engine_core::WeightType;
 
@@ -13,6 +14,9 @@ use engine_core::WeightType;
 const SINGLE: &str = "model.safetensors";
 /// Name of the index file of a checkpoint that is sharded into several safetensors files.
 const INDEX: &str = "model.safetensors.index.json";
+/// Limit on the size in bytes of an index. One line for each tensor makes 16 MB for the largest
+/// published models.
+const INDEX_BYTES_MAX: u64 = 64 << 20;
 
 /// Returns the paths of the safetensors files in a checkpoint's folder; a path's index in the list
 /// is the file index in the tensor table.
@@ -30,7 +34,7 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
         let reason = format!("it has neither {SINGLE} nor {INDEX}");
         return Err(CheckpointError::unsupported(folder, reason));
     }
-    let parsed = read_json(&index)?;
+    let parsed = read_json_within(&index, INDEX_BYTES_MAX)?;
     let Some(map) = parsed.get("weight_map").and_then(|map| map.as_object()) else {
         return Err(CheckpointError::damaged(&index, "it has no object `weight_map`"));
     };

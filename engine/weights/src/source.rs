@@ -5,6 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::CheckpointError;
+use super::file::read_text;
+
+/// Limit on the size in bytes of a file of the hub cache that holds a commit, which has 40 digits.
+const REFERENCE_BYTES_MAX: u64 = 4 << 10;
 
 /// Model found on this machine: its id and the location of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +101,8 @@ fn in_cache(name: &str, cache: &Path) -> Result<Option<ModelSource>, CheckpointE
     }
     let folder = cache.join(format!("models--{}", id.replace('/', "--")));
     // A branch or tag is a file that holds its commit; a commit names its snapshot directly.
-    let reference = fs::read_to_string(folder.join("refs").join(wanted.unwrap_or("main")));
+    let reference = folder.join("refs").join(wanted.unwrap_or("main"));
+    let reference = read_text(&reference, REFERENCE_BYTES_MAX);
     let revision = match (reference, wanted) {
         (Ok(revision), _) => revision.trim().to_owned(),
         (Err(_), Some(wanted)) => wanted.to_owned(),
@@ -139,15 +144,4 @@ fn gguf_files(folder: &Path) -> Vec<PathBuf> {
 /// place of the machine.
 pub fn is_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\'])
-}
-
-/// Reads and parses a JSON file of a checkpoint.
-///
-/// # Errors
-/// Fails if the file cannot be read or is not JSON.
-pub fn read_json(path: &Path) -> Result<serde_json::Value, CheckpointError> {
-    let text =
-        fs::read(path).map_err(|source| CheckpointError::Read { path: path.to_owned(), source })?;
-    serde_json::from_slice(&text)
-        .map_err(|err| CheckpointError::damaged(path, format!("it is not JSON: {err}")))
 }
