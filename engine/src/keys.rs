@@ -18,7 +18,7 @@ const BYTES_MAX: u64 = 64 << 10;
 /// holds no key, or has a line that is no key.
 pub fn read(path: &Path) -> Result<Vec<Key>> {
     let shown = path.display();
-    let text = read_text(path, BYTES_MAX).context("failed to read the key file")?;
+    let text = read_text(path, BYTES_MAX).context("the key file cannot be used")?;
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let keys = lines.map(|(number, line)| {

@@ -84,20 +84,31 @@ pub fn print(text: &str) -> ExitCode {
 /// Escapes the control characters of a text, which a checkpoint or a model may have written, so that
 /// a terminal does not act on them. Line feeds and tabs stay.
 fn harmless(text: &str) -> String {
-    let mut safe = String::new();
+    escaped(text, |c| !matches!(c, '\n' | '\t') && is_active(c))
+}
+
+/// Escapes a message in which a checkpoint, a request or an argument may be quoted as one line: what
+/// is quoted can neither control a terminal nor pass for a line of its own.
+pub fn one_line(text: &str) -> String {
+    escaped(text, is_active)
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> String {
+    let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
-        match character {
-            '\n' | '\t' => safe.push(character),
-            _ if character.is_control() || is_bidirectional(character) => {
-                safe.extend(character.escape_unicode());
-            }
-            _ => safe.push(character),
+        if is_escaped(character) {
+            safe.extend(character.escape_default());
+        } else {
+            safe.push(character);
         }
     }
     safe
 }
 
-/// Returns true for a character that changes the order in which a line is shown.
-const fn is_bidirectional(character: char) -> bool {
-    matches!(character, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Returns true for a control character, a line break of Unicode, and a character that changes the
+/// order in which a line is shown.
+const fn is_active(character: char) -> bool {
+    matches!(character,
+        '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{61c}' | '\u{200e}'..='\u{200f}'
+        | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::harmless;
+use crate::{is_active, one_line};
 use engine_core::clock::Clock;
 
 /// Clock of the JSON log; not set while the log is text.
@@ -26,11 +26,11 @@ pub fn is_json() -> bool {
     JSON.get().is_some()
 }
 
-/// Writes a message. Errors are ignored: the program that waited for `ready` may have closed the pipe
+/// Writes a message, as one line. Errors are ignored: the program that waited for `ready` may have closed the pipe
 /// since, where `eprintln` would panic.
 pub fn log(message: fmt::Arguments<'_>) {
     match JSON.get() {
-        None => write(&harmless(&message.to_string())),
+        None => write(&one_line(&message.to_string())),
         Some(clock) => write_json(*clock, "info", json!({"message": message.to_string()})),
     }
 }
@@ -76,7 +76,22 @@ fn write_json(clock: Clock, level: &str, mut line: Value) {
     let time = OffsetDateTime::from_unix_timestamp_nanos(unix_ns).ok();
     line["time"] = time.and_then(|time| time.format(&Rfc3339).ok()).into();
     line["level"] = level.into();
-    write(&line.to_string());
+    write(&escaped_json(&line.to_string()));
+}
+
+/// Escapes what a terminal acts on in the texts of a JSON document without white space; JSON itself
+/// asks for the escapes of characters below U+0020 alone.
+fn escaped_json(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for character in json.chars() {
+        if is_active(character) {
+            // None of them is beyond the 16 bits of one escape.
+            safe += &format!("\\u{:04x}", u32::from(character));
+        } else {
+            safe.push(character);
+        }
+    }
+    safe
 }
 
 /// Writes a line in a single call.

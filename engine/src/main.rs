@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 
+use clap::error::ContextValue;
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand};
 use clap_complete::Shell;
 use engine::cli::{Cli, Surroundings};
-use engine::{log_error, print, serve};
+use engine::{log_error, one_line, print, serve};
 use engine_core::clock::Clock;
 use engine_cuda::driver::Cubins;
 use engine_weights::hub_cache;
@@ -21,12 +22,12 @@ const ENVIRONMENT: u8 = 4;
 fn main() -> ExitCode {
     let program = Manual::augment_subcommands(Cli::command());
     // Man pages and completions are made from the same definition of the command line.
-    let given = program.clone().get_matches();
+    let given = program.clone().try_get_matches().unwrap_or_else(|error| refuse(error));
     // `completions` and `man` need neither clock nor environment.
     if let Ok(manual) = Manual::from_arg_matches(&given) {
         return manual.answer(program);
     }
-    let cli = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches(&given).unwrap_or_else(|error| refuse(error));
     let variable = |name: &str| std::env::var(name).ok();
     let surroundings = Surroundings {
         clock: Clock::start(),
@@ -35,6 +36,18 @@ fn main() -> ExitCode {
         cubins: Cubins::of_environment(variable),
     };
     cli.run(surroundings, serve::prepare)
+}
+
+/// Ends the process with an error of the command line, or with the help that was asked for. An
+/// argument is quoted as one line.
+fn refuse(mut error: clap::Error) -> ! {
+    let quoted: Vec<_> = error.context().map(|(kind, value)| (kind, value.clone())).collect();
+    for (kind, value) in quoted {
+        if let ContextValue::String(text) = value {
+            error.insert(kind, ContextValue::String(one_line(&text)));
+        }
+    }
+    error.exit()
 }
 
 // A doc comment here would replace the description of the program in its help.

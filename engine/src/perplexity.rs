@@ -66,7 +66,7 @@ struct Report {
 /// The model cannot be found, loaded or run, or has no tokenizer; the text cannot be read or
 /// tokenized, or is too short; or the window length is outside the range that the model takes.
 pub fn run(name: &str, hub_cache: Option<&Path>, flags: &PerplexityFlags) -> Result<String> {
-    let text = read_text(&flags.text, TEXT_BYTES_MAX).context("failed to read the text")?;
+    let text = read_text(&flags.text, TEXT_BYTES_MAX).context("the text cannot be used")?;
     let source = ModelSource::find(name, hub_cache).map_err(LoadError::from)?;
     let options = LoadOptions {
         threads: flags.threads,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
 use engine_weights::read_text;
@@ -176,8 +176,12 @@ impl Flags {
     /// The file cannot be read, is no regular file, is longer than 1 MiB, is not TOML, or has a key or value that no flag takes.
     pub fn read_profile(path: &Path) -> Result<Self> {
         let shown = path.display();
-        let text = read_text(path, PROFILE_BYTES_MAX).context("failed to read the profile")?;
-        toml::from_str(&text)
-            .with_context(|| format!("the profile `{shown}` is not a TOML table of flags"))
+        let text = read_text(path, PROFILE_BYTES_MAX).context("the profile cannot be used")?;
+        let parsed = toml::from_str(&text).map_err(|error| {
+            // The whole error draws the line, which may be that of a file of secrets.
+            let line = error.span().map_or(1, |at| 1 + text[..at.start].matches('\n').count());
+            anyhow!("line {line}: {}", error.message())
+        });
+        parsed.with_context(|| format!("the profile `{shown}` is not a TOML table of flags"))
     }
 }

@@ -13,6 +13,12 @@ use serde_json::{Value, json};
 
 /// Exit code and last line of `redline serve MODEL FLAGS`.
 fn serve(model: &Path, flags: &[&str]) -> (Option<i32>, String) {
+    let (code, text) = serve_and_listen(model, flags);
+    (code, text.lines().last().unwrap_or_default().to_owned())
+}
+
+/// Exit code and messages of `redline serve MODEL FLAGS`.
+fn serve_and_listen(model: &Path, flags: &[&str]) -> (Option<i32>, String) {
     let args = ["serve", model.to_str().unwrap(), "--port", "0", "--device", "cpu"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_redline"));
     command
@@ -22,8 +28,7 @@ fn serve(model: &Path, flags: &[&str]) -> (Option<i32>, String) {
         .stdout(Stdio::null())
         .env("HF_HUB_CACHE", "hub");
     let output = command.output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    (output.status.code(), text.lines().last().unwrap_or_default().to_owned())
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 
 fn check_refused(model: &Path, want: &str) {
@@ -124,6 +129,34 @@ fn configurations_that_do_not_fit_end_the_process_with_code_2() {
     ];
     for (change, want) in cases {
         check_refused(folder_model(change).path(), want);
+    }
+}
+
+#[test]
+fn what_a_checkpoint_says_stays_within_its_line_and_controls_no_terminal() {
+    let hostile = "\u{1b}[31mx\u{9b}2J\u{202e}\u{2028}\u{85}\r\nready http://evil";
+    let architecture = |config: &mut Value| config["architectures"] = json!([hostile]);
+    let quantization = |config: &mut Value| {
+        config["quantization_config"] = json!({"quant_method": hostile});
+    };
+    let (one, two) = (folder_model(architecture), folder_model(quantization));
+    let three = folder_model(|_| ());
+    fs::remove_file(three.path().join("model.safetensors")).unwrap();
+    let index = json!({"weight_map": {hostile: hostile}}).to_string();
+    fs::write(three.path().join("model.safetensors.index.json"), index).unwrap();
+    for folder in [one, two, three] {
+        let (code, text) = serve_and_listen(folder.path(), &[]);
+        assert_eq!(code, Some(2), "{text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.starts_with("error: failed to load the model: "), "{text}");
+        let quoted = r"\u{1b}[31mx\u{9b}2J\u{202e}\u{2028}\u{85}\r\nready http://evil";
+        assert!(text.contains(quoted), "{text}");
+        let (code, text) = serve_and_listen(folder.path(), &["--log-format", "json"]);
+        assert_eq!(code, Some(2), "{text}");
+        let quoted = r"\u001b[31mx\u009b2J\u202e\u2028\u0085\r\nready http://evil";
+        assert!(text.contains(quoted), "{text}");
+        let line: Value = serde_json::from_str(&text).expect("one line of JSON");
+        assert!(line["message"].as_str().unwrap().contains(hostile), "{line}");
     }
 }
 

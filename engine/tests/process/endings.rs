@@ -67,7 +67,7 @@ fn wrong_flags_end_with_2() {
         &["serve", "x", "--profile", "nowhere.toml"],
         2,
         &expect![
-            "error: failed to read the profile `nowhere.toml`: No such file or directory (os error 2)"
+            "error: the profile cannot be used: failed to read `nowhere.toml`: No such file or directory (os error 2)"
         ],
     );
     for args in
@@ -246,7 +246,7 @@ fn a_key_file_that_is_no_short_text_ends_with_2() {
     check(folder.path(), "is not a regular file");
     check(&at("long"), "has 65537 bytes, more than the limit of 65536 bytes");
     check(&at("empty"), "is empty");
-    check(&at("binary"), "failed to read");
+    check(&at("binary"), "is not UTF-8");
     check(&at("control"), "is no key: it has a control character");
     check(&at("comment"), "is empty");
     for name in ["word", "zero", "two", "huge"] {
@@ -275,6 +275,21 @@ fn a_profile_or_text_that_is_no_regular_file_ends_with_2() {
     assert_eq!(code, Some(2), "{said}");
     let want = "has 1048577 bytes, more than the limit of 1048576 bytes";
     assert!(said.ends_with(want), "{said}");
+}
+
+#[test]
+fn what_is_wrong_on_the_command_line_is_quoted_as_one_line() {
+    let hostile = "\u{9b}31mx\u{202e}\nready http://evil";
+    let output = command(&["serve", "x", "--dtype", hostile]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains(r"'\u{9b}31mx\u{202e}\nready http://evil' for '--dtype"), "{said}");
+    let profile = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&profile, "port = 1\npassword sesame\n").unwrap();
+    let (code, said) = end_of(&["serve", "x", "--profile", profile.path().to_str().unwrap()]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("is not a TOML table of flags: line 2: "), "{said}");
+    assert!(!said.contains("sesame"), "{said}");
 }
 
 #[test]
