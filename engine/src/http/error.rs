@@ -1,7 +1,5 @@
 //! Errors that clients see: one table from the kind of error to HTTP status, code and metric.
 
-use std::borrow::Cow;
-
 use axum::http::{StatusCode, header};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::{Extension, Json};
@@ -9,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::guide::TextError;
 use crate::metrics::Outcome;
-use crate::shortened;
 use crate::worker::WorkerGone;
+use crate::{one_line, shortened};
 use engine_schedule::Refusal;
 
 /// Kind of an error, as far as a client can react to it. Its code in the JSON body is stable.
@@ -137,8 +135,10 @@ pub struct ApiError {
 }
 
 impl ApiError {
+    /// Creates an error of this kind with a message, which becomes one line.
     pub(super) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, source: None }
+        // A client may print it to a terminal, and it may quote what a stranger sent to the client.
+        Self { kind, message: one_line(&message.into()), param: None, source: None }
     }
 
     /// Creates an error about the value of a request field.
@@ -152,7 +152,7 @@ impl ApiError {
     }
 
     pub(super) fn at(mut self, field: &str) -> Self {
-        self.param = Some(shown(field).into_owned());
+        self.param = Some(shown(field));
         self
     }
 
@@ -168,10 +168,11 @@ impl ApiError {
 /// Limit on the number of characters of a client's text that an error message repeats.
 const SHOWN_CHARS_MAX: usize = 200;
 
-/// Returns a client's text as an error message shows it: cut where it is long, so that an answer is
-/// not as long as a hostile request.
-pub(super) fn shown(text: &str) -> Cow<'_, str> {
-    shortened(text, SHOWN_CHARS_MAX)
+/// Returns a client's text as an error message shows it: as one line, and cut where it is long, so
+/// that an answer is not as long as a hostile request.
+pub(super) fn shown(text: &str) -> String {
+    let escaped = one_line(&shortened(text, SHOWN_CHARS_MAX));
+    shortened(&escaped, SHOWN_CHARS_MAX).into_owned()
 }
 
 impl From<WorkerGone> for ApiError {

@@ -311,6 +311,45 @@ async fn an_error_repeats_little_of_what_the_client_sent() {
 }
 
 #[tokio::test]
+async fn an_error_repeats_nothing_that_acts_on_a_terminal() {
+    let server = start(Setup::default()).await;
+    let hostile = "\u{1b}[2J\u{9b}\u{202e}\u{2028}\r\n".repeat(100);
+    let with = |field: &str, value: Value| {
+        let mut body = json!({"prompt": "x", "messages": [{"role": "user", "content": "x"}]});
+        body[field] = value;
+        body
+    };
+    let part = json!([{"role": "user", "content": [{"type": hostile}]}]);
+    let tool = json!([{"type": "function", "function": {"name": hostile}}]);
+    for (path, body) in [
+        ("/v1/completions", with("model", json!(hostile))),
+        ("/v1/completions", with(&hostile, json!(vec![1; 200_000]))),
+        ("/v1/completions", with("temperature", json!("\u{9b}\u{202e}"))),
+        ("/v1/completions", with("guided_json", json!({"type": "string", "format": hostile}))),
+        ("/v1/completions", with("guided_json", json!({"$ref": format!("#/$defs/{hostile}")}))),
+        ("/v1/completions", with("guided_json", json!({"x-guidance": {&hostile: 1}}))),
+        (
+            "/v1/completions",
+            with("guided_regex", json!(format!("({}", "\u{1b}[2J\u{9b}\u{202e}".repeat(99)))),
+        ),
+        ("/v1/completions", with("response_format", json!({"type": hostile}))),
+        ("/v1/chat/completions", with("messages", part)),
+        ("/v1/chat/completions", with("tools", tool)),
+        ("/v1/messages", with("tool_choice", json!({"type": hostile}))),
+        ("/v1/responses", json!({"input": "x", "previous_response_id": hostile})),
+    ] {
+        let response = server.post(path, &body).await;
+        assert!(response.status().is_client_error(), "{path} {body:.100}");
+        let value: Value = response.json().await.unwrap();
+        for text in [&value["error"]["message"], &value["error"]["param"]] {
+            let text = text.as_str().unwrap_or_default();
+            let acts = |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}');
+            assert!(!text.contains(acts) && text.chars().count() < 400, "{path}: {text:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn values_out_of_range_and_lists_that_each_choice_would_copy_are_refused() {
     let server = start(Setup::default()).await;
     for (field, value, want) in [
