@@ -14,6 +14,8 @@ const CLASSES_MAX: usize = 512;
 /// Limit on the number of character classes in a regular expression that ignores case somewhere:
 /// each class may take 25 ms, because all its characters are looked up.
 const FOLDED_CLASSES_MAX: usize = 16;
+/// Cost in schemas, of up to 10 µs each, of a class whose characters are looked up.
+const FOLDED_CLASS_COST: u64 = 500;
 /// Limit on the number of texts of a choice.
 const CHOICES_MAX: usize = 4096;
 /// Limit on the length in bytes of all texts of a choice together.
@@ -63,11 +65,27 @@ impl Expressions {
     }
 }
 
-/// Returns the number of character classes in a regular expression, or a larger one.
+/// Returns the number of character classes in a regular expression, or a larger one. The operands of
+/// an intersection, difference or symmetric difference are classes of their own.
 fn count_classes(expression: &str) -> usize {
     let bytes = expression.as_bytes();
     let named = |pair: &&[u8]| pair[0] == b'\\' && b"dDpPsSwW".contains(&pair[1]);
-    bytes.iter().filter(|byte| **byte == b'[').count() + bytes.windows(2).filter(named).count()
+    let operators = |pair: &&[u8]| [b"&&", b"--", b"~~"].iter().any(|operator| pair == *operator);
+    bytes.iter().filter(|byte| **byte == b'[').count()
+        + bytes.windows(2).filter(named).count()
+        + 2 * bytes.windows(2).filter(operators).count()
+}
+
+/// Returns the cost, in schemas, of looking up the other case of the characters in the classes of a
+/// regular expression, each time that the grammar engine parses it: 0 if it does not ignore case, or
+/// if its classes can have few characters.
+pub(super) fn folding_cost(expression: &str) -> u64 {
+    let wide = |pair: &[u8]| pair[0] == b'\\' && b"dDpPsSwWxuU".contains(&pair[1]);
+    let is_wide = !expression.is_ascii() || expression.as_bytes().windows(2).any(wide);
+    match ignores_case(expression) && is_wide {
+        true => FOLDED_CLASS_COST * count_classes(expression) as u64,
+        false => 0,
+    }
 }
 
 /// Returns an upper bound on the branches of a regular expression: the different sets of characters
@@ -112,6 +130,7 @@ mod tests {
             (expression(&"a".repeat(9000)), "9000 bytes in a regular expression"),
             (expression(&r"\pL".repeat(600)), "600 character classes"),
             (expression(&format!("(?i){}", r"\w".repeat(17))), "17 character classes in a regular"),
+            (expression(&format!("(?i)[{}]", ["a-z"; 9].join("&&"))), "17 character classes in a"),
             (expression(&format!("(?P<i>x)(?s:{})", r"\w".repeat(17))), ""),
         ] {
             let found = checked.map_or_else(|error| error.0, |()| String::new());

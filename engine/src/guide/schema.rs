@@ -13,13 +13,14 @@ mod tests;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::TextError;
 use super::expression::{self, Expressions, within};
 use decimal::Decimal;
 use size::{
-    Shape, Size, check_branches, check_multiple, common_multiple, differ, intersected, sum,
+    Shape, Size, check_branches, check_multiple, check_number, check_types, common_multiple,
+    differ, intersected, sum,
 };
 
 /// Limit on the number of parts of a schema, which are its subschemas, constants and required
@@ -36,8 +37,6 @@ const TEXT_BYTES_MAX: usize = 256 * 1024;
 const EXPRESSION_COST: u64 = 16;
 /// Upper bound on the branches of the regular expression of a `format`.
 const FORMAT_BRANCHES: u64 = 5;
-/// Number at or below which the grammar engine cannot negate an integer.
-const NUMBER_MIN: f64 = i64::MIN as f64;
 
 /// Keywords that describe a schema and restrict nothing.
 const ANNOTATIONS: [&str; 15] = [
@@ -311,6 +310,7 @@ impl<'a> SchemaCost<'a> {
             ("patternProperties", Value::Object(properties)) => {
                 for (pattern, schema) in properties {
                     self.expressions.add(pattern)?;
+                    group.expression_cost += expression::folding_cost(pattern);
                     self.has_intersections = true;
                     // The grammar engine intersects the expressions of an object in pairs.
                     let branches = expression::branches(pattern);
@@ -329,6 +329,7 @@ impl<'a> SchemaCost<'a> {
             {
                 group.others.push(self.schema(value)?);
             }
+            ("type", Value::Array(types)) => check_types(types)?,
             ("required", Value::Array(names)) => {
                 for name in names {
                     self.count(name.as_str().map_or(0, str::len))?;
@@ -339,6 +340,7 @@ impl<'a> SchemaCost<'a> {
                 self.expressions.add(pattern)?;
                 group.add_expression(expression::branches(pattern));
                 group.expression_cost += EXPRESSION_COST + pattern.len() as u64 / 16;
+                group.expression_cost += expression::folding_cost(pattern);
                 self.has_intersections = true;
             }
             ("format", _) => {
@@ -486,14 +488,4 @@ impl<'a> SchemaCost<'a> {
         let multiple = common_multiple(a, b)?;
         Ok(Size { shape: Shape::Object(Rc::new(merged)), expressions, branches, multiple, ..size })
     }
-}
-
-/// Refuses a number of `keyword` that the grammar engine cannot negate; its search for the digits of
-/// such a range would not end.
-fn check_number(keyword: &str, number: &Number) -> Result<(), TextError> {
-    if number.as_f64().is_some_and(|value| value <= NUMBER_MIN) {
-        let least = i64::MIN;
-        return Err(TextError(format!("`{keyword}` is {number}; numbers must be above {least}")));
-    }
-    Ok(())
 }

@@ -1,7 +1,9 @@
-//! Sizes of subschemas, and what the intersection of two of them has.
+//! Sizes of subschemas, what the intersection of two has, and limits on the values of keywords.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
+
+use serde_json::{Number, Value};
 
 use super::TextError;
 use super::decimal::Decimal;
@@ -13,6 +15,10 @@ const INTERSECTED_MAX: u64 = 8;
 /// grammar engine writes out all combinations at one position of a text, each of about a hundred
 /// bytes, before it looks at its fuel.
 const BRANCHES_MAX: u64 = 400_000;
+/// Number at or below which the grammar engine cannot negate an integer.
+const NUMBER_MIN: f64 = i64::MIN as f64;
+/// Number of the types that JSON Schema names.
+const TYPES_MAX: usize = 7;
 /// Limit on the digits of `multipleOf`, read as a whole number, and on those of the least common
 /// multiple of several: the grammar has as many states as their value.
 const MULTIPLE_MAX: u64 = 10_000;
@@ -134,4 +140,27 @@ pub(super) fn check_multiple(multiple: Decimal) -> Result<(), TextError> {
 pub(super) fn differ(first: &str, second: &str) -> bool {
     let kind = |kind| if kind == "integer" { "number" } else { kind };
     kind(first) != kind(second)
+}
+
+/// Refuses a list of types that is longer than JSON has types, or has one twice: the grammar engine
+/// builds the schema once for each entry.
+pub(super) fn check_types(types: &[Value]) -> Result<(), TextError> {
+    let is_repeated = |(i, kind)| types[..i].contains(kind);
+    if types.len() <= TYPES_MAX && !types.iter().enumerate().any(is_repeated) {
+        return Ok(());
+    }
+    let count = types.len();
+    Err(TextError(format!(
+        "`type` lists {count} types; JSON has {TYPES_MAX}, and each may be listed once"
+    )))
+}
+
+/// Refuses a number of `keyword` that the grammar engine cannot negate; its search for the digits of
+/// such a range would not end.
+pub(super) fn check_number(keyword: &str, number: &Number) -> Result<(), TextError> {
+    if number.as_f64().is_some_and(|value| value <= NUMBER_MIN) {
+        let least = i64::MIN;
+        return Err(TextError(format!("`{keyword}` is {number}; numbers must be above {least}")));
+    }
+    Ok(())
 }

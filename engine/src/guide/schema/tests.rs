@@ -43,6 +43,9 @@ fn schemas_that_people_write_are_cheap() {
         json!({"type": "object", "properties": {"name": text}, "oneOf": kinds}),
         json!({"anyOf": [{"type": "string", "pattern": "^[a-z]+$"}, {"type": "null"}]}),
         json!({"type": "number", "multipleOf": 0.01}),
+        json!({"type": ["object", "array", "string", "number", "integer", "boolean", "null"]}),
+        object("p", 30, &json!({"type": "string", "pattern": r"(?i)^\w+@\w+\.\w+$"})),
+        object("p", 150, &json!({"type": "string", "pattern": "(?i)^[a-z]+-[^a-z][a-z]$"})),
         json!({"allOf": [{"multipleOf": 1000}, {"multipleOf": 0.5}, {"type": "integer"}]}),
         json!({"type": "integer", "minimum": 0, "maximum": i64::MAX}),
     ] {
@@ -116,6 +119,8 @@ fn each_limit_is_named() {
     let number = json!({"type": "integer", "multipleOf": 9973});
     let hundred = object("p", 100, &number)["properties"].take();
     let named: Vec<Value> = (0..9).map(|_| json!({"pattern": long(8000)})).collect();
+    let folded = |i: usize| json!({"pattern": format!("^(?i)[\\x00-\\x{{10ff{i:02x}}}]{{9}}$")});
+    let folded: Vec<Value> = (0..110).map(folded).collect();
     let alternatives: Vec<Value> =
         (0..2000).map(|i| json!({"required": [i.to_string()]})).collect();
     let single = json!({"type": "object", "minProperties": 1, "additionalProperties": false,
@@ -128,6 +133,9 @@ fn each_limit_is_named() {
         (json!({"x-guidance": {"item_separator": long(9000)}}), "9000 bytes in a regular"),
         (json!({"pattern": "[a]".repeat(600)}), "600 character classes"),
         (json!({"pattern": format!("(?i){}", r"\w".repeat(20))}), "20 character classes in a"),
+        (json!({"type": vec!["string"; 40_000]}), "`type` lists 40000 types; JSON has 7"),
+        (json!({"type": ["string", "null", "string"]}), "`type` lists 3 types; JSON has 7"),
+        (json!({"anyOf": folded}), "more than 50000 schemas"),
         (json!({"oneOf": alternatives}), "more than 50000 schemas"),
         (single, "more than 50000 schemas"),
         (json!({"multipleOf": 10_007}), "a multiple of 10007 (without its decimal point)"),
