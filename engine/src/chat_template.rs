@@ -10,8 +10,9 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
-use minijinja::{Environment, Error, ErrorKind, Value};
+use minijinja::value::{Kwargs, Rest, Serde, StringInput, ValueOrKwargs};
+use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
+use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use time::OffsetDateTime;
 
@@ -29,6 +30,9 @@ const RECURSION_MAX: usize = 100;
 const FUEL: u64 = 20_000_000;
 /// Limit on the length of a chat template in bytes; those of published models have up to 30 KB.
 const SOURCE_BYTES_MAX: usize = 128 << 10;
+/// Limit on the number of entries, lists or columns that a filter is asked for, which is that of the
+/// template engine for `range`.
+const COUNT_MAX: usize = 100_000;
 /// Size of the stack on which a chat template is compiled: enough for as many levels as its length
 /// allows. The system gives memory only for what is used.
 const STACK_BYTES: usize = 256 << 20;
@@ -104,13 +108,18 @@ impl ChatTemplate {
         environment.set_recursion_limit(RECURSION_MAX);
         environment.set_fuel(Some(FUEL));
         // Templates call Python's methods of strings and dictionaries.
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_unknown_method_callback(|state, value, method, args| {
+            if let (Some(format), "format") = (value.as_str(), method) {
+                check_widths(format)?;
+            }
+            unknown_method_callback(state, value, method, args)
+        });
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             let error = Error::new(ErrorKind::InvalidOperation, "raised by the template");
             Err(error.with_source(Raised(message)))
         });
         environment.add_filter("tojson", to_json);
+        add_limited(&mut environment);
         if source.len() > SOURCE_BYTES_MAX {
             let message = format!("it has more than {SOURCE_BYTES_MAX} bytes");
             return Err(Error::new(ErrorKind::BadSerialization, message).into());
@@ -200,6 +209,60 @@ impl Write for Limited {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Adds the filters that would take as much memory as a number in the template says, with limits.
+fn add_limited(environment: &mut Environment<'_>) {
+    type Filled = Option<Value>;
+    environment.add_filter("batch", |state: &State, value: Value, count: usize, fill: Filled| {
+        within("batch", count, COUNT_MAX)?;
+        filters::batch(state, value, count, fill)
+    });
+    environment.add_filter("slice", |state: &State, value: Value, count: usize, fill: Filled| {
+        within("slice", count, COUNT_MAX)?;
+        filters::slice(state, value, count, fill)
+    });
+    environment.add_filter("indent", indent);
+    environment.add_filter(
+        "format",
+        |state: &mut State, format: Value, values: Rest<ValueOrKwargs>| {
+            format.as_str().map_or(Ok(()), check_widths)?;
+            filters::format(state, &format, values)
+        },
+    );
+}
+
+/// Filter `indent` of the template engine, whose spaces take at most as much as a whole prompt may.
+fn indent(
+    text: StringInput<'_>,
+    width: Option<usize>,
+    first: Option<bool>,
+    blank: Option<bool>,
+    options: Kwargs,
+) -> Result<Value, Error> {
+    let asked = match width {
+        Some(width) => width,
+        None => options.get::<Option<usize>>("width")?.unwrap_or(4),
+    };
+    let lines = 1 + text.as_str().matches('\n').count();
+    within("indent", asked.saturating_mul(lines), OUTPUT_BYTES_MAX)?;
+    filters::indent(text, width, first, blank, options)
+}
+
+/// Refuses a format string with a number that is too large for a width or precision.
+fn check_widths(format: &str) -> Result<(), Error> {
+    let mut numbers =
+        format.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    numbers.try_for_each(|digits| within("format", digits.parse().unwrap_or(usize::MAX), COUNT_MAX))
+}
+
+/// Refuses a number that a template gives to `filter`, and that is above a limit.
+fn within(filter: &str, count: usize, max: usize) -> Result<(), Error> {
+    if count <= max {
+        return Ok(());
+    }
+    let message = format!("`{filter}` is asked for {count}, more than the limit of {max}");
+    Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 
 /// Filter `tojson` of chat templates: Python's `json.dumps(value, ensure_ascii=False,
