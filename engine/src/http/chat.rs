@@ -141,6 +141,7 @@ pub(super) struct ChatPrompt {
 
 impl ChatPrompt {
     pub(super) fn take(fields: &mut Fields, reasoning: Reasoning) -> Result<Self> {
+        fields.check_texts()?;
         let messages = match fields.take("messages") {
             Some(Value::Array(messages)) if messages.is_empty() => {
                 return Err(ApiError::field("messages", "`messages` has no message"));
@@ -149,7 +150,6 @@ impl ChatPrompt {
             Some(other) => return Err(wrong_type("messages", "a list of messages", &other)),
             None => return Err(ApiError::missing("messages")),
         };
-        check_length("messages", messages.iter())?;
         let messages = messages.into_iter().enumerate();
         let messages: Result<Vec<_>> =
             messages.map(|(index, value)| message(index, value, &fields.budget)).collect();
@@ -158,7 +158,6 @@ impl ChatPrompt {
             Some(other) if !other.is_object() => return Err(wrong_type(name, "an object", &other)),
             variables => variables,
         };
-        check_length(name, variables.iter())?;
         if let Some(effort) = take_effort(fields, reasoning)? {
             variables.get_or_insert_with(|| json!({}))["reasoning_effort"] = effort.into();
         }
@@ -200,31 +199,6 @@ fn take_effort(fields: &mut Fields, reasoning: Reasoning) -> Result<Option<Strin
     };
     let message = format!("`{name}` is not supported for this model; hint: {hint}");
     Err(ApiError::new(ErrorKind::UnsupportedField, message).at(name))
-}
-
-/// Limit on the length in bytes of all texts of a conversation. The chat template copies them
-/// several times; four million characters are a million tokens.
-const CONVERSATION_BYTES_MAX: usize = 4 << 20;
-
-/// Refuses the values of the request field `field` if their texts are too long together.
-fn check_length<'a>(field: &str, values: impl Iterator<Item = &'a Value>) -> Result<()> {
-    let bytes: usize = values.map(text_bytes).sum();
-    if bytes <= CONVERSATION_BYTES_MAX {
-        return Ok(());
-    }
-    let max = CONVERSATION_BYTES_MAX;
-    let message = format!("`{field}` has texts of {bytes} bytes, more than the limit of {max}");
-    Err(ApiError::new(ErrorKind::ContextLengthExceeded, message).at(field))
-}
-
-/// Returns the length in bytes of all texts in a JSON value, names included.
-fn text_bytes(value: &Value) -> usize {
-    match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(text_bytes).sum(),
-        Value::Object(map) => map.iter().map(|(name, value)| name.len() + text_bytes(value)).sum(),
-        _ => 0,
-    }
 }
 
 /// Normalizes one message of a chat request: its content becomes a string. Content parts other than

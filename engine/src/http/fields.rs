@@ -98,6 +98,10 @@ impl Neutral {
     }
 }
 
+/// Limit on the length in bytes of all texts of a chat request. The chat template copies them several
+/// times, and answers may repeat them; four million characters are a million tokens.
+const CHAT_BYTES_MAX: usize = 4 << 20;
+
 /// Length in bytes up to which a body is parsed on the event loop, within a millisecond. A longer one
 /// goes to a blocking thread.
 const INLINE_BYTES_MAX: usize = 64 * 1024;
@@ -146,6 +150,27 @@ impl Fields {
     /// `None` if it is absent or `null`.
     pub(super) fn take_json(&mut self, name: &str) -> Option<Json> {
         self.map.remove(name).filter(|json| !matches!(json, Json::Value(Value::Null)))
+    }
+
+    /// Refuses the fields of a chat request if their texts are too long together, before they are
+    /// copied. The error names the field with the longest.
+    pub(super) fn check_texts(&self) -> Result<()> {
+        let lengths = self.map.iter().map(|(name, json)| match json {
+            Json::Value(value) => (text_bytes(value), name),
+            Json::Ids(_) | Json::List(_) => (0, name),
+        });
+        let lengths: Vec<_> = lengths.collect();
+        let bytes: usize = lengths.iter().map(|(bytes, _)| bytes).sum();
+        let Some((most, name)) = lengths.into_iter().max().filter(|_| bytes > CHAT_BYTES_MAX)
+        else {
+            return Ok(());
+        };
+        let message = format!(
+            "the request has texts of {bytes} bytes, more than the limit of {CHAT_BYTES_MAX}; {most} of \
+             them are in `{}`",
+            shown(name)
+        );
+        Err(ApiError::new(ErrorKind::ContextLengthExceeded, message).at(name))
     }
 
     pub(super) fn bool(&mut self, name: &str) -> Result<bool> {
@@ -285,6 +310,16 @@ pub(super) fn wrong_type(name: &str, wanted: &str, found: &Value) -> ApiError {
         short => format!("`{short}`"),
     };
     ApiError::field(name, format!("`{name}` must be {wanted}, but is {found}"))
+}
+
+/// Returns the length in bytes of all texts in a JSON value, names included.
+fn text_bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(text_bytes).sum(),
+        Value::Object(map) => map.iter().map(|(name, value)| name.len() + text_bytes(value)).sum(),
+        _ => 0,
+    }
 }
 
 /// Returns the text of a content that is a text, or a list of parts of the types `kinds`, which have

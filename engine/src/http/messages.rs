@@ -35,6 +35,7 @@ async fn count(app: &App, body: Bytes) -> Result<Response> {
     let ready = app.ready()?;
     let mut fields = Fields::read(body).await?;
     super::check_model(&mut fields, &ready)?;
+    fields.check_texts()?;
     let mut chat = chat_of(&mut fields)?;
     // An answer's limit, which here is none, does not change the prompt.
     chat.remove("max_tokens");
@@ -47,6 +48,7 @@ async fn answer(app: &App, body: Bytes) -> Result<Response> {
     let ready = app.ready_to_generate()?;
     let mut fields = Fields::read(body).await?;
     super::check_model(&mut fields, &ready)?;
+    fields.check_texts()?;
     let streams = fields.bool("stream")?;
     let chat = chat_of(&mut fields)?;
     if !chat.contains_key("max_tokens") {

@@ -27,6 +27,7 @@ pub(super) async fn responses(State(app): State<App>, body: Bytes) -> Result<Res
     let ready = app.ready_to_generate()?;
     let mut fields = Fields::read(body).await?;
     super::check_model(&mut fields, &ready)?;
+    fields.check_texts()?;
     let ResponsesRequest { chat, conversation, echoed, streams, stores } =
         request::take(&mut fields, &app.conversations).map_err(renamed)?;
     let request = ChatRequest::take(Fields::of(chat), ready.text.reasoning(), ready.vocab_size);
