@@ -125,7 +125,7 @@ pub fn run(runtime: &Runtime, start: Start, flags: &ChatFlags, prepare: Prepare)
         let _ = editor.add_history_entry(&line);
         match conversation.read(&line) {
             Input::Message => runtime.block_on(conversation.answer(&chat, is_terminal))?,
-            Input::Said(text) => text.lines().for_each(|line| log(format_args!("{line}"))),
+            Input::Said(text) => log::log_lines(&text),
             Input::Quit => return Ok(()),
         }
     }

@@ -35,6 +35,11 @@ pub fn log(message: fmt::Arguments<'_>) {
     }
 }
 
+/// Writes each line of a text in which nobody else's words are quoted as a message.
+pub fn log_lines(text: &str) {
+    text.lines().for_each(|line| log(format_args!("{line}")));
+}
+
 /// Writes an error message; in a text log it begins with `error: `.
 pub fn log_error(message: &str) {
     match JSON.get() {

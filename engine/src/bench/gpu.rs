@@ -135,14 +135,14 @@ impl Bench<'_> {
             let kernel = make(setup).and_then(|case| self.kernel(limits, case, flags.check));
             match kernel {
                 Ok(kernel) => {
-                    log(format_args!("{kernel}"));
+                    log::log_lines(&kernel.to_string());
                     failed += usize::from(kernel.check.as_ref().is_some_and(|one| !one.is_within));
                     kernels.push(kernel);
                 }
                 Err(error) if error.operation == LEFT_OUT => {}
                 Err(error) if flags.check => {
                     failed += 1;
-                    log(format_args!("{}: FAILED: {error}", names.current.borrow()));
+                    log::log_lines(&format!("{}: FAILED: {error}", names.current.borrow()));
                     // An access to memory that is not allocated ends all work of the process.
                     if let Err(error) = self.driver.wait_all() {
                         let left = cases.len() - index - 1;
