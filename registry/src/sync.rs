@@ -19,6 +19,7 @@ use crate::repository::{Environment, FETCHED, RESULTS, Unsound, WorkTree};
 use crate::turn::Turn;
 use crate::undo::take_turn;
 use judge::finding::{Finding, HISTORY, ID};
+use schema::untrusted::{address, addresses};
 use store::folder::read_folder;
 use store::layout::FileKind;
 use store::storage::{self, examine};
@@ -74,6 +75,12 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
     // The lock is held until the push, so that no other command moves this clone's branch.
     let mut turn = take_turn(&tree)?;
     let head = tree.ready()?;
+    let shown = &address(means.remote);
+    // Git gives it to programs that it starts, some of which would take it for an option too.
+    ensure!(
+        !means.remote.starts_with('-'),
+        "`{shown}` begins with `-`, so that it is no remote but an option of git"
+    );
     let branch = format!("refs/heads/{}", head.branch);
     let network = Network { dir: &tree.root, remote: means.remote, branch };
     let mut synced = Synced { branch: head.branch, notes: head.notes, ..Synced::default() };
@@ -96,7 +103,7 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
             return Ok(synced);
         }
     }
-    bail!(Environment(format!("others pushed to `{}` each time\nhint: sync again", means.remote)))
+    bail!(Environment(format!("others pushed to `{shown}` each time\nhint: sync again")))
 }
 
 /// Moves the branch, git's index and the working tree from commit `ours` to commit `tip`; an error
@@ -184,8 +191,9 @@ impl Network<'_> {
         }
         // The `+` replaces a reference that an interrupted sync left behind.
         let refspec = format!("+{}:{FETCHED}", self.branch);
-        self.must("fetch", &["--quiet", "--no-tags", self.remote, &refspec])?;
-        let unreadable = || format!("what was fetched from `{}` cannot be read", self.remote);
+        self.must("fetch", &["--quiet", "--no-tags", "--", self.remote, &refspec])?;
+        let unreadable =
+            || format!("what was fetched from `{}` cannot be read", address(self.remote));
         let mut fetched = repo.find_reference(FETCHED).with_context(unreadable)?;
         let commit = fetched.peel_to_commit().with_context(unreadable)?.id();
         fetched.delete().with_context(unreadable)?;
@@ -197,7 +205,7 @@ impl Network<'_> {
     fn push(&self, seen: Option<Oid>) -> Result<bool> {
         // The push is not forced: the remote refuses it if its branch has moved on.
         let refspec = format!("{0}:{0}", self.branch);
-        let arguments = ["--quiet", "--no-verify", self.remote, &refspec];
+        let arguments = ["--quiet", "--no-verify", "--", self.remote, &refspec];
         match self.must("push", &arguments) {
             Ok(_) => Ok(true),
             // Git's messages are translated, so the remote's commit tells why the push failed.
@@ -211,15 +219,19 @@ impl Network<'_> {
     /// Returns the hash of the remote branch's commit, in hex; `None` where the remote lacks the
     /// branch.
     fn tip(&self) -> Result<Option<String>> {
-        let said = self.must("ls-remote", &[self.remote, &self.branch])?;
+        let said = self.must("ls-remote", &["--", self.remote, &self.branch])?;
         let lines = String::from_utf8_lossy(&said.stdout).into_owned();
         Ok(lines.split_whitespace().next().map(str::to_owned))
     }
 
     fn must(&self, verb: &str, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new("git");
-        // Hooks are not run, as in this program's own commits.
-        command.arg("-C").arg(self.dir).args(["-c", "core.hooksPath=/dev/null", verb]);
+        command.arg("-C").arg(self.dir);
+        // Hooks are not run, as in this program's own commits. An address of `ext::` is a command
+        // line, which git runs where the user's settings allow it.
+        command.args(["-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", verb]);
+        // This variable would overrule the setting.
+        command.env_remove("GIT_ALLOW_PROTOCOL");
         // These variables are set when the caller itself runs in a git hook, and would redirect
         // the command to another repository.
         for name in ["GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"] {
@@ -233,7 +245,8 @@ impl Network<'_> {
         }
         // The text stays on one line, because further lines of a message are its hints.
         let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        bail!(Environment(format!("`git {verb}` of `{}` failed: {said}", self.remote)))
+        let (remote, said) = (address(self.remote), addresses(&said));
+        bail!(Environment(format!("`git {verb}` of `{remote}` failed: {said}")))
     }
 }
 
@@ -250,7 +263,7 @@ fn join(
         Some(Ok(base)) => Some(base),
         Some(Err(error)) if error.code() == ErrorCode::NotFound => bail!(
             "this branch and `{}` have no commit in common\nhint: clone the registry and record there",
-            means.remote
+            address(means.remote)
         ),
         Some(Err(error)) => return Err(error.into()),
         None => None,

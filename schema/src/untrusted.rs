@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::iter;
+use std::path::Path;
 
 /// Largest part of a line of a file that an error quotes, in characters: the file may be another
 /// than the user meant, with lines of any length.
@@ -89,6 +90,41 @@ pub fn json(text: &str) -> String {
             }
         }
     })
+}
+
+/// Returns `path` for a terminal as [`one_line`] does: folders of others have names of any kind.
+pub fn path(path: &Path) -> String {
+    one_line(&path.to_string_lossy())
+}
+
+/// Returns the scheme, host and port of the server's address `text` as one line, with an ellipsis in
+/// place of the rest: keys stand in queries and paths, also in those that are not refused for it.
+pub fn origin(text: &str) -> String {
+    let text = address(text);
+    let start = text.find("://").map_or(0, |at| at + 3);
+    let end = text[start..].find(['/', '\\', '?', '#']).map_or(text.len(), |at| start + at);
+    let rest = if end < text.len() { "/…" } else { "" };
+    excerpt(&text[..end], QUOTED_MAX) + rest
+}
+
+/// Returns the address `text`, such as that of a git remote, with `***` in place of a user's name and
+/// password, and of a query; unchanged where it has neither or is no URL.
+pub fn address(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    // The last `@`, because a password that is not encoded may hold any character.
+    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("***@", rest));
+    let (place, query) = rest.split_once('?').map_or((rest, ""), |(place, _)| (place, "?***"));
+    format!("{scheme}://{user}{place}{query}")
+}
+
+/// Returns the text of another program with each [`address`] in it masked.
+pub fn addresses(text: &str) -> String {
+    let separates = |c: char| c.is_whitespace() || "'\"`<>".contains(c);
+    let parts = text.split_inclusive(separates).map(|part| {
+        let word = part.trim_end_matches(separates);
+        address(word) + &part[word.len()..]
+    });
+    parts.collect()
 }
 
 /// Limit on the length of a web address, in bytes.
@@ -187,6 +223,24 @@ mod tests {
         let safe = json(&text);
         assert!(safe.contains(r"\u202ea") && safe.contains(r"\u009b\udb40\udc41é\n"), "{safe}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
+    }
+
+    #[test]
+    fn an_address_is_shown_without_what_may_be_secret() {
+        for (text, shown, start) in [
+            ("https://h.example/x.git", "https://h.example/x.git", "https://h.example/…"),
+            ("https://u:s3cret@h/x", "https://***@h/x", "https://***@h/…"),
+            ("https://u:s3@cr/et@h/x", "https://***@h/x", "https://***@h/…"),
+            ("ssh://git@h:22/x", "ssh://***@h:22/x", "ssh://***@h:22/…"),
+            ("http://h:8/x?key=s3cret#y", "http://h:8/x?***", "http://h:8/…"),
+            ("127.0.0.1:8/s3cret", "127.0.0.1:8/s3cret", "127.0.0.1:8/…"),
+            ("git@h:x.git", "git@h:x.git", "git@h:x.git"),
+            ("origin\u{1b}", "origin\u{1b}", r"origin\u{1b}"),
+        ] {
+            assert_eq!((address(text).as_str(), origin(text).as_str()), (shown, start), "{text}");
+        }
+        let said = "fatal: 'https://u:s3cret@h/x?t=s3cret' and http://s3cret@h: no";
+        assert_eq!(addresses(said), "fatal: 'https://***@h/x?***' and http://***@h: no");
     }
 
     #[test]

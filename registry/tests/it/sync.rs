@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::scratch::{Answer, Scratch, place, repeats};
 use schema::canonical::to_file_text;
@@ -177,4 +177,48 @@ fn a_remote_that_cannot_be_reached_is_the_environment() {
     let Clones { ada, _origin, .. } = clones();
     let answer = sync(&ada, Path::new("/nowhere/at/all.git"));
     assert_eq!((answer.code, answer.err.contains("`git ls-remote`")), (4, true), "{answer:?}");
+}
+
+/// Synchronizes with a remote that may begin with `-`, where the user's git allows any transport.
+fn sync_with(scratch: &Scratch, remote: &str) -> Answer {
+    let (repo, tools) = (scratch.repo(), scratch.tools());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redline-results"));
+    command.arg("sync").arg("--registry").arg(repo).arg("--tools-dir").arg(tools);
+    let output = command.args(["--", remote]).env("GIT_ALLOW_PROTOCOL", "ext:https").output();
+    let output = output.unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    Answer { code, out: text(output.stdout), err: text(output.stderr) }
+}
+
+#[test]
+fn a_remote_that_is_an_option_or_a_command_line_runs_nothing() {
+    let Clones { ada, _origin, .. } = clones();
+    ada.git(&["config", "protocol.ext.allow", "always"]);
+    let run = ada.path("run");
+    let shown = run.display();
+    for (remote, code, said) in [
+        (format!("--upload-pack=touch {shown}"), 2, "is no remote but an option of git"),
+        ("-".to_owned(), 2, "is no remote but an option of git"),
+        (format!("ext::sh -c touch% {shown}"), 4, "transport 'ext' not allowed"),
+    ] {
+        let answer = sync_with(&ada, &remote);
+        assert_eq!((answer.code, answer.err.contains(said)), (code, true), "{answer:?}");
+        assert!(!run.exists(), "`{remote}` ran a command");
+    }
+}
+
+#[test]
+fn what_is_secret_in_a_remote_is_not_printed() {
+    let Clones { ada, _origin, .. } = clones();
+    // Nothing listens on port 1.
+    let place = "127.0.0.1:1/x?token=s3cret";
+    for remote in [format!("https://ada:s3cret@{place}"), format!("https://s3cret@{place}")] {
+        let answer = sync_with(&ada, &remote);
+        assert_eq!((answer.code, answer.err.contains("s3cret")), (4, false), "{answer:?}");
+        assert!(answer.err.contains("`https://***@127.0.0.1:1/x?***`"), "{answer:?}");
+    }
+    ada.git(&["remote", "add", "far", &format!("https://ada:s3cret@{place}")]);
+    let answer = sync_with(&ada, "far");
+    assert_eq!((answer.code, answer.err.contains("s3cret")), (4, false), "{answer:?}");
 }
