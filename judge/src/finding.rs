@@ -91,6 +91,39 @@ impl Finding {
     }
 }
 
+/// Largest number of findings that a command prints which was not asked for them.
+const SHOWN_MAX: usize = 20;
+
+/// Formats the findings of a command that was not asked for them, one a line: the first 20 and the
+/// number of the others, with the command that shows those of a registry. A folder may hold any
+/// number of files.
+pub fn first_of<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<String> {
+    let mut findings = findings.into_iter();
+    let mut lines: Vec<String> =
+        findings.by_ref().take(SHOWN_MAX).map(ToString::to_string).collect();
+    match findings.count() {
+        0 => {}
+        more => {
+            let more = grouped(more);
+            lines.push(format!(
+                "and {more} more; `redline-results check` shows those of a registry"
+            ));
+        }
+    }
+    lines
+}
+
+/// Formats a number with commas between groups of three digits.
+fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let is_start = |at: usize| at > 0 && (digits.len() - at).is_multiple_of(3);
+    let groups = digits.char_indices().map(|(at, digit)| {
+        let comma = if is_start(at) { "," } else { "" };
+        format!("{comma}{digit}")
+    });
+    groups.collect()
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = if self.breach { "breach" } else { "remark" };
@@ -99,6 +132,24 @@ impl fmt::Display for Finding {
         match &self.hint {
             Some(hint) => write!(f, "\n  hint: {}", one_line(hint)),
             None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_findings_the_first_are_shown_and_the_others_counted() {
+        let findings = vec![Finding::breach(READ, "a.json", "not JSON"); 20_000];
+        assert_eq!(first_of(&findings[..20]), vec![findings[0].to_string(); 20]);
+        let lines = first_of(&findings);
+        assert_eq!(lines.len(), 21);
+        assert!(lines[20].starts_with("and 19,980 more; "), "{}", lines[20]);
+        for (number, shown) in [(1, "1"), (980, "980"), (1_000, "1,000"), (1_234_567, "1,234,567")]
+        {
+            assert_eq!(grouped(number), shown);
         }
     }
 }

@@ -12,6 +12,7 @@ use anyhow::Context;
 use clap::Parser;
 use cli::{Arguments, Command, SubmitCommand};
 use commands::{World, additions, imports, queries, submissions};
+use judge::finding::first_of;
 use registry::repository::{Unsound, chain, exit_of};
 use schema::event::EventKind;
 use schema::exit::Exit;
@@ -23,8 +24,9 @@ fn main() -> ExitCode {
     let exit = match world().and_then(|world| run(&world, &arguments.command)) {
         Ok(exit) => exit,
         Err(error) => {
-            for finding in error.downcast_ref::<Unsound>().iter().flat_map(|of| &of.findings) {
-                eprintln!("{finding}");
+            let unsound = error.downcast_ref::<Unsound>();
+            for line in first_of(unsound.iter().flat_map(|of| &of.findings)) {
+                eprintln!("{line}");
             }
             eprintln!("error: {}", untrusted::lines(&chain(&error)));
             exit_of(&error)

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Result, bail};
 use judge::diff::cells::Cells;
 use judge::facts::{Figures, figures};
+use judge::finding::first_of;
 use judge::groups::copies;
 use judge::{Registry, Stored, newest, order, trend};
 use schema::canonical::sha256_hex;
@@ -179,8 +180,7 @@ pub struct Catalog<'a> {
 /// that cannot be parsed.
 pub fn read(roots: &[&Path]) -> Result<Registry> {
     let registry = store::load(roots)?;
-    let breaches = registry.findings.iter().filter(|finding| finding.breach);
-    let lines: Vec<String> = breaches.map(ToString::to_string).collect();
+    let lines = first_of(registry.findings.iter().filter(|finding| finding.breach));
     if !lines.is_empty() {
         let lines = lines.join("\n");
         bail!("the registry is unsound:\n{lines}\n  hint: `cargo xtask check` judges all of it");

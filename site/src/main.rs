@@ -136,7 +136,8 @@ fn run(command: &Command) -> Result<Exit> {
             }
             let to = (out.as_path(), address.as_deref());
             build::build(&catalog, &borrowed(&source.roots()), &renderer, to)?;
-            whole_file::print(&format!("{}\n", out.join("index.html").display()))?;
+            let index = untrusted::path(&out.join("index.html"));
+            whole_file::print(&format!("{index}\n"))?;
         }
         Command::Preview { source, out, port } => {
             let (registry, roots) = (source.registry.clone(), source.roots());
@@ -181,7 +182,7 @@ fn render(source: &Source, out: &Path, only_overlay: bool, part: &Part) -> Resul
     whole_file::print(&format!(
         "{written} of {} pages changed in {}\n",
         pages.len(),
-        out.display()
+        untrusted::path(out)
     ))?;
     // With `only_overlay`, `pages` is only a part of the pages that have records.
     if !only_overlay {
@@ -193,13 +194,13 @@ fn render(source: &Source, out: &Path, only_overlay: bool, part: &Part) -> Resul
     if let Some(file) = &part.document
         && document::write(file, &document::measured(&catalog, &renderer)?)?
     {
-        whole_file::print(&format!("{} changed\n", file.display()))?;
+        whole_file::print(&format!("{} changed\n", untrusted::path(file)))?;
     }
     if let Some(file) = &part.terminal
         && let Some(picture) = terminal::picture(&catalog)?
         && terminal::write(file, &picture)?
     {
-        whole_file::print(&format!("{} changed\n", file.display()))?;
+        whole_file::print(&format!("{} changed\n", untrusted::path(file)))?;
     }
     Ok(())
 }

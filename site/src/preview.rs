@@ -14,6 +14,7 @@ use axum::extract::{Path as Part, State};
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use schema::untrusted;
 use site::asset::ASSETS;
 use site::{Catalog, Renderer, build};
 use tokio::sync::watch;
@@ -102,7 +103,9 @@ impl Preview {
                     eprintln!("site rebuilt");
                     made.send_modify(|version| *version += 1);
                 }
-                Err(error) => eprintln!("error: {error:#}\nthe site stays as it was"),
+                Err(error) => {
+                    eprintln!("error: {}\nthe site stays as it was", untrusted::report(&*error));
+                }
             }
         }
     }

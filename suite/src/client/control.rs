@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use schema::untrusted::one_line;
+use schema::untrusted::{self, one_line};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -54,18 +54,20 @@ pub struct Server {
 /// Error of a control request, or of the address and TLS setup of the server that requests go to.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The given URL, which this error contains, is not the address of a server.
+    /// The given URL is not the address of a server. This error has its scheme, host and port alone:
+    /// keys stand in queries and paths.
     #[error(
         "`{0}` is not the address of a server\nhint: give it as `http://HOST:PORT` or \
          `https://HOST:PORT`"
     )]
     Url(String),
-    /// The given URL holds a user's name or password, which this error leaves out.
+    /// The given URL holds a user's name or password. Where they end may be uncertain, so that this
+    /// error has no part of the URL.
     #[error(
-        "the URL of `{0}` holds a user name or password, which no request would carry\nhint: leave it \
-         out; `--api-key-file` names the file with a server's key"
+        "the server's URL holds a user name or password, which no request would carry\nhint: leave \
+         them out; `--api-key-file` names the file with a server's key"
     )]
-    UserInfo(String),
+    UserInfo,
     /// The host of the URL has no address.
     #[error("the host `{host}` is not found")]
     Host {
@@ -144,11 +146,11 @@ impl Server {
     /// The URL is not valid, has another scheme than `http` and `https`, no host, a user name or
     /// password, or a path other than `/v1`; its host does not resolve; or TLS cannot be set up.
     pub fn at(url: &str, trust: &Trust) -> Result<Self, ControlError> {
-        // What stands before an `@` may be a password, and is never printed.
-        if let Some((_, host)) = url.rsplit_once('@') {
-            return Err(ControlError::UserInfo(one_line(host)));
+        // What stands before an `@` may be a password.
+        if url.contains('@') {
+            return Err(ControlError::UserInfo);
         }
-        let wrong = || ControlError::Url(url.to_owned());
+        let wrong = || ControlError::Url(untrusted::origin(url));
         let scheme = if url.contains("://") { "" } else { "http://" };
         let base = Url::parse(&format!("{scheme}{url}")).map_err(|_| wrong())?;
         let secured = base.scheme() == "https";
@@ -267,12 +269,15 @@ impl Server {
         let failed = |error: CallError| match error {
             CallError::TooLong(bytes) => ControlError::TooLong { route: route.to_owned(), bytes },
             CallError::TooLate(limit) => ControlError::Silent { url: self.url(route), limit },
-            error => ControlError::Unreachable { url: self.url(route), message: error.to_string() },
+            error => ControlError::Unreachable {
+                url: self.url(route),
+                message: self.masked(&error.to_string()),
+            },
         };
         let reply = caller.ask(request, bounds).map_err(failed)?;
         let body = text_of(reply.body);
         if !(200..300).contains(&reply.status) {
-            let body = beginning(&body);
+            let body = beginning(&self.masked(&body));
             return Err(ControlError::Status {
                 route: route.to_owned(),
                 status: reply.status,
@@ -304,6 +309,12 @@ impl Server {
     fn head(&self, method: &str, route: &str) -> String {
         let (authority, added) = (&self.authority, self.added_headers());
         format!("{method} {route} HTTP/1.1\r\nHost: {authority}\r\nAccept: */*\r\n{added}")
+    }
+
+    /// Returns `text`, which the server wrote, without what it repeats of the API key and of the
+    /// further headers.
+    pub(crate) fn masked(&self, text: &str) -> String {
+        headers::masked(text, &self.added_headers())
     }
 
     /// Returns the URL of `route` on the server.
@@ -558,7 +569,7 @@ mod tests {
         assert_eq!(server.url("/metrics"), "http://127.0.0.1:8000/metrics");
         for url in ["http://ada:s3cret@127.0.0.1:1", "ada:s3cret@h", "http://s3cret@h:x"] {
             let error = at(url).unwrap_err();
-            assert!(matches!(error, ControlError::UserInfo(_)), "{url}");
+            assert!(matches!(error, ControlError::UserInfo), "{url}");
             assert!(!error.to_string().contains("s3cret"), "{error}");
         }
     }

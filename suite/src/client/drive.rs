@@ -471,6 +471,9 @@ impl Driver<'_> {
         self.tally.failed += u64::from(!request.stream.sample.is_ok());
         let mut sample = request.stream.sample;
         sample.idle_ns = connection.freed_ns.saturating_sub(sample.end_ns);
+        if let Some(failure) = &mut sample.failure {
+            failure.message = self.orders.payloads[request.index].masked(&failure.message);
+        }
         self.observer.ended(request.index, &sample);
         sample.shrink();
         self.samples[request.index] = Some(sample);

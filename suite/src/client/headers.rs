@@ -15,6 +15,10 @@ const KEY_MAX: u64 = 4 << 10;
 const OWN: [&str; 6] =
     ["accept", "connection", "content-length", "content-type", "host", "transfer-encoding"];
 
+/// Shortest part of a header's value that is masked, in bytes: a shorter one is no secret, and may
+/// stand in any text.
+const MASKED_MIN: usize = 8;
+
 /// API key of a server, which is never printed.
 #[derive(Clone)]
 pub struct Key(String);
@@ -89,4 +93,43 @@ pub fn lines(key: Option<&Key>, others: &[Header]) -> String {
     let key = key.map(|Key(key)| format!("Authorization: Bearer {key}\r\n"));
     let others = others.iter().map(|Header { name, value }| format!("{name}: {value}\r\n"));
     key.into_iter().chain(others).collect()
+}
+
+/// Returns `text`, which a server wrote, with `***` in place of the API key and of the values of the
+/// user's other headers in the `head` of a request: a server may repeat them in an error. Of one that
+/// is cut off at the end of `text`, the beginning is masked.
+pub fn masked(text: &str, head: &str) -> String {
+    let is_own = |name: &str| OWN.contains(&name.to_ascii_lowercase().as_str());
+    let values = head.lines().filter_map(|line| line.split_once(": "));
+    let values = values.filter(|(name, _)| !is_own(name)).map(|(_, value)| value);
+    let mut text = text.to_owned();
+    // `Bearer` and the key are parts of one value.
+    for secret in values.flat_map(str::split_whitespace).filter(|part| part.len() >= MASKED_MIN) {
+        text = text.replace(secret, "***");
+        let whole = text.trim_end_matches('…');
+        let begun = (MASKED_MIN..secret.len()).rev().find(|&end| whole.ends_with(&secret[..end]));
+        if let Some(length) = begun {
+            text = format!("{}***", &whole[..whole.len() - length]);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_repeats_of_the_users_headers_is_masked() {
+        let head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: \
+                    application/json\r\nAuthorization: Bearer s3cret-key-1\r\nX-Team: blue\r\n";
+        for (said, shown) in [
+            ("bad key s3cret-key-1, s3cret-key-1", "bad key ***, ***"),
+            ("bad key s3cret-k…", "bad key ***"),
+            ("Bearer of blue: no application/json", "Bearer of blue: no application/json"),
+            ("s3c", "s3c"),
+        ] {
+            assert_eq!(masked(said, head), shown);
+        }
+    }
 }

@@ -1,9 +1,12 @@
 //! Builds the HTTP requests of a run as bytes, in each API format, before the run's clock starts.
 
+use memchr::memmem;
 use schema::engine::{ApiFormat, Request};
 use schema::manifest::ManifestRequest;
 use schema::scenario::Output;
 use serde_json::{Map, Value, json};
+
+use super::headers;
 
 /// Destination of requests: host, path, model and API key.
 #[derive(Clone, Debug)]
@@ -32,6 +35,15 @@ pub struct Payload {
     pub after: Option<usize>,
     /// Number of output tokens that the request asks for at most.
     pub output_tokens: u64,
+}
+
+impl Payload {
+    /// Returns `text`, which the server wrote, without what it repeats of the request's API key and
+    /// of the user's other headers.
+    pub fn masked(&self, text: &str) -> String {
+        let head = memmem::find(&self.bytes, b"\r\n\r\n").map_or(&[][..], |end| &self.bytes[..end]);
+        headers::masked(text, &String::from_utf8_lossy(head))
+    }
 }
 
 /// Sampling fields that OpenAI's routes take at the top level and SGLang's native route within

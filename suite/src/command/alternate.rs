@@ -12,6 +12,7 @@ use schema::alternation::{Alternation, SCHEMA, Side, Slice};
 use schema::exit::Exit;
 use schema::metric::Metric;
 use schema::scenario::Scenario;
+use schema::untrusted;
 use whole_file::DATA_MAX;
 
 use super::files;
@@ -157,7 +158,7 @@ pub fn execute(flags: &AlternateFlags) -> anyhow::Result<Exit> {
     files::json(&out, &found)?;
     starts.push(found.clone());
     let text = if flags.earlier.is_empty() { of_pairs(&found) } else { over_starts(&starts) };
-    let text = format!("{text}{}slices         {}\n", summary(&found), out.display());
+    let text = format!("{text}{}slices         {}\n", summary(&found), untrusted::path(&out));
     files::print_summary(&out, &text)?;
     let failed = found.slices.iter().any(|slice| slice.requests_failed > 0);
     Ok(if failed { Exit::Worse } else { Exit::Well })

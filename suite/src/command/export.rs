@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::samples::{Line, Sample};
+use schema::untrusted;
 use whole_file::DATA_MAX;
 
 use super::files;
@@ -165,7 +166,10 @@ pub fn export_all(
     for ExportTo { format, file } in wanted {
         match saved.export(*format, asked) {
             Ok(text) => files::text(file, &text)?,
-            Err(error) => eprintln!("not exported to `{}`: {error}", file.display()),
+            Err(error) => {
+                let (file, error) = (untrusted::path(file), untrusted::report(&*error));
+                eprintln!("not exported to `{file}`: {error}");
+            }
         }
     }
     Ok(())

@@ -13,6 +13,7 @@ use schema::manifest::ManifestRequest;
 use schema::plan::{PlanFile, SCHEMA};
 use schema::run::PromptForm;
 use schema::scenario::{Pack, Scenario, from_toml};
+use schema::untrusted;
 use serde::Deserialize;
 use whole_file::{DATA_MAX, TEXT_MAX};
 
@@ -278,7 +279,7 @@ pub fn execute_verify(flags: &VerifyManifestFlags) -> anyhow::Result<Exit> {
     let published = table(flags.published.as_deref())?;
     let missing = missing(flags, &published);
     if !missing.is_empty() {
-        eprintln!("error: {}", missing.join("\n"));
+        eprintln!("error: {}", untrusted::lines(&missing.join("\n")));
         return Ok(Exit::Environment);
     }
     let (Some(dataset), Some(tokenizer)) = (&flags.dataset, &flags.tokenizer) else {

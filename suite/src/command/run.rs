@@ -14,6 +14,7 @@ use schema::exit::Exit;
 use schema::measurement::Measurement;
 use schema::run::{PromptForm, ScenarioFacts, Status, ValidityVerdict};
 use schema::scenario::{Arrival, CacheState, Scenario};
+use schema::untrusted;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -293,7 +294,7 @@ impl Bench {
         if !self.signals.told.load(Ordering::Relaxed) {
             eprintln!(
                 "error: interrupted\nnote: what was measured so far is in `{}`",
-                out.display()
+                untrusted::path(out)
             );
         }
         Exit::Environment
@@ -493,7 +494,8 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
         let is_stream = whole_file::is_stream(&out).unwrap_or(false);
         let path = if is_stream { PathBuf::from(name) } else { out.with_file_name(name) };
         files::text(&path, &bench.file.scenario.to_toml().context("the built-in scenario")?)?;
-        eprintln!("scenario `{}`: {}", path.display(), bench.file.scenario.question);
+        let (path, question) = (untrusted::path(&path), &bench.file.scenario.question);
+        eprintln!("scenario `{path}`: {question}");
     }
     let Finished { measurement, interrupted, .. } =
         match bench.measure(&bench.point()?, &flags.slo, &out) {
@@ -503,7 +505,7 @@ pub fn execute(flags: &RunFlags) -> anyhow::Result<Exit> {
     let broken = flags.thresholds.broken(&measurement);
     files::print_summary(&out, &(table(&measurement) + &broken))?;
     if flags.out.is_none() {
-        whole_file::print(&format!("measurement    {}\n", out.display()))?;
+        whole_file::print(&format!("measurement    {}\n", untrusted::path(&out)))?;
     }
     export_all(&flags.export, (&out, &measurement), &bench.report_facts())?;
     Ok(match interrupted {
@@ -560,5 +562,5 @@ pub fn exit_of_error(error: &anyhow::Error) -> Exit {
 /// True for a malformed URL or an unusable TLS setting; any other failure of a connection is the
 /// environment's.
 fn is_wrong_use(error: &ControlError) -> bool {
-    matches!(error, ControlError::Url(_) | ControlError::UserInfo(_) | ControlError::Tls(_))
+    matches!(error, ControlError::Url(_) | ControlError::UserInfo | ControlError::Tls(_))
 }

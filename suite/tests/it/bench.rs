@@ -359,6 +359,19 @@ fn a_password_in_the_url_is_refused_and_not_printed() {
     }
 }
 
+#[test]
+fn of_an_address_that_is_refused_only_the_server_is_shown() {
+    let workspace = Workspace::new();
+    for rest in ["s3cret", "s3cret?s3cret#s3cret", "v1/s3cret", "s3cret/../v2?key=s3cret"] {
+        let url = format!("http://127.0.0.1:1/{rest}");
+        let output = workspace.run_flags(&url).output().expect("runs");
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        let said = stderr(&output);
+        assert!(said.contains("`http://127.0.0.1:1/…` is not the address"), "{said}");
+        assert!(!said.contains("s3cret"), "{said}");
+    }
+}
+
 fn finished(child: Child) -> Output {
     child.wait_with_output().expect("ended")
 }

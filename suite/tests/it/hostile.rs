@@ -346,3 +346,42 @@ fn nothing_that_a_server_says_acts_on_the_terminal() {
         }
     }
 }
+
+#[test]
+fn a_key_that_the_server_repeats_is_neither_shown_nor_recorded() {
+    let key = "s3cret-key-of-a-server";
+    let body = format!(r#"{{"error":{{"message":"bad key {key}"}}}}"#);
+    let refused = Reply::Whole(401, JSON, body);
+    // The second is refused by the probe of the routes, the third by the answers under load.
+    for (flags, hostile) in [
+        (&["--no-output-check"][..], "/health"),
+        (&["--no-output-check"], "/v1/models"),
+        (&[], "/v1/completions"),
+    ] {
+        let server = Hostile::start(sound_but(vec![(hostile, refused.clone())]));
+        let workspace = Workspace::new();
+        workspace.write("key", key);
+        let output = run(&workspace, &server, &[&["--api-key-file", "key"], flags].concat());
+        let said = stderr(&output) + &String::from_utf8_lossy(&output.stdout);
+        assert!(!said.contains(key), "{hostile}: {said}");
+        let left = workspace.left_over();
+        for file in left.iter().filter(|name| *name != "key") {
+            let text = std::fs::read_to_string(workspace.path(file)).expect("text");
+            assert!(!text.contains(key), "{hostile}: `{file}` has the key");
+        }
+        if hostile == "/v1/completions" {
+            assert!(said.contains("bad key ***"), "{said}");
+            assert!(left.iter().any(|name| name == "out.json"), "{left:?}");
+        }
+    }
+    let routes = ["/v1/completions", "/v1/chat/completions"];
+    let server = Hostile::start(sound_but(routes.map(|route| (route, refused.clone())).to_vec()));
+    let workspace = Workspace::new();
+    workspace.write("key", key);
+    let flags = ["run", "--url", &server.url(), "--api-key-file", "key"];
+    let output = workspace.bench().args(flags).output().expect("runs");
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("`/v1/completions` answered 401: ") && said.contains("bad key ***"));
+    assert!(!said.contains(key), "{said}");
+}

@@ -31,7 +31,9 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path.display(), self.line.max(1), self.message)
+        // Whoever commits a file chooses its name.
+        let path = self.path.to_string_lossy();
+        write!(f, "{}:{}: {}", path.escape_debug(), self.line.max(1), self.message)
     }
 }
 
@@ -117,4 +119,10 @@ fn file(path: &str, text: &str) -> File {
 #[cfg(test)]
 fn messages(findings: &[Finding]) -> Vec<String> {
     findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_name_of_a_file_does_not_act_on_the_terminal() {
+    let found = file("a\u{1b}[31m\u{202e}\nb.rs", "").finding(3, "long");
+    assert_eq!(found.to_string(), r"a\u{1b}[31m\u{202e}\nb.rs:3: long");
 }

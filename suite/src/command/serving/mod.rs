@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Args;
 use schema::exit::Exit;
+use schema::untrusted;
 use schema::workload::Pack;
 
 use super::files;
@@ -165,7 +166,7 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
         Err(error) => return bench.unmeasured(error),
     };
     places.report(&asked)?;
-    let (own, verdict) = (places.own.display(), verdict(&measurement));
+    let (own, verdict) = (untrusted::path(&places.own), verdict(&measurement));
     let failure: String = failure(&measurement).iter().map(|line| format!("{line}\n")).collect();
     let broken = flags.thresholds.broken(&measurement);
     whole_file::print(&format!("measurement    {own}\n{failure}{verdict}{broken}"))?;

@@ -88,7 +88,7 @@ impl Places {
         let (block, result) = match made {
             Ok(made) => made,
             Err(error) => {
-                eprintln!("no report: {error}");
+                eprintln!("no report: {}", untrusted::report(&*error));
                 return Ok(());
             }
         };
@@ -100,7 +100,7 @@ impl Places {
             } else {
                 files::text(path, &text)?
             }
-            whole_file::print(&format!("result         {}\n", path.display()))?;
+            whole_file::print(&format!("result         {}\n", untrusted::path(path)))?;
         }
         Ok(())
     }
