@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use schema::exit::Exit;
+use schema::untrusted;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tempfile::NamedTempFile;
@@ -15,7 +16,7 @@ use crate::stop::{Ends, Stop, wrong_use};
 
 /// Error of a file operation, with the path of the file.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {action} `{}`", .path.display())]
+#[error("cannot {action} `{}`", untrusted::path(.path))]
 pub struct FileError {
     pub action: &'static str,
     pub path: PathBuf,
@@ -37,7 +38,7 @@ impl Ends for FileError {
     }
 
     fn hint(&self) -> Option<String> {
-        let place = self.path.parent().unwrap_or(&self.path).display();
+        let place = untrusted::path(self.path.parent().unwrap_or(&self.path));
         match self.source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Some(format!("free some space where `{place}` lies, then run the command again"))

@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use etcetera::BaseStrategy;
 use schema::exit::Exit;
-use schema::untrusted::lines;
+use schema::untrusted::{self, lines};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::catalog::Catalog;
@@ -125,7 +125,7 @@ pub fn gather(
     given: BTreeMap<String, PathBuf>,
 ) -> Result<World, Stop> {
     if let Some((id, path)) = given.iter().find(|(_, path)| !path.exists()) {
-        return Err(wrong_use!("`--input {id}={}` names no file", path.display())
+        return Err(wrong_use!("`--input {id}={}` names no file", untrusted::path(path))
             .with_hint("a relative path begins at the folder in which the command is started"));
     }
     let clock = Clock::start();
@@ -171,7 +171,7 @@ pub fn gather(
 fn find_root(from: &Path) -> Result<PathBuf, Stop> {
     let is_root = |dir: &&Path| dir.join("suite/targets").is_dir() && dir.join("engine").is_dir();
     from.ancestors().find(is_root).map(Path::to_owned).ok_or_else(|| {
-        environment!("`{}` is not inside a clone of Redline", from.display())
+        environment!("`{}` is not inside a clone of Redline", untrusted::path(from))
             .with_hint("run it where `suite/` and `engine/` lie, or give `--root DIR`")
     })
 }

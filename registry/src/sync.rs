@@ -228,8 +228,14 @@ impl Network<'_> {
         let mut command = Command::new("git");
         command.arg("-C").arg(self.dir);
         // Hooks are not run, as in this program's own commits. An address of `ext::` is a command
-        // line, which git runs where the user's settings allow it.
-        command.args(["-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", verb]);
+        // line, which git runs where the user's settings allow it, and one of `fd::` a file that this
+        // program has open, for which git waits without end.
+        for setting in
+            ["core.hooksPath=/dev/null", "protocol.ext.allow=never", "protocol.fd.allow=never"]
+        {
+            command.args(["-c", setting]);
+        }
+        command.arg(verb);
         // This variable would overrule the setting.
         command.env_remove("GIT_ALLOW_PROTOCOL");
         // These variables are set when the caller itself runs in a git hook, and would redirect

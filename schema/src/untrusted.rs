@@ -107,14 +107,19 @@ pub fn origin(text: &str) -> String {
     excerpt(&text[..end], QUOTED_MAX) + rest
 }
 
-/// Returns the address `text`, such as that of a git remote, with `***` in place of a user's name and
-/// password, and of a query; unchanged where it has neither or is no URL.
+/// Returns the address `text`, such as that of a git remote, for a terminal as [`one_line`] does, with
+/// `***` in place of a user's name and password, of a query and of a fragment. The user of `git@host:x`,
+/// which has no password, stays.
 pub fn address(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let (scheme, rest) = text.split_at(text.find("://").map_or(0, |at| at + 3));
     // The last `@`, because a password that is not encoded may hold any character.
-    let (user, rest) = rest.rsplit_once('@').map_or(("", rest), |(_, rest)| ("***@", rest));
-    let (place, query) = rest.split_once('?').map_or((rest, ""), |(place, _)| (place, "?***"));
-    format!("{scheme}://{user}{place}{query}")
+    let (user, rest) = match rest.rsplit_once('@') {
+        Some((user, rest)) if !scheme.is_empty() || user.contains(':') => ("***@", rest),
+        _ => ("", rest),
+    };
+    let end = rest.find(['?', '#']).filter(|_| !scheme.is_empty());
+    let (place, query) = end.map_or((rest, ""), |end| (&rest[..=end], "***"));
+    one_line(&format!("{scheme}{user}{place}{query}"))
 }
 
 /// Returns the text of another program with each [`address`] in it masked.
@@ -234,8 +239,11 @@ mod tests {
             ("ssh://git@h:22/x", "ssh://***@h:22/x", "ssh://***@h:22/…"),
             ("http://h:8/x?key=s3cret#y", "http://h:8/x?***", "http://h:8/…"),
             ("127.0.0.1:8/s3cret", "127.0.0.1:8/s3cret", "127.0.0.1:8/…"),
+            ("http://h:8/x#s3cret", "http://h:8/x#***", "http://h:8/…"),
             ("git@h:x.git", "git@h:x.git", "git@h:x.git"),
-            ("origin\u{1b}", "origin\u{1b}", r"origin\u{1b}"),
+            ("u:s3cret@h:x.git", "***@h:x.git", "***@h:x.git"),
+            ("https:/u:s3cret@h", "***@h", "***@h"),
+            ("origin\u{1b}\nx", r"origin\u{1b}\nx", "origin/…"),
         ] {
             assert_eq!((address(text).as_str(), origin(text).as_str()), (shown, start), "{text}");
         }

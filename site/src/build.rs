@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use rayon::prelude::*;
 use schema::canonical::sha256_hex;
+use schema::untrusted;
 
 use crate::asset::ASSETS;
 use crate::catalog::Catalog;
@@ -150,7 +151,7 @@ fn check_replaceable(out: &Path) -> Result<()> {
     bail!(
         "`{}` is no site of an earlier build, and is not replaced\n  hint: name a folder that does \
          not exist",
-        out.display()
+        untrusted::path(out)
     )
 }
 

@@ -412,12 +412,14 @@ fn a_copied_command_of_a_hostile_record_starts_its_program_and_nothing_else() {
 #[test]
 fn the_name_of_a_folder_does_not_act_on_the_terminal() {
     let folder = registry();
-    let out = "a\u{1b}[31m\u{202e}\nverdict VALID";
-    for verb in ["pages", "build"] {
-        let (code, said) = site(folder.path(), &[verb, "--out", out]);
-        assert_eq!(code, Some(0), "{said}");
-        assert!(said.contains(r"a\u{1b}[31m\u{202e}\nverdict VALID"), "{said}");
-        assert!(!said.contains('\u{1b}') && said.lines().count() == 1, "{said:?}");
+    // The folder with pages is no earlier site.
+    for (verb, end, exit) in [("pages", "p", 0), ("build", "b", 0), ("build", "p", 2)] {
+        let out = format!("a\u{1b}[31m\u{202e}\nverdict VALID {end}");
+        let (code, said) = site(folder.path(), &[verb, "--out", &out]);
+        assert_eq!(code, Some(exit), "{said}");
+        let shown = format!(r"a\u{{1b}}[31m\u{{202e}}\nverdict VALID {end}");
+        assert!(said.contains(&shown) && !said.contains('\u{1b}'), "{said:?}");
+        assert!(said.lines().all(|line| !line.starts_with("verdict")), "{said}");
     }
 }
 

@@ -237,8 +237,10 @@ pub fn ask_running(world: &World, url: &str, engine: &Engine) -> Result<Probe, S
         ProbeAnswer::Unreadable(said) => {
             Err(Stop::wrong_use(said.strip_prefix("error: ").unwrap_or(&said)))
         }
-        ProbeAnswer::NotYet(said) => Err(environment!("no server answers at `{}`: {said}", origin(url))
-            .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id))),
+        ProbeAnswer::NotYet(said) => {
+            Err(environment!("no server answers at `{}`: {said}", origin(url))
+                .with_hint(format!("is it one that `suite/engines/{}.toml` describes?", engine.id)))
+        }
     }
 }
 

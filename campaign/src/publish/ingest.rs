@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use schema::exit::Exit;
 use schema::run::HardwareFacts;
+use schema::untrusted;
 
 use crate::campaign::conclude;
 use crate::cli::Ingest;
@@ -87,7 +88,7 @@ pub fn run(world: &World, flags: &Ingest) -> Result<Exit, Stop> {
 /// the order of their runs.
 fn jobs_below(dir: &Path) -> Result<Vec<(PathBuf, Job)>, Stop> {
     if !dir.is_dir() {
-        return Err(wrong_use!("`{}` is no folder", dir.display()));
+        return Err(wrong_use!("`{}` is no folder", untrusted::path(dir)));
     }
     let files = files_below(dir).into_iter();
     let jobs = files.filter(|path| path.file_name().is_some_and(|name| name == "job.json"));
@@ -107,11 +108,11 @@ fn campaign_of(found: &[(PathBuf, Job)], dir: &Path) -> Result<String, Stop> {
     match named.as_slice() {
         [one] if schema::id::is_ulid(one) => Ok((*one).to_owned()),
         [one] => Err(wrong_use!("`{one}` is no campaign's id")),
-        [] => Err(wrong_use!("no job lies in `{}`", dir.display())
+        [] => Err(wrong_use!("no job lies in `{}`", untrusted::path(dir))
             .with_hint("give a campaign's folder, or the folder with the folders of its jobs")),
         several => Err(wrong_use!(
             "jobs of several campaigns lie in `{}`: {}",
-            dir.display(),
+            untrusted::path(dir),
             several.join(", ")
         )),
     }

@@ -201,6 +201,7 @@ fn a_remote_that_is_an_option_or_a_command_line_runs_nothing() {
         (format!("--upload-pack=touch {shown}"), 2, "is no remote but an option of git"),
         ("-".to_owned(), 2, "is no remote but an option of git"),
         (format!("ext::sh -c touch% {shown}"), 4, "transport 'ext' not allowed"),
+        ("fd::0".to_owned(), 4, "transport 'fd' not allowed"),
     ] {
         let answer = sync_with(&ada, &remote);
         assert_eq!((answer.code, answer.err.contains(said)), (code, true), "{answer:?}");
