@@ -286,7 +286,7 @@ async fn a_connection_with_an_answer_that_waits_for_its_client_gives_way_to_nobo
     let body = json!({
         "prompt": "hello", "max_tokens": 200, "n": 60, "logprobs": 20, "ignore_eos": true,
     });
-    let request = post(COMPLETIONS, "", &body);
+    let request = post(COMPLETIONS, "Connection: close\r\n", &body);
     let mut first = connect(server.address);
     first.write_all(request.as_bytes()).unwrap();
     server.wait_for("redline_requests_total{outcome=\"length\"}", 60.0).await;
@@ -298,7 +298,7 @@ async fn a_connection_with_an_answer_that_waits_for_its_client_gives_way_to_nobo
         let mut third = connect(address);
         third.write_all(HEALTH).unwrap();
         assert!(response(&mut third).starts_with("HTTP/1.1 200 OK"));
-        response(&mut first)
+        rest(&mut first)
     };
     let said = tokio::task::spawn_blocking(talk).await.unwrap();
     // The usage is at the end of the answer.
