@@ -280,6 +280,7 @@ fn one_engine_is_no_ranking_and_published_results_stand_apart() {
     assert!(
         front.contains("Tie: the ranges of both figures overlap. ") && front.contains("1 % to")
     );
+    assert!(front.contains(" in 3 pairs of whole runs that alternated (95 %: "), "{front}");
     let gap = "--target a100-80g --model qwen3-8b --scenario ladder-c1 --scenario ladder-c4 ";
     assert!(front.contains("- qwen3-8b on `a100-80g`, 1, 4, 16, 64 and 256: `cargo xtask"));
     assert!(front.contains(gap) && pages["pages/picks/qwen3-8b/a100-80g.md"].contains(gap));

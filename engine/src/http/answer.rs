@@ -3,6 +3,7 @@
 //!
 //! Completions and chat differ only in the JSON of a choice, which the trait `Shape` hides.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -108,7 +109,11 @@ impl Writing {
     /// Builds the `usage` object of the answer. `cached_tokens` has one entry per choice; only that
     /// of a prompt's first choice counts, because usage counts a prompt once, and the first choice
     /// is the oldest. The later ones would find the first one's pages in the prefix cache.
-    pub(super) fn usage(&self, completion_tokens: usize, cached_tokens: impl Iterator<Item = usize>) -> Value {
+    pub(super) fn usage(
+        &self,
+        completion_tokens: usize,
+        cached_tokens: impl Iterator<Item = usize>,
+    ) -> Value {
         let prompt_tokens: usize = self.prompts.iter().map(Vec::len).sum();
         json!({
             "prompt_tokens": prompt_tokens,
@@ -232,8 +237,17 @@ pub(super) async fn respond<S: Shape>(
     }
     let progress = Progress { splitter: writing.splitter.clone(), ..Progress::default() };
     let progress = vec![progress; writing.choices()];
-    let (prompts, held) = (vec![None; writing.prompts.len()], Vec::new());
-    Ok(streamed(Events { shape, writing, ticket, progress, prompts, held, ended: false }))
+    let events = Events {
+        prompts: vec![None; writing.prompts.len()],
+        held: Vec::new(),
+        released: VecDeque::new(),
+        ended: false,
+        shape,
+        writing,
+        ticket,
+        progress,
+    };
+    Ok(streamed(events))
 }
 
 /// Returns the response whose body is a stream of server-sent events.
@@ -290,6 +304,8 @@ struct Events<S> {
     prompts: Vec<Option<Vec<TokenLogprobs>>>,
     /// Outputs of other choices that came before the log-probabilities of their prompt.
     held: Vec<(usize, Output)>,
+    /// Outputs that were held and can be written.
+    released: VecDeque<(usize, Output)>,
     ended: bool,
 }
 
@@ -309,10 +325,7 @@ impl<S: Shape> Events<S> {
         self.write(index, &output, out);
         if is_found {
             let of_prompt = |(index, _): &mut (usize, Output)| *index / self.writing.n == prompt;
-            let held: Vec<_> = self.held.extract_if(.., of_prompt).collect();
-            for (index, output) in held {
-                self.write(index, &output, out);
-            }
+            self.released.extend(self.held.extract_if(.., of_prompt));
         }
         let mut choices = self.progress[prompt * self.writing.n..].iter().take(self.writing.n);
         if choices.all(|progress| progress.started) {
@@ -321,9 +334,6 @@ impl<S: Shape> Events<S> {
     }
 
     fn write(&mut self, index: usize, output: &Output, out: &mut Vec<u8>) {
-        if self.ended {
-            return;
-        }
         if let Some(error) = error_of(output, self.writing.options) {
             self.fail(&error, out);
             return;
@@ -399,7 +409,11 @@ impl<S: Shape> Stream for Events<S> {
         let mut out = Vec::new();
         // What is ready goes out in one write, unless it is large.
         while !self.ended && out.len() < WRITE_BYTES {
-            match self.ticket.poll_next(context) {
+            let next = match self.released.pop_front() {
+                Some(released) => Poll::Ready(Some(released)),
+                None => self.ticket.poll_next(context),
+            };
+            match next {
                 Poll::Pending => break,
                 Poll::Ready(None) => {
                     let error = cut_off(&self.writing.ready);

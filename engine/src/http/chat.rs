@@ -119,7 +119,7 @@ impl ChatRequest {
                 None => splitter,
             }
         });
-        let guide = params.guide(ready, Some(text.clone())).await?;
+        let guide = params.guide(ready, Some(text.clone()), 1).await?;
         // The chat template has written the special tokens already.
         let prompt = ready.encode(text, false).await?;
         let options = SequenceOptions { logprobs, guide, ..SequenceOptions::default() };

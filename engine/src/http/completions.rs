@@ -25,7 +25,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
     let CompletionRequest { prompts, echo, mut params, logprobs, add_special_tokens } =
         CompletionRequest::take(fields, ready.vocab_size)?;
     // Built once and copied for each choice, since building a grammar takes long.
-    let guide = params.guide(&ready, None).await?;
+    let guide = params.guide(&ready, None, prompts.len()).await?;
     let (mut prompt_ids, mut echoes) = (Vec::with_capacity(prompts.len()), Vec::new());
     let mut requests = Vec::new();
     for prompt in prompts {

@@ -21,6 +21,9 @@ use engine_schedule::Limits;
 /// Limit on the number of choices of one request, which is its number of prompts times `n`; a
 /// request for more is refused.
 pub(super) const CHOICES_MAX: usize = 128;
+/// Limit on the number of choices of a request that wants a structure: each follows the grammar by
+/// itself, which takes a megabyte for large schemas.
+const GUIDED_CHOICES_MAX: usize = 32;
 /// Limit on the number of strings in the request field `stop`; a request with more is refused.
 const STOPS_MAX: usize = 16;
 /// Limit on the length in bytes of a string in the request field `stop`. Each choice has a copy.
@@ -86,13 +89,21 @@ impl Params {
     /// Builds the guide that keeps the answer within the structure that the request wants, on a
     /// blocking thread: the grammar of a large schema takes many milliseconds. It is given up when
     /// the returned future is dropped. `None` if the request wants no structure. `chat` is the
-    /// rendered prompt of a chat; `None` for a completion.
+    /// rendered prompt of a chat; `None` for a completion. `prompts` is the number of prompts of the
+    /// request.
     pub(super) async fn guide(
         &mut self,
         ready: &Ready,
         chat: Option<String>,
+        prompts: usize,
     ) -> Result<Option<Guide>> {
         let Some((field, structure)) = self.structure.take() else { return Ok(None) };
+        if prompts * self.n > GUIDED_CHOICES_MAX {
+            let message = format!(
+                "a request with `{field}` has at most {GUIDED_CHOICES_MAX} choices, prompts times `n`"
+            );
+            return Err(ApiError::field("n", message));
+        }
         let text = Arc::clone(&ready.text);
         let build =
             building(field, move |is_wanted| text.guide(&structure, chat.as_deref(), is_wanted));

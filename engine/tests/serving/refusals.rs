@@ -53,6 +53,7 @@ async fn bad_requests_are_refused_with_code_and_field() {
         (prompt(json!({"logit_bias": {"1": 101}})), 400, "invalid_value", Some("logit_bias")),
         (prompt(json!({"n": 0})), 400, "invalid_value", Some("n")),
         (prompt(json!({"n": 129})), 400, "invalid_value", Some("n")),
+        (prompt(json!({"n": 33, "guided_regex": "a"})), 400, "invalid_value", Some("n")),
         (prompt(json!({"best_of": 3})), 400, "unsupported_field", Some("best_of")),
         (prompt(json!({"logprobs": 21})), 400, "invalid_value", Some("logprobs")),
         (prompt(json!({"stop": ""})), 400, "invalid_value", Some("stop")),

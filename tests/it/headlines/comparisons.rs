@@ -1,6 +1,8 @@
 //! Recomputes comparisons of releases from their interleaved blocks: ratio, t interval, means, and
 //! the figures of the sentence that states the verdict. The verdict itself is taken from the page.
 
+use tests::clone::repository;
+
 use super::pages::{Number, Page, Table, unit_of};
 use super::records::{Figure, Metric, Records, Run, grouped, metric};
 use super::tables::{Audit, compare, release_of};
@@ -540,6 +542,26 @@ pub fn landing(rows: &[Row], text: &str, audit: &mut Audit) {
         for (what, stated, found) in statements(&own, line) {
             audit.note(index + 1, &what, &stated, found);
         }
+    }
+}
+
+/// Checks the lead over another engine that README states against the ratios of the page that it
+/// links.
+pub fn landing_beside(text: &str, audit: &mut Audit) {
+    const START: &str = "runs that alternated on this machine: [";
+    for (index, line) in text.lines().enumerate() {
+        let Some((stated, rest)) = line
+            .split_once(START)
+            .and_then(|(_, rest)| rest.split_once(" times its output tokens"))
+        else {
+            continue;
+        };
+        let address = rest.split("](").nth(1).and_then(|rest| rest.split(')').next());
+        let page = repository().join(address.expect("the line links a page"));
+        let page = std::fs::read_to_string(page).expect("README links a page");
+        let rows = page.lines().filter(|row| row.contains(" | Output tokens/s | "));
+        let ratio = |row: &str| row.split(" | ").nth(4)?.strip_suffix('x')?.parse().ok();
+        audit.note(index + 1, "lead", stated, range(stated, rows.filter_map(ratio)));
     }
 }
 
