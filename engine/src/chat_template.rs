@@ -211,9 +211,17 @@ impl Write for Limited {
     }
 }
 
-/// Adds the filters that would take as much memory as a number in the template says, with limits.
+/// Adds the filters that would take as much memory as a number in the template says, with limits,
+/// and a test that would end in a panic.
 fn add_limited(environment: &mut Environment<'_>) {
     type Filled = Option<Value>;
+    // The template engine itself panics.
+    environment.add_test("divisibleby", |value: Value, divisor: Value| {
+        if divisor.is_true() {
+            return Ok(minijinja::tests::is_divisibleby(&value, &divisor));
+        }
+        Err(Error::new(ErrorKind::InvalidOperation, "`divisibleby` is asked for 0"))
+    });
     environment.add_filter("batch", |state: &State, value: Value, count: usize, fill: Filled| {
         within("batch", count, COUNT_MAX)?;
         filters::batch(state, value, count, fill)

@@ -227,12 +227,15 @@ impl Network<'_> {
     fn must(&self, verb: &str, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new("git");
         command.arg("-C").arg(self.dir);
-        // Hooks are not run, as in this program's own commits. An address of `ext::` is a command
+        // Hooks are not run, nor a program that watches files, as in this program's own commits. An address of `ext::` is a command
         // line, which git runs where the user's settings allow it, and one of `fd::` a file that this
         // program has open, for which git waits without end.
-        for setting in
-            ["core.hooksPath=/dev/null", "protocol.ext.allow=never", "protocol.fd.allow=never"]
-        {
+        for setting in [
+            "core.hooksPath=/dev/null",
+            "core.fsmonitor=false",
+            "protocol.ext.allow=never",
+            "protocol.fd.allow=never",
+        ] {
             command.args(["-c", setting]);
         }
         command.arg(verb);

@@ -15,7 +15,7 @@ const CLASSES_MAX: usize = 512;
 /// each class may take 25 ms, because all its characters are looked up.
 const FOLDED_CLASSES_MAX: usize = 16;
 /// Cost in schemas, of up to 10 µs each, of a class whose characters are looked up.
-const FOLDED_CLASS_COST: u64 = 500;
+const FOLDED_CLASS_COST: u64 = 400;
 /// Limit on the number of texts of a choice.
 const CHOICES_MAX: usize = 4096;
 /// Limit on the length in bytes of all texts of a choice together.

@@ -27,8 +27,8 @@ use size::{
 /// names. OpenAI's limit on properties is 5,000.
 pub(super) const PARTS_MAX: usize = 10_000;
 /// Limit on the number of schemas that a schema's parts and their intersections resolve to. The
-/// grammar engine uses a few hundred bytes and up to 10 µs for each.
-const COST_MAX: u64 = 50_000;
+/// grammar engine uses up to 1.5 KB and 10 µs for each.
+const COST_MAX: u64 = 40_000;
 /// Limit on the length in bytes of a schema's names and constant texts together. OpenAI's limit is
 /// 120,000 characters.
 const TEXT_BYTES_MAX: usize = 256 * 1024;

@@ -124,6 +124,7 @@ impl ChatRequest {
         let prompt = ready.encode(text, false).await?;
         let options = SequenceOptions { logprobs, guide, ..SequenceOptions::default() };
         let requests = params.requests(&prompt, options, &ready.limits, || app.unique())?;
+        logprobs::check(&requests)?;
         let ticket = ready.handle.submit(requests)?;
         Ok(Begun { prompt, splitter, ticket, options: params.answer })
     }

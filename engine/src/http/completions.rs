@@ -47,6 +47,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
         }
         prompt_ids.push(ids);
     }
+    logprobs::check(&requests)?;
     let ticket = ready.handle.submit(requests)?;
     let writing = Writing {
         id: format!("cmpl-{:016x}", app.unique()),

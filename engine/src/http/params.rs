@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::error::{ApiError, ErrorKind, Result, shown};
 use super::fields::{self, Fields, wrong_type};
 use super::json::Json;
+use super::logprobs;
 use super::state::Ready;
 use super::structure::{Wanted, take_structure};
 use super::tools;
@@ -200,7 +201,11 @@ impl Params {
         let max_tokens = match self.max_tokens {
             Some(max_tokens) => max_tokens,
             // At least one token, so that a prompt that leaves no room is refused below.
-            None => options.default_max_tokens.unwrap_or(usize::MAX).min(room).max(1),
+            None => {
+                let logprobs_max = options.logprobs.map_or(usize::MAX, logprobs::tokens_max);
+                let default = options.default_max_tokens.unwrap_or(logprobs_max / self.n);
+                default.min(room).max(1)
+            }
         };
         let refused = |refusal| ApiError::from(refusal).at("max_tokens");
         // The first check has the smallest output, so that an error of the prompt alone names the

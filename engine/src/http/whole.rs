@@ -9,14 +9,9 @@ use serde::Serialize;
 use tokio_stream::StreamExt;
 
 use super::answer::{Piece, Shape, Tail, Writing, cut_off, error_of, split};
-use super::error::{ApiError, Result};
-use super::logprobs::memory_bytes;
+use super::error::Result;
 use crate::logprobs::TokenLogprobs;
 use crate::worker::{Finish, Output, Ticket, TokenOutput};
-
-/// Largest memory in bytes that the log-probabilities of one answer may take while it waits for its
-/// last choice. A stream has no such limit, since it sends each token's at once.
-const LOGPROBS_BYTES_MAX: usize = 48 << 20;
 
 /// One choice of the answer, accumulated from a sequence's outputs.
 #[derive(Debug, Default, Clone)]
@@ -43,43 +38,32 @@ impl Complete {
 /// Waits until all choices of an answer are complete, and writes them as one JSON document.
 ///
 /// # Errors
-/// A choice fails, the engine ends before the answer does, or the log-probabilities that the request
-/// wants take too much memory.
+/// A choice fails, or the engine ends before the answer does.
 pub(super) async fn whole<S: Shape>(
     shape: S,
     writing: Writing,
     mut ticket: Ticket,
 ) -> Result<Response> {
     let mut choices = vec![Complete::default(); writing.choices()];
-    let mut logprobs_bytes = 0;
     while choices.iter().any(|choice| choice.finish.is_none()) {
         let (index, output) = ticket.next().await.ok_or_else(|| cut_off(&writing.ready))?;
         // One failed choice fails the answer: a JSON document cannot show a partial one.
         if let Some(error) = error_of(&output, writing.options) {
             return Err(error);
         }
-        let of_token = output.token.iter().filter_map(|token| token.logprobs.as_ref());
-        let found = output.prompt.iter().flatten().chain(of_token);
-        logprobs_bytes += found.map(memory_bytes).sum::<usize>();
-        if logprobs_bytes > LOGPROBS_BYTES_MAX {
-            let message = format!(
-                "the log-probabilities of this answer take more than {} MiB; hint: ask for fewer \
-                 choices, prompts, tokens or likeliest tokens, or set `stream`",
-                LOGPROBS_BYTES_MAX >> 20
-            );
-            return Err(ApiError::field("logprobs", message));
-        }
         choices[index].add(output);
     }
+    let has_logprobs = |choice: &Complete| choice.tokens.iter().any(|t| t.logprobs.is_some());
+    let is_long = choices.iter().any(|choice| choice.prompt.is_some() || has_logprobs(choice));
     let answer = Answer { shape, writing, choices };
     let parts = 0..answer.parts();
-    let body = if logprobs_bytes == 0 {
-        Body::from(parts.flat_map(|part| answer.part(part)).collect::<Vec<u8>>())
-    } else {
+    let body = if is_long {
         // JSON takes many times the memory of the log-probabilities, so a choice is written when
         // the client has read the one before.
         let parts = tokio_stream::iter(parts).map(move |part| answer.part(part));
         Body::from_stream(parts.map(|part| Ok::<Bytes, Infallible>(part.into())))
+    } else {
+        Body::from(parts.flat_map(|part| answer.part(part)).collect::<Vec<u8>>())
     };
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }

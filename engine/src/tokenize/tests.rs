@@ -190,11 +190,12 @@ fn developers_are_system_to_templates_that_do_not_know_them() {
 fn filters_of_templates_that_take_a_size_still_do_what_they_say() {
     let template = "{{ [1, 2, 3] | batch(2, 0) | list }} {{ [1, 2, 3] | slice(2) | list }} \
                     {{ 'a\nb' | indent(width=2, first=true) }} {{ 'a\nb' | indent(1) }} \
-                    {{ '%3d %s 2024' | format(5, 'x') }} {{ '{:>3} {}'.format(5, 2024) }}";
+                    {{ '%3d %s 2024' | format(5, 'x') }} {{ '{:>3} {}'.format(5, 2024) }} \
+                    {{ 6 is divisibleby 3 }}";
     let more = [("tokenizer.chat_template", Meta::Text(template.to_owned()))];
     let tokenizer = from_gguf(&metadata("gpt-2", &["a"], &[], &more)).unwrap().unwrap();
     let rendered = render(&tokenizer, json!([{"role": "user", "content": "x"}])).unwrap();
-    assert_eq!(rendered, "[[1, 2], [3, 0]] [[1, 2], [3]]   a\n  b a\n b   5 x 2024   5 2024");
+    assert_eq!(rendered, "[[1, 2], [3, 0]] [[1, 2], [3]]   a\n  b a\n b   5 x 2024   5 2024 True");
 }
 
 #[test]
@@ -219,6 +220,7 @@ fn a_template_may_refuse_and_may_not_write_without_end() {
         "{{ 'a\nb' | indent(width=10**9) | length }}",
         "{{ '%999999999d' | format(1) | length }}",
         "{{ '{:999999999}'.format(1) | length }}",
+        "{{ 1 is divisibleby 0 }}",
     ] {
         let error = with(endless).unwrap_err().to_string();
         assert!(error.starts_with("failed to render the chat template: "), "{endless}: {error}");

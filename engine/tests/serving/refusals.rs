@@ -187,6 +187,25 @@ async fn what_never_reaches_a_route_has_the_same_shape() {
     assert_eq!(code(send(large).await).await, (413, "body_too_large".into()));
 }
 
+/// A client need not read what it asks for, so its log-probabilities may all wait in memory.
+#[tokio::test]
+async fn logprobs_of_too_many_tokens_are_refused() {
+    let mut setup = Setup::default();
+    (setup.limits.max_seq_len, setup.limits.pages) = (8192, 4096);
+    let server = start(setup).await;
+    for stream in [false, true] {
+        let mut body = json!({
+            "prompt": ">", "n": 128, "max_tokens": 2000, "logprobs": 20, "stream": stream,
+        });
+        let response = server.post("/v1/completions", &body).await;
+        assert_eq!(response.status(), 400);
+        let error = response.json::<Value>().await.unwrap();
+        assert_eq!(error["error"]["param"], "logprobs", "{error}");
+        body["max_tokens"] = 2.into();
+        assert_eq!(server.post("/v1/completions", &body).await.status(), 200);
+    }
+}
+
 #[tokio::test]
 async fn what_cannot_fit_is_refused_with_the_numbers() {
     let mut setup = Setup::default();

@@ -102,9 +102,11 @@ fn hooks_are_not_run_and_it_says_so() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(ada.path(&format!(".git/hooks/{hook}")), mode).unwrap();
     }
+    ada.git(&["config", "core.fsmonitor", "touch watched; false"]);
     let answer = sync(&ada, &remote);
     assert_eq!(answer.code, 0, "{answer:?}");
     assert!(answer.err.contains("hooks are not run: pre-push"), "{answer:?}");
+    assert!(!ada.path("watched").exists(), "a program that watches files is not run either");
 }
 
 #[test]
