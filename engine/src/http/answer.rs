@@ -19,7 +19,6 @@ use tokio_stream::Stream;
 use super::error::{ApiError, ErrorKind, Result, shown};
 use super::params::AnswerOptions;
 use super::state::Ready;
-use super::whole::whole;
 use crate::logprobs::TokenLogprobs;
 use crate::tokenize::{SplitText, Splitter};
 use crate::worker::{Finish, Output, Ticket, TokenOutput};
@@ -226,18 +225,11 @@ pub(super) fn cut_off(ready: &Ready) -> ApiError {
     failed("the engine ended before the answer did; its log says why")
 }
 
-/// Writes the answer to a completion or chat request, streamed or as one JSON document.
-pub(super) async fn respond<S: Shape>(
-    shape: S,
-    writing: Writing,
-    ticket: Ticket,
-) -> Result<Response> {
-    if !writing.options.stream {
-        return whole(shape, writing, ticket).await;
-    }
+/// Returns the streamed answer to a completion or chat request.
+pub(super) fn stream<S: Shape>(shape: S, writing: Writing, ticket: Ticket) -> Response {
     let progress = Progress { splitter: writing.splitter.clone(), ..Progress::default() };
-    let progress = vec![progress; writing.choices()];
-    let events = Events {
+    streamed(Events {
+        progress: vec![progress; writing.choices()],
         prompts: vec![None; writing.prompts.len()],
         held: Vec::new(),
         released: VecDeque::new(),
@@ -245,9 +237,7 @@ pub(super) async fn respond<S: Shape>(
         shape,
         writing,
         ticket,
-        progress,
-    };
-    Ok(streamed(events))
+    })
 }
 
 /// Returns the response whose body is a stream of server-sent events.

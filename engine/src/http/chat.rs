@@ -9,14 +9,17 @@ use engine_core::random::mix;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::answer::{self, Piece, Shape, Writing};
+use super::answer::{Piece, Shape, Writing};
 use super::error::{ApiError, ErrorKind, Result};
 use super::fields::{Fields, wrong_type};
 use super::json::Budget;
 use super::logprobs;
-use super::params::{AnswerOptions, Params, SequenceOptions, check_choices, take_chat_logprobs};
+use super::params::{
+    AnswerOptions, Params, SequenceOptions, check_choices, check_logprobs, take_chat_logprobs,
+};
 use super::state::{App, Ready};
 use super::tools::Tools;
+use super::whole;
 use super::work::blocking;
 use crate::tokenize::{self, Reasoning, SplitText, Splitter, Text};
 use crate::worker::Ticket;
@@ -40,7 +43,7 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
         splitter,
     };
     let chat = Chat { calls: app.unique(), reasons: reasoning != Reasoning::None };
-    answer::respond(chat, writing, ticket).await
+    whole::respond(chat, writing, ticket).await
 }
 
 /// Chat request whose answer the engine has begun.
@@ -124,7 +127,7 @@ impl ChatRequest {
         let prompt = ready.encode(text, false).await?;
         let options = SequenceOptions { logprobs, guide, ..SequenceOptions::default() };
         let requests = params.requests(&prompt, options, &ready.limits, || app.unique())?;
-        logprobs::check(&requests)?;
+        check_logprobs(&requests)?;
         let ticket = ready.handle.submit(requests)?;
         Ok(Begun { prompt, splitter, ticket, options: params.answer })
     }

@@ -6,14 +6,16 @@ use axum::response::Response;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::answer::{self, Piece, Shape, Writing};
+use super::answer::{Piece, Shape, Writing};
 use super::error::Result;
 use super::fields::Fields;
 use super::logprobs;
 use super::params::{
-    Params, Prompt, SequenceOptions, check_choices, take_completion_logprobs, take_prompts,
+    Params, Prompt, SequenceOptions, check_choices, check_logprobs, take_completion_logprobs,
+    take_prompts,
 };
 use super::state::App;
+use super::whole;
 
 /// Default of the field `max_tokens` of a completion request, from OpenAI's API reference.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -47,7 +49,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
         }
         prompt_ids.push(ids);
     }
-    logprobs::check(&requests)?;
+    check_logprobs(&requests)?;
     let ticket = ready.handle.submit(requests)?;
     let writing = Writing {
         id: format!("cmpl-{:016x}", app.unique()),
@@ -59,7 +61,7 @@ pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<R
         has_prompt_logprobs: echo && logprobs.is_some(),
         splitter: None,
     };
-    answer::respond(Completion { echoes }, writing, ticket).await
+    whole::respond(Completion { echoes }, writing, ticket).await
 }
 
 /// Parses a completion request as the route does, without a server. Used by fuzzing.

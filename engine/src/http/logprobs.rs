@@ -5,48 +5,8 @@ use serde::Serialize;
 use serde::ser::{SerializeMap, SerializeStruct, Serializer};
 
 use super::answer::{Piece, Writing};
-use super::error::ApiError;
 use crate::logprobs::{Candidate, TokenLogprobs};
-use crate::worker::{Output, Request, TokenOutput};
-
-/// Limit on the memory in bytes that the log-probabilities of one answer may take until its client
-/// has read them.
-const BYTES_MAX: usize = 48 << 20;
-
-/// Memory in bytes that an allocation takes beyond what it holds.
-const ALLOCATION_BYTES: usize = 16;
-
-/// Returns the memory in bytes that the likeliest tokens at a position take.
-const fn top_bytes(top: usize) -> usize {
-    ALLOCATION_BYTES + top * size_of::<Candidate>()
-}
-
-/// Returns the largest number of output tokens, of all choices together, of a request that wants
-/// `top` likeliest tokens at each position.
-pub(super) const fn tokens_max(top: usize) -> usize {
-    BYTES_MAX / (size_of::<Output>() + top_bytes(top))
-}
-
-/// Refuses the sequences of a request whose log-probabilities may take too much memory.
-pub(super) fn check(requests: &[Request]) -> super::error::Result<()> {
-    let bytes = |request: &Request| {
-        let Some(top) = request.logprobs else { return 0 };
-        let prompt_tokens = if request.prompt_logprobs { request.prompt.len() } else { 0 };
-        request.max_tokens * (size_of::<Output>() + top_bytes(top))
-            + prompt_tokens * (size_of::<TokenLogprobs>() + top_bytes(top))
-    };
-    let bytes: usize = requests.iter().map(bytes).sum();
-    if bytes <= BYTES_MAX {
-        return Ok(());
-    }
-    let message = format!(
-        "the log-probabilities of this request may take {} MiB, and at most {} are kept; hint: ask for \
-         fewer choices, tokens or likeliest tokens",
-        bytes.div_ceil(1 << 20),
-        BYTES_MAX >> 20
-    );
-    Err(ApiError::field("logprobs", message))
-}
+use crate::worker::TokenOutput;
 
 /// Token id with its log-probabilities; these are `None` for the first token of a prompt, which
 /// nothing predicts.

@@ -9,13 +9,13 @@ use serde_json::Value;
 use super::error::{ApiError, ErrorKind, Result, shown};
 use super::fields::{self, Fields, wrong_type};
 use super::json::Json;
-use super::logprobs;
 use super::state::Ready;
 use super::structure::{Wanted, take_structure};
 use super::tools;
 use super::work::building;
 use crate::guide::{Calls, Guide, Structure};
-use crate::worker::Request;
+use crate::logprobs::{Candidate, TokenLogprobs};
+use crate::worker::{Output, Request};
 use engine_core::sample::Sampling;
 use engine_schedule::Limits;
 
@@ -202,7 +202,7 @@ impl Params {
             Some(max_tokens) => max_tokens,
             // At least one token, so that a prompt that leaves no room is refused below.
             None => {
-                let logprobs_max = options.logprobs.map_or(usize::MAX, logprobs::tokens_max);
+                let logprobs_max = options.logprobs.map_or(usize::MAX, tokens_max);
                 let default = options.default_max_tokens.unwrap_or(logprobs_max / self.n);
                 default.min(room).max(1)
             }
@@ -243,6 +243,45 @@ pub(super) fn check_choices(prompts: usize, n: usize) -> Result<()> {
     }
     let message = format!("a request has at most {CHOICES_MAX} choices, prompts times `n`");
     Err(ApiError::field("n", message))
+}
+
+/// Limit on the memory in bytes that the log-probabilities of one answer may take until its client
+/// has read them.
+const LOGPROBS_BYTES_MAX: usize = 48 << 20;
+
+/// Memory in bytes that an allocation takes beyond what it holds.
+const ALLOCATION_BYTES: usize = 16;
+
+/// Returns the memory in bytes that the likeliest tokens at a position take.
+const fn top_bytes(top: usize) -> usize {
+    ALLOCATION_BYTES + top * size_of::<Candidate>()
+}
+
+/// Returns the largest number of output tokens, of all choices together, of a request that wants
+/// `top` likeliest tokens at each position.
+const fn tokens_max(top: usize) -> usize {
+    LOGPROBS_BYTES_MAX / (size_of::<Output>() + top_bytes(top))
+}
+
+/// Refuses the sequences of a request whose log-probabilities may take too much memory.
+pub(super) fn check_logprobs(requests: &[Request]) -> Result<()> {
+    let bytes = |request: &Request| {
+        let Some(top) = request.logprobs else { return 0 };
+        let prompt_tokens = if request.prompt_logprobs { request.prompt.len() } else { 0 };
+        request.max_tokens * (size_of::<Output>() + top_bytes(top))
+            + prompt_tokens * (size_of::<TokenLogprobs>() + top_bytes(top))
+    };
+    let bytes: usize = requests.iter().map(bytes).sum();
+    if bytes <= LOGPROBS_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "the log-probabilities of this request may take {} MiB, and at most {} are kept; hint: ask for \
+         fewer choices, tokens or likeliest tokens",
+        bytes.div_ceil(1 << 20),
+        LOGPROBS_BYTES_MAX >> 20
+    );
+    Err(ApiError::field("logprobs", message))
 }
 
 /// Refuses the request field `best_of` unless it has no effect: this server does not rank outputs.

@@ -1,4 +1,5 @@
-//! Writes an answer that is not streamed: one JSON document, once all its choices are complete.
+//! Answers to completion and chat requests: as one JSON document, once all choices are complete,
+//! unless the request wants a stream.
 
 use std::convert::Infallible;
 
@@ -8,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tokio_stream::StreamExt;
 
-use super::answer::{Piece, Shape, Tail, Writing, cut_off, error_of, split};
+use super::answer::{Piece, Shape, Tail, Writing, cut_off, error_of, split, stream};
 use super::error::Result;
 use crate::logprobs::TokenLogprobs;
 use crate::worker::{Finish, Output, Ticket, TokenOutput};
@@ -35,15 +36,23 @@ impl Complete {
     }
 }
 
-/// Waits until all choices of an answer are complete, and writes them as one JSON document.
+/// Writes the answer to a completion or chat request, streamed or as one JSON document.
 ///
 /// # Errors
-/// A choice fails, or the engine ends before the answer does.
-pub(super) async fn whole<S: Shape>(
+/// A choice of an answer that is not streamed fails, or the engine ends before it does.
+pub(super) async fn respond<S: Shape>(
     shape: S,
     writing: Writing,
-    mut ticket: Ticket,
+    ticket: Ticket,
 ) -> Result<Response> {
+    if writing.options.stream {
+        return Ok(stream(shape, writing, ticket));
+    }
+    whole(shape, writing, ticket).await
+}
+
+/// Waits until all choices of an answer are complete, and writes them as one JSON document.
+async fn whole<S: Shape>(shape: S, writing: Writing, mut ticket: Ticket) -> Result<Response> {
     let mut choices = vec![Complete::default(); writing.choices()];
     while choices.iter().any(|choice| choice.finish.is_none()) {
         let (index, output) = ticket.next().await.ok_or_else(|| cut_off(&writing.ready))?;

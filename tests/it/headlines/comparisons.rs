@@ -547,7 +547,7 @@ pub fn landing(rows: &[Row], text: &str, audit: &mut Audit) {
 
 /// Checks the lead over another engine that README states against the ratios of the page that it
 /// links.
-pub fn landing_beside(text: &str, audit: &mut Audit) {
+pub fn landing_lead(text: &str, audit: &mut Audit) {
     const START: &str = "runs that alternated on this machine: [";
     for (index, line) in text.lines().enumerate() {
         let Some((stated, rest)) = line
