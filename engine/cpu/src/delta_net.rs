@@ -19,7 +19,6 @@ use std::sync::{Mutex, PoisonError};
 use super::isa::{Isa, Kernel};
 use super::kv::StepMetadata;
 use super::lanes::{LANES, Lanes};
-use super::memory::fetch_all;
 use super::pool::Pool;
 use super::shared::Shared;
 use super::state::{Head, State};
@@ -30,9 +29,6 @@ use rule::{Gates, Tokens};
 /// delta rule is applied to them. The state matrix is loaded into the L1 cache once per block, and
 /// the vectors of a block of heads of 128 elements, 96 KiB, stay in the L2 cache.
 pub(super) const BLOCK_ROWS: usize = 64;
-/// Number of rows by which the input projection is prefetched: the time of as many rows is about
-/// that of a read from memory.
-const ROWS_AHEAD: usize = 4;
 /// Epsilon of the L2 norm of queries and keys, which keeps the scale of an all-zero vector finite.
 const L2_EPSILON: f32 = 1e-6;
 
@@ -146,16 +142,6 @@ impl Item<'_, '_> {
         &self.call.projected[(self.sequence.row + row) * cols..][..cols]
     }
 
-    /// Prefetches `len` columns from column `col` on of the input projection of the row that comes
-    /// [`ROWS_AHEAD`] after `row`. Rows lie so far apart that the processor itself does not.
-    #[inline(always)]
-    fn prefetch(&self, row: usize, col: usize, len: usize) {
-        if row + ROWS_AHEAD < self.sequence.rows {
-            let columns = &self.projected(row + ROWS_AHEAD)[col..col + len];
-            fetch_all(columns.as_ptr().cast(), size_of_val(columns));
-        }
-    }
-
     /// Returns the first column and the number of columns of the key head's query, key and values
     /// among the convolved channels.
     #[inline(always)]
@@ -234,7 +220,6 @@ impl Item<'_, '_> {
         out.clear();
         out.resize(rows.len() * groups, [0.0; LANES]);
         for (row, out) in rows.clone().zip(out.chunks_exact_mut(groups)) {
-            self.prefetch(row, col, own.len());
             let sums = &mut out.as_flattened_mut()[..own.len()];
             for tap in 0..=past {
                 let weights = &self.call.layer.conv[tap * conv_cols + col..][..own.len()];
@@ -293,16 +278,14 @@ impl Item<'_, '_> {
     #[inline(always)]
     fn gated_norm<L: Lanes>(&self, lanes: L, row: usize, head: usize, x: &[[f32; LANES]]) {
         let DeltaNetShape { value_heads, value_dim, .. } = *self.shape();
-        let gates_col = self.shape().conv_cols() + head * value_dim;
-        self.prefetch(row, gates_col, value_dim);
-        let gates = &self.projected(row)[gates_col..][..value_dim];
+        let gates = &self.projected(row)[self.shape().conv_cols() + head * value_dim..];
         let out = ((self.sequence.row + row) * value_heads + head) * value_dim;
         // SAFETY: items differ in sequence or head, so each writes its own columns.
         let out = unsafe { self.out.part(out, value_dim) };
         let mean = squares(lanes, x) / value_dim as f32;
         let scale = lanes.splat(1.0 / (mean + self.call.layer.epsilon).sqrt());
         let (weights, weights_tail) = self.call.layer.norm.as_chunks::<LANES>();
-        let (gates, gates_tail) = gates.as_chunks::<LANES>();
+        let (gates, gates_tail) = gates[..value_dim].as_chunks::<LANES>();
         let (out, out_tail) = out.as_chunks_mut::<LANES>();
         for (((x, weight), gate), out) in x.iter().zip(weights).zip(gates).zip(out) {
             *out = gate_vector(lanes, scale, x, weight, gate);

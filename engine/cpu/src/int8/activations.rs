@@ -2,7 +2,7 @@
 
 #![expect(unsafe_code, reason = "threads write disjoint rows")]
 
-use super::{Int8, QUANT_GROUP, ZERO};
+use super::{BLOCKS, Int8, QUANT_GROUP, ZERO};
 use crate::gemm::{Gather, Input};
 use crate::isa::{Isa, Kernel};
 use crate::lanes::{BLOCK, LANES, Lanes};
@@ -16,8 +16,12 @@ const TOP: f32 = 127.0;
 /// Number of activation rows whose scales are stored side by side, so that one load reads those of
 /// a whole tile.
 pub(super) const HEAD_ROWS: usize = 8;
-/// Initial values of accumulators for a quantization group of 8 rows.
-pub(super) type Starts = [i32; HEAD_ROWS];
+/// Index, among the initial values of a quantization group's accumulators, of those for the whole
+/// group; those for its blocks precede it.
+pub(super) const WHOLE: usize = BLOCKS;
+/// Initial values of accumulators for a quantization group of 8 rows: for each of its blocks, and
+/// for the whole group.
+pub(super) type Starts = [[i32; HEAD_ROWS]; BLOCKS + 1];
 
 /// Rows of activations quantized to int8, each padded with zeros to whole quantization groups.
 #[derive(Debug, Default)]
@@ -33,9 +37,6 @@ pub(crate) struct Activations {
     /// 8, rounded up][quant_groups]`: minus the sum of the quantized values times the offset that
     /// makes weights unsigned.
     pub(super) starts: Vec<Starts>,
-    /// The part of `starts` that belongs to the first of a group's two blocks, apart because only
-    /// weights with a scale for each block need it.
-    pub(super) block_starts: Vec<Starts>,
 }
 
 impl Activations {
@@ -87,7 +88,6 @@ impl Activations {
         grow(&mut self.quantized, values);
         grow(&mut self.scales, heads);
         grow(&mut self.starts, heads);
-        grow(&mut self.block_starts, heads);
         Quantizer {
             isa,
             rows,
@@ -95,8 +95,7 @@ impl Activations {
             quant_groups: self.quant_groups,
             quantized: Shared::new(&mut self.quantized),
             scales: Shared::new(self.scales.as_flattened_mut()),
-            starts: Shared::new(self.starts.as_flattened_mut()),
-            block_starts: Shared::new(self.block_starts.as_flattened_mut()),
+            starts: Shared::new(self.starts.as_flattened_mut().as_flattened_mut()),
         }
     }
 }
@@ -110,7 +109,6 @@ pub(crate) struct Quantizer<'a> {
     quantized: Shared<'a, i8>,
     scales: Shared<'a, f32>,
     starts: Shared<'a, i32>,
-    block_starts: Shared<'a, i32>,
 }
 
 impl Quantizer<'_> {
@@ -125,12 +123,15 @@ impl Quantizer<'_> {
         unsafe {
             let quantized = &from.quantized[source * stride..][..stride];
             self.quantized.part(row * stride, stride).copy_from_slice(quantized);
+            let scales = from.scales.as_flattened();
+            let starts = from.starts.as_flattened().as_flattened();
             for quant_group in 0..self.quant_groups {
-                let at = |row| head_at(self.quant_groups, row, quant_group);
-                self.scales.part(at(row), 1)[0] = from.scales.as_flattened()[at(source)];
-                self.starts.part(at(row), 1)[0] = from.starts.as_flattened()[at(source)];
-                let block_start = from.block_starts.as_flattened()[at(source)];
-                self.block_starts.part(at(row), 1)[0] = block_start;
+                let at = |row| scale_at(self.quant_groups, row, quant_group);
+                self.scales.part(at(row), 1)[0] = scales[at(source)];
+                for i in 0..=WHOLE {
+                    let at = |row| start_at(self.quant_groups, row, quant_group, i);
+                    self.starts.part(at(row), 1)[0] = starts[at(source)];
+                }
             }
         }
     }
@@ -144,11 +145,19 @@ impl Quantizer<'_> {
     }
 }
 
-/// Returns the index of the scale and of the initial values of a quantization group of row `row`,
-/// where a row has `quant_groups`.
+/// Returns the index of the scale of a quantization group of row `row`, where a row has
+/// `quant_groups`.
 #[inline(always)]
-fn head_at(quant_groups: usize, row: usize, quant_group: usize) -> usize {
+fn scale_at(quant_groups: usize, row: usize, quant_group: usize) -> usize {
     (row / HEAD_ROWS * quant_groups + quant_group) * HEAD_ROWS + row % HEAD_ROWS
+}
+
+/// Returns the index of initial value `i` of the accumulators, as in [`Starts`], of a quantization
+/// group of row `row`, where a row has `quant_groups`.
+#[inline(always)]
+fn start_at(quant_groups: usize, row: usize, quant_group: usize, i: usize) -> usize {
+    let head = row / HEAD_ROWS * quant_groups + quant_group;
+    (head * (BLOCKS + 1) + i) * HEAD_ROWS + row % HEAD_ROWS
 }
 
 /// Kernel that quantizes rows of activations from row `first` on, which no other thread quantizes.
@@ -181,12 +190,14 @@ impl Kernel for Rows<'_> {
                     }
                 };
                 let (scale, [first, sum]) = quantize_group(lanes, x, quantized);
-                let at = head_at(quant_groups, row, quant_group);
                 // SAFETY: no other thread uses the scales of the row.
                 unsafe {
-                    self.quantizer.scales.part(at, 1)[0] = scale;
-                    self.quantizer.starts.part(at, 1)[0] = -ZERO * sum;
-                    self.quantizer.block_starts.part(at, 1)[0] = -ZERO * first;
+                    self.quantizer.scales.part(scale_at(quant_groups, row, quant_group), 1)[0] =
+                        scale;
+                    for (i, sum) in [first, sum - first, sum].into_iter().enumerate() {
+                        let at = start_at(quant_groups, row, quant_group, i);
+                        self.quantizer.starts.part(at, 1)[0] = -ZERO * sum;
+                    }
                 }
             }
         }

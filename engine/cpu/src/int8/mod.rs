@@ -27,7 +27,7 @@ use super::gemm::{Block, Item, Multiply, Sums};
 use super::isa::DotKernel;
 use super::lanes::{BLOCK, Dots, E2M1_DOUBLED, LANES, Lanes, STEP, STEP_BYTES, block_bytes};
 use super::memory::{Aligned, CACHE_LINE, fetch, fetch_all};
-use activations::{HEAD_ROWS, Starts};
+use activations::{HEAD_ROWS, Starts, WHOLE};
 
 /// Number of steps of k in a quantization group: the activations of a row in a group share one
 /// scale.
@@ -244,7 +244,6 @@ struct Left<'a> {
     /// together.
     scales: &'a [[f32; HEAD_ROWS]],
     starts: &'a [Starts],
-    block_starts: &'a [Starts],
     /// Index of the tile's first row among the 8 rows whose scales are stored together.
     first: usize,
     /// Address from which weights are prefetched while the tile is multiplied.
@@ -260,8 +259,7 @@ impl<'a> Left<'a> {
             quantized: x.quantized[(row * x.quant_groups + quant_group) * QUANT_GROUP..].as_ptr(),
             stride: x.stride(),
             scales: &x.scales[heads.clone()],
-            starts: &x.starts[heads.clone()],
-            block_starts: &x.block_starts[heads],
+            starts: &x.starts[heads],
             first: row % HEAD_ROWS,
             ahead,
         }
@@ -297,15 +295,10 @@ unsafe fn tile<D: Dots, const MR: usize, const PARTS: usize>(
     let mut totals = kept.load::<_, MR, TILE_GROUPS>(lanes);
     for part in 0..k / QUANT_GROUP * PARTS {
         let quant_group = part / PARTS;
-        let starts = &left.starts[quant_group][left.first..][..MR];
-        let mut sums: [[D::Sums; TILE_GROUPS]; MR] = if PARTS > 1 {
-            let first = &left.block_starts[quant_group][left.first..][..MR];
-            let is_first = part % PARTS == 0;
-            let start = |r: usize| if is_first { first[r] } else { starts[r] - first[r] };
-            std::array::from_fn(|r| [dots.start(start(r)); TILE_GROUPS])
-        } else {
-            std::array::from_fn(|r| [dots.start(starts[r]); TILE_GROUPS])
-        };
+        let starts = if PARTS > 1 { part % PARTS } else { WHOLE };
+        let starts = &left.starts[quant_group][starts][left.first..][..MR];
+        let mut sums: [[D::Sums; TILE_GROUPS]; MR] =
+            std::array::from_fn(|r| [dots.start(starts[r]); TILE_GROUPS]);
         for step in 0..QUANT_GROUP / PARTS / STEP {
             let k = part * (QUANT_GROUP / PARTS) + step * STEP;
             // The prefetch stride equals the weights' stride, so one index serves both.
