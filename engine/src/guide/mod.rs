@@ -40,9 +40,9 @@ use crate::tools::Trigger;
 /// more is an error. All choices of a request share the states.
 const LEXER_STATES_MAX: usize = 32_768;
 
-/// Limit on the number of symbols of one grammar. The grammar engine numbers them in 16 bits, and
-/// panics where they do not suffice.
-const GRAMMAR_SYMBOLS_MAX: usize = 65_000;
+/// Limit on the number of symbols of one grammar, each of which takes up to 1.3 KB while it is built.
+/// The grammar engine numbers them in 16 bits, and panics where they do not suffice.
+const GRAMMAR_SYMBOLS_MAX: usize = 45_000;
 
 /// Size in bytes of the stack on which a grammar is built. The grammar engine goes as deep as a
 /// schema's chain of references or an object's list of properties is long, about 10 KB for each of

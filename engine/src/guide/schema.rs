@@ -23,8 +23,8 @@ use size::{
     differ, intersected, sum,
 };
 
-/// Limit on the number of parts of a schema, which are its subschemas, constants and required
-/// names. OpenAI's limit on properties is 5,000.
+/// Limit on the number of parts of a schema, which are its subschemas, references, constants and
+/// required names. OpenAI's limit on properties is 5,000.
 pub(super) const PARTS_MAX: usize = 10_000;
 /// Limit on the number of schemas that a schema's parts and their intersections resolve to. The
 /// grammar engine uses up to 1.5 KB and 10 µs for each.
@@ -147,7 +147,7 @@ impl<'a> SchemaCost<'a> {
         self.parts += 1;
         self.text_bytes += text_bytes;
         if self.parts > PARTS_MAX {
-            let what = "subschemas, constants and required names";
+            let what = "subschemas, references, constants and required names";
             return Err(TextError(format!("it has more than {PARTS_MAX} {what}")));
         }
         within("bytes of names and constants", self.text_bytes, TEXT_BYTES_MAX)
@@ -220,6 +220,9 @@ impl<'a> SchemaCost<'a> {
             }
             "$ref" => {
                 if let Some(reference) = value.as_str() {
+                    // Its rule in the grammar takes as much memory as two subschemas.
+                    self.parts += 1;
+                    self.count(0)?;
                     sizes.push(self.reference(reference)?);
                 }
             }

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -14,6 +14,7 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::task::yield_now;
 use tokio_stream::Stream;
 
 use super::error::{ApiError, ErrorKind, Result, shown};
@@ -233,6 +234,7 @@ pub(super) fn stream<S: Shape>(shape: S, writing: Writing, ticket: Ticket) -> Re
         prompts: vec![None; writing.prompts.len()],
         held: Vec::new(),
         released: VecDeque::new(),
+        rests: false,
         ended: false,
         shape,
         writing,
@@ -296,6 +298,8 @@ struct Events<S> {
     held: Vec<(usize, Output)>,
     /// Outputs that were held and can be written.
     released: VecDeque<(usize, Output)>,
+    /// True after a large write, until other tasks of the thread have had their turn.
+    rests: bool,
     ended: bool,
 }
 
@@ -396,6 +400,11 @@ impl<S: Shape> Stream for Events<S> {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        // A client that reads as fast as this writes would keep the thread from all others.
+        if std::mem::take(&mut self.rests) {
+            // It wakes this task after the runtime has looked for what others sent.
+            return pin!(yield_now()).poll(context).map(|()| None);
+        }
         let mut out = Vec::new();
         // What is ready goes out in one write, unless it is large.
         while !self.ended && out.len() < WRITE_BYTES {
@@ -412,6 +421,7 @@ impl<S: Shape> Stream for Events<S> {
                 Poll::Ready(Some((index, output))) => self.take(index, output, &mut out),
             }
         }
+        self.rests = out.len() >= WRITE_BYTES;
         match (out.is_empty(), self.ended) {
             (false, _) => Poll::Ready(Some(Ok(out.into()))),
             (true, true) => Poll::Ready(None),

@@ -7,6 +7,7 @@ use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tokio::task::yield_now;
 use tokio_stream::StreamExt;
 
 use super::answer::{Piece, Shape, Tail, Writing, cut_off, error_of, split, stream};
@@ -68,9 +69,14 @@ async fn whole<S: Shape>(shape: S, writing: Writing, mut ticket: Ticket) -> Resu
     let parts = 0..answer.parts();
     let body = if is_long {
         // JSON takes many times the memory of the log-probabilities, so a choice is written when
-        // the client has read the one before.
-        let parts = tokio_stream::iter(parts).map(move |part| answer.part(part));
-        Body::from_stream(parts.map(|part| Ok::<Bytes, Infallible>(part.into())))
+        // the client has read the one before, and others have had their turn.
+        Body::from_stream(tokio_stream::iter(parts).then(move |part| {
+            let written = Bytes::from(answer.part(part));
+            async {
+                yield_now().await;
+                Ok::<_, Infallible>(written)
+            }
+        }))
     } else {
         Body::from(parts.flat_map(|part| answer.part(part)).collect::<Vec<u8>>())
     };
