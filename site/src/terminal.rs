@@ -1,12 +1,14 @@
-//! Picture of a terminal as SVG: the command of the newest campaign, and the table that it printed. A
-//! pure function of the records, so that it is as fresh as the pages.
+//! Picture of a terminal as SVG: the command of the newest campaign of one engine, and the table that
+//! it printed. A pure function of the records, so that it is as fresh as the pages.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use judge::order;
+use schema::campaign::CampaignRecord;
 use whole_file::TEXT_MAX;
 
 use crate::catalog::{Catalog, ReleaseKey};
@@ -21,16 +23,14 @@ const TITLE: &str = "<title>Output of cargo xtask release-bench</title>";
 /// Number of columns of the terminal.
 const COLUMNS: usize = judge::table::COLUMNS;
 
-/// Draws the terminal after the newest campaign of a release; `None` where the registry has no such
+/// Draws the terminal after the newest campaign of one engine; `None` where the registry has no such
 /// campaign.
 ///
 /// # Errors
 ///
 /// Never: the release is one of the registry.
 pub fn picture(catalog: &Catalog) -> Result<Option<String>> {
-    let Some((campaign, key)) = newest(catalog) else { return Ok(None) };
-    let mut campaigns = catalog.registry.campaigns.iter().map(|stored| &stored.record);
-    let Some(record) = campaigns.find(|record| record.id == campaign) else { return Ok(None) };
+    let Some((record, key)) = newest(catalog) else { return Ok(None) };
     let table = text::release(catalog, &key)?;
     let own = record.command.iter().map(String::as_str);
     let words: Vec<&str> = ["cargo", "xtask"].into_iter().chain(own).collect();
@@ -39,17 +39,25 @@ pub fn picture(catalog: &Catalog) -> Result<Option<String>> {
     Ok(Some(svg(&lines)))
 }
 
-/// Returns the id of the campaign that was started last, with release and hardware; of the releases
-/// that it compared, the newest.
-fn newest(catalog: &Catalog) -> Option<(String, ReleaseKey)> {
+/// Returns the campaign of one engine that was started last, with release and hardware; of the
+/// releases that it compared, the newest. A campaign of two engines prints more than one table.
+fn newest<'a>(catalog: &'a Catalog<'_>) -> Option<(&'a CampaignRecord, ReleaseKey)> {
+    let records: BTreeMap<&str, &CampaignRecord> = catalog
+        .registry
+        .campaigns
+        .iter()
+        .map(|stored| (stored.record.id.as_str(), &stored.record))
+        .filter(|(_, record)| !record.command.iter().any(|word| word == "--beside"))
+        .collect();
     let releases = catalog.releases();
     let dated = releases.iter().filter_map(|(key, runs)| {
         let campaigns = runs.iter().filter_map(|run| run.record.campaign.as_ref());
         // Ids are ULIDs, which sort by time.
-        let last = campaigns.map(|campaign| campaign.id.clone()).max()?;
+        let ids = campaigns.map(|campaign| campaign.id.as_str());
+        let last = ids.filter(|id| records.contains_key(id)).max()?;
         Some((last, order::ReleaseKey::of(&key.release), key))
     });
-    dated.max().map(|(id, _, key)| (id, key.clone()))
+    dated.max().map(|(id, _, key)| (records[id], key.clone()))
 }
 
 fn svg(lines: &[&str]) -> String {

@@ -532,9 +532,9 @@ fn times(rows: &[&Row], text: &str) -> Option<Statement> {
 
 /// Checks the ratio that the landing page states, of the comparison that it links to.
 pub fn landing(rows: &[Row], text: &str, audit: &mut Audit) {
-    for (index, line) in
-        text.lines().enumerate().filter(|(_, line)| line.contains(" times its output tokens"))
-    {
+    let is_comparison =
+        |line: &str| line.contains(" times its output tokens") && !line.contains(LEAD);
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| is_comparison(line)) {
         let address = line.split("](results/pages/").nth(1).and_then(|rest| rest.split(')').next());
         let pair = address.and_then(Pair::of);
         let own: Vec<&Row> =
@@ -545,14 +545,15 @@ pub fn landing(rows: &[Row], text: &str, audit: &mut Audit) {
     }
 }
 
+/// Words before README's lead over another engine.
+const LEAD: &str = "runs that alternated on this machine: [";
+
 /// Checks the lead over another engine that README states against the ratios of the page that it
 /// links.
 pub fn landing_lead(text: &str, audit: &mut Audit) {
-    const START: &str = "runs that alternated on this machine: [";
     for (index, line) in text.lines().enumerate() {
-        let Some((stated, rest)) = line
-            .split_once(START)
-            .and_then(|(_, rest)| rest.split_once(" times its output tokens"))
+        let Some((stated, rest)) =
+            line.split_once(LEAD).and_then(|(_, rest)| rest.split_once(" times its output tokens"))
         else {
             continue;
         };
