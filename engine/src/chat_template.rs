@@ -30,8 +30,8 @@ const RECURSION_MAX: usize = 100;
 const FUEL: u64 = 20_000_000;
 /// Limit on the length of a chat template in bytes; those of published models have up to 30 KB.
 const SOURCE_BYTES_MAX: usize = 128 << 10;
-/// Limit on the number of entries, lists or columns that a filter is asked for, which is that of the
-/// template engine for `range`.
+/// Limit on the number of entries, lists or columns that a template requests from a filter. The
+/// template engine has the same limit for `range`.
 const COUNT_MAX: usize = 100_000;
 /// Size of the stack on which a chat template is compiled: enough for as many levels as its length
 /// allows. The system gives memory only for what is used.
@@ -215,12 +215,12 @@ impl Write for Limited {
 /// and a test that would end in a panic.
 fn add_limited(environment: &mut Environment<'_>) {
     type Filled = Option<Value>;
-    // The template engine itself panics.
+    // The template engine itself panics where the divisor is 0.
     environment.add_test("divisibleby", |value: Value, divisor: Value| {
         if divisor.is_true() {
             return Ok(minijinja::tests::is_divisibleby(&value, &divisor));
         }
-        Err(Error::new(ErrorKind::InvalidOperation, "`divisibleby` is asked for 0"))
+        Err(Error::new(ErrorKind::InvalidOperation, "`divisibleby` has the divisor 0"))
     });
     environment.add_filter("batch", |state: &State, value: Value, count: usize, fill: Filled| {
         within("batch", count, COUNT_MAX)?;
@@ -269,7 +269,7 @@ fn within(filter: &str, count: usize, max: usize) -> Result<(), Error> {
     if count <= max {
         return Ok(());
     }
-    let message = format!("`{filter}` is asked for {count}, more than the limit of {max}");
+    let message = format!("`{filter}` has a size of {count}, more than the limit of {max}");
     Err(Error::new(ErrorKind::InvalidOperation, message))
 }
 

@@ -26,8 +26,8 @@ pub fn is_json() -> bool {
     JSON.get().is_some()
 }
 
-/// Writes a message, as one line. Errors are ignored: the program that waited for `ready` may have closed the pipe
-/// since, where `eprintln` would panic.
+/// Writes a message as one line. Errors are ignored: the program that waited for `ready` may have
+/// closed the pipe since, where `eprintln` would panic.
 pub fn log(message: fmt::Arguments<'_>) {
     match JSON.get() {
         None => write(&one_line(&message.to_string())),

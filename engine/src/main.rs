@@ -38,8 +38,8 @@ fn main() -> ExitCode {
     cli.run(surroundings, serve::prepare)
 }
 
-/// Ends the process with an error of the command line, or with the help that was asked for. An
-/// argument is quoted as one line.
+/// Ends the process with an error of the command line, or with the help if the user requested it.
+/// Arguments are quoted as one line.
 fn refuse(mut error: clap::Error) -> ! {
     let quoted: Vec<_> = error.context().map(|(kind, value)| (kind, value.clone())).collect();
     for (kind, value) in quoted {

@@ -6,6 +6,8 @@ use std::fmt;
 use schema::untrusted::one_line;
 use serde::Serialize;
 
+use crate::table::grouped;
+
 /// Storage rule: a claim that must hold for a file of the registry. The rules called `E01` and
 /// `E03` in lists of quality rules are the storage rules [`PATH`] and [`HASH`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -104,24 +106,13 @@ pub fn first_of<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> Vec<Stri
     match findings.count() {
         0 => {}
         more => {
-            let more = grouped(more);
+            let more = grouped(&more.to_string());
             lines.push(format!(
                 "and {more} more; `redline-results check` shows those of a registry"
             ));
         }
     }
     lines
-}
-
-/// Formats a number with commas between groups of three digits.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let is_start = |at: usize| at > 0 && (digits.len() - at).is_multiple_of(3);
-    let groups = digits.char_indices().map(|(at, digit)| {
-        let comma = if is_start(at) { "," } else { "" };
-        format!("{comma}{digit}")
-    });
-    groups.collect()
 }
 
 impl fmt::Display for Finding {
@@ -149,7 +140,7 @@ mod tests {
         assert!(lines[20].starts_with("and 19,980 more; "), "{}", lines[20]);
         for (number, shown) in [(1, "1"), (980, "980"), (1_000, "1,000"), (1_234_567, "1,234,567")]
         {
-            assert_eq!(grouped(number), shown);
+            assert_eq!(grouped(&number.to_string()), shown);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Tables in columns and wrapped text for a terminal.
+//! Tables in columns, wrapped text and long numbers for people.
 
 use std::fmt::Write as _;
 
@@ -6,6 +6,23 @@ use schema::untrusted::one_line;
 
 /// Number of columns of a terminal that text for people fits.
 pub const COLUMNS: usize = 100;
+
+/// Inserts a comma between each three digits before the decimal point.
+pub fn grouped(text: &str) -> String {
+    let (sign, rest) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let (digits, tail) = rest.split_at(end);
+    let mut out = String::with_capacity(text.len() + digits.len() / 3);
+    out.push_str(sign);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out.push_str(tail);
+    out
+}
 
 /// Wraps `text` at spaces to lines of at most [`COLUMNS`] characters; lines after the first are
 /// indented by `indent` spaces. Hidden characters are escaped. A word that is longer than a line

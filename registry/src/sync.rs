@@ -76,7 +76,7 @@ pub fn sync(means: Means<'_>) -> Result<Synced> {
     let mut turn = take_turn(&tree)?;
     let head = tree.ready()?;
     let shown = &address(means.remote);
-    // Git gives it to programs that it starts, some of which would take it for an option too.
+    // Git also passes the remote to programs that it starts, and some would take it for an option.
     ensure!(
         !means.remote.starts_with('-'),
         "`{shown}` begins with `-`, so that it is no remote but an option of git"
@@ -227,9 +227,9 @@ impl Network<'_> {
     fn must(&self, verb: &str, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new("git");
         command.arg("-C").arg(self.dir);
-        // Hooks are not run, nor a program that watches files, as in this program's own commits. An address of `ext::` is a command
-        // line, which git runs where the user's settings allow it, and one of `fd::` a file that this
-        // program has open, for which git waits without end.
+        // Neither hooks nor a program that watches files are run, as in this program's own commits.
+        // An address of `ext::` is a command line, which git runs where the user's settings allow it,
+        // and one of `fd::` a file that this program has open, for which git waits without end.
         for setting in [
             "core.hooksPath=/dev/null",
             "core.fsmonitor=false",

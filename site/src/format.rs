@@ -1,6 +1,7 @@
 //! Formats numbers for people: rounded to what their spread supports, with thousands separators.
 //! Knows no records.
 
+use judge::table::grouped;
 use schema::metric::Unit;
 
 /// Smallest and largest number of significant digits with which a measured value is shown. Three
@@ -176,23 +177,6 @@ fn digit_count(value: i32) -> usize {
 #[expect(clippy::cast_precision_loss, reason = "counts, times and sizes of a run are below 2^53")]
 pub fn as_f64(value: u64) -> f64 {
     value as f64
-}
-
-/// Inserts a comma between each three digits before the decimal point.
-fn grouped(text: &str) -> String {
-    let (sign, rest) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
-    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-    let (digits, tail) = rest.split_at(end);
-    let mut out = String::with_capacity(text.len() + digits.len() / 3);
-    out.push_str(sign);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out.push_str(tail);
-    out
 }
 
 #[cfg(test)]

@@ -307,22 +307,24 @@ impl<S: Shape> Events<S> {
     /// Writes an output of a choice, after the log-probabilities of its prompt are known if the
     /// answer has them: only the prompt's first choice computes them.
     fn take(&mut self, index: usize, mut output: Output, out: &mut Vec<u8>) {
-        let prompt = index / self.writing.n;
-        let found = output.prompt.take();
-        let is_found = found.is_some();
-        self.prompts[prompt] = found.or(self.prompts[prompt].take());
-        let waits = self.writing.has_prompt_logprobs && !self.progress[index].started;
-        if waits && self.prompts[prompt].is_none() {
+        // Most outputs are of choices that have begun, or of answers without such log-probabilities.
+        if !self.writing.has_prompt_logprobs || self.progress[index].started {
+            self.write(index, &output, out);
+            return;
+        }
+        let n = self.writing.n;
+        let prompt = index / n;
+        if let Some(found) = output.prompt.take() {
+            self.prompts[prompt] = Some(found);
+            let of_prompt = |(index, _): &mut (usize, Output)| *index / n == prompt;
+            self.released.extend(self.held.extract_if(.., of_prompt));
+        }
+        if self.prompts[prompt].is_none() {
             self.held.push((index, output));
             return;
         }
         self.write(index, &output, out);
-        if is_found {
-            let of_prompt = |(index, _): &mut (usize, Output)| *index / self.writing.n == prompt;
-            self.released.extend(self.held.extract_if(.., of_prompt));
-        }
-        let mut choices = self.progress[prompt * self.writing.n..].iter().take(self.writing.n);
-        if choices.all(|progress| progress.started) {
+        if self.progress[prompt * n..][..n].iter().all(|progress| progress.started) {
             self.prompts[prompt] = None;
         }
     }
@@ -406,7 +408,7 @@ impl<S: Shape> Stream for Events<S> {
             return pin!(yield_now()).poll(context).map(|()| None);
         }
         let mut out = Vec::new();
-        // What is ready goes out in one write, unless it is large.
+        // All outputs that are ready go out in one write, unless it is large.
         while !self.ended && out.len() < WRITE_BYTES {
             let next = match self.released.pop_front() {
                 Some(released) => Poll::Ready(Some(released)),

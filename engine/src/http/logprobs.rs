@@ -74,7 +74,7 @@ impl Serialize for Completion<'_> {
     }
 }
 
-/// JSON list of what an iterator yields, which is begun anew for each writing.
+/// JSON list of the items of an iterator. The function returns a fresh iterator for each writing.
 struct List<F>(F);
 
 impl<F: Fn() -> I, I: Iterator<Item: Serialize>> Serialize for List<F> {

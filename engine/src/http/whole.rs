@@ -63,8 +63,11 @@ async fn whole<S: Shape>(shape: S, writing: Writing, mut ticket: Ticket) -> Resu
         }
         choices[index].add(output);
     }
-    let has_logprobs = |choice: &Complete| choice.tokens.iter().any(|t| t.logprobs.is_some());
-    let is_long = choices.iter().any(|choice| choice.prompt.is_some() || has_logprobs(choice));
+    // All tokens of an answer have log-probabilities, or none.
+    let is_long = choices.iter().any(|choice| {
+        let first = choice.tokens.first();
+        choice.prompt.is_some() || first.is_some_and(|token| token.logprobs.is_some())
+    });
     let answer = Answer { shape, writing, choices };
     let parts = 0..answer.parts();
     let body = if is_long {

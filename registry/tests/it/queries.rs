@@ -278,6 +278,6 @@ fn of_the_findings_about_many_files_the_first_are_printed() {
     let answer = scratch.record(&staged);
     assert_eq!((answer.code, answer.err.contains(more)), (2, true), "{answer:?}");
     assert!(answer.err.lines().count() < 30, "{answer:?}");
-    // It is asked for all of them.
+    // `check` prints all findings.
     assert_eq!(scratch.results(&["check"]).out.matches("breach S01").count(), 1030);
 }

@@ -146,7 +146,7 @@ impl Server {
     /// The URL is not valid, has another scheme than `http` and `https`, no host, a user name or
     /// password, or a path other than `/v1`; its host does not resolve; or TLS cannot be set up.
     pub fn at(url: &str, trust: &Trust) -> Result<Self, ControlError> {
-        // What stands before an `@` may be a password.
+        // The text before an `@` may be a password.
         if url.contains('@') {
             return Err(ControlError::UserInfo);
         }

@@ -252,15 +252,7 @@ fn ms(us: Option<u64>) -> String {
 
 /// Formats a count with commas between groups of three digits.
 fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut grouped = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
+    judge::table::grouped(&count.to_string())
 }
 
 /// Wraps `text`, which may quote a server, at spaces to lines of the table's width; the lines after

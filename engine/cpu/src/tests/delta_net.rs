@@ -12,8 +12,8 @@ const SHAPES: [DeltaNetShape; 5] = [
     DeltaNetShape { key_heads: 2, value_heads: 6, key_dim: 17, value_dim: 70, taps: 3 },
     DeltaNetShape { key_heads: 1, value_heads: 2, key_dim: 128, value_dim: 128, taps: 4 },
 ];
-/// Number of rows of a sequence that take two blocks, of which the second is shorter than the first
-/// and longer than the convolution's past.
+/// Number of rows of a sequence that take two blocks. The second is shorter than the first and longer
+/// than the convolution's past.
 const TWO_BLOCKS: usize = BLOCK_ROWS + 7;
 
 fn layer(shape: DeltaNetShape) -> DeltaNetLayer<Vec<f32>> {
