@@ -530,40 +530,32 @@ fn times(rows: &[&Row], text: &str) -> Option<Statement> {
     Some(("ratio of output tokens".to_owned(), stated, found))
 }
 
-/// Checks the ratio that the landing page states, of the comparison that it links to.
+/// Checks the ratios of output tokens that the landing page states, each against the comparison of
+/// releases or the engines side by side that its line links.
 pub fn landing(rows: &[Row], text: &str, audit: &mut Audit) {
-    let is_comparison =
-        |line: &str| line.contains(" times its output tokens") && !line.contains(LEAD);
-    for (index, line) in text.lines().enumerate().filter(|(_, line)| is_comparison(line)) {
-        let address = line.split("](results/pages/").nth(1).and_then(|rest| rest.split(')').next());
-        let pair = address.and_then(Pair::of);
+    for (index, line) in text.lines().enumerate() {
+        let Some((before, _)) = line.split_once(" times its output tokens") else { continue };
+        let link = line.split("](").nth(1).and_then(|rest| rest.split(')').next());
+        let address = link.expect("the line links a page");
+        let Some(pair) = address.strip_prefix("results/pages/").and_then(Pair::of) else {
+            let stated = before.rsplit('[').next().unwrap_or(before);
+            audit.note(index + 1, "lead", stated, range(stated, leads(address).into_iter()));
+            continue;
+        };
         let own: Vec<&Row> =
-            rows.iter().filter(|row| row.is_blocking && Some(&row.pair) == pair.as_ref()).collect();
+            rows.iter().filter(|row| row.is_blocking && row.pair == pair).collect();
         for (what, stated, found) in statements(&own, line) {
             audit.note(index + 1, &what, &stated, found);
         }
     }
 }
 
-/// Words before README's lead over another engine.
-const LEAD: &str = "runs that alternated on this machine: [";
-
-/// Checks the lead over another engine that README states against the ratios of the page that it
-/// links.
-pub fn landing_lead(text: &str, audit: &mut Audit) {
-    for (index, line) in text.lines().enumerate() {
-        let Some((stated, rest)) =
-            line.split_once(LEAD).and_then(|(_, rest)| rest.split_once(" times its output tokens"))
-        else {
-            continue;
-        };
-        let address = rest.split("](").nth(1).and_then(|rest| rest.split(')').next());
-        let page = repository().join(address.expect("the line links a page"));
-        let page = std::fs::read_to_string(page).expect("README links a page");
-        let rows = page.lines().filter(|row| row.contains(" | Output tokens/s | "));
-        let ratio = |row: &str| row.split(" | ").nth(4)?.strip_suffix('x')?.parse().ok();
-        audit.note(index + 1, "lead", stated, range(stated, rows.filter_map(ratio)));
-    }
+/// Reads the ratios of output tokens from a page of engines side by side.
+fn leads(address: &str) -> Vec<f64> {
+    let page = repository().join(address);
+    let page = std::fs::read_to_string(page).expect("README links a page");
+    let rows = page.lines().filter(|row| row.contains(" | Output tokens/s | "));
+    rows.filter_map(|row| row.split(" | ").nth(4)?.strip_suffix('x')?.parse().ok()).collect()
 }
 
 #[test]

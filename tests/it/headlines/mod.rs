@@ -65,7 +65,6 @@ fn audited((path, text): &Text, rows: &[Row]) -> Audit {
     if path == "README.md" {
         tables::landing(&RECORDS, &read, text, &mut audit);
         comparisons::landing(rows, text, &mut audit);
-        comparisons::landing_lead(text, &mut audit);
     }
     audit
 }
