@@ -12,17 +12,13 @@ const SITE: &str = "redline-site";
 /// Picture of the terminal after the newest campaign, which README.md shows.
 const TERMINAL: &str = "docs/images/release-bench.svg";
 
-/// Names of the measurement programs, which are built together. The engine is not among them,
+/// Names of the programs of a campaign, which are built together. The engine is not among them,
 /// because a release of it is built from its own worktree.
-const TOOLS: &[&str] = &[
-    "redline-bench",
-    "redline-emitter",
-    "redline-floor",
-    "redline-results",
-    SITE,
-    "redline-campaign",
-    "redline-peers",
-];
+const CAMPAIGN: &[&str] = &["redline-bench", "redline-results", SITE, "redline-campaign"];
+
+/// Names of the programs that compare Redline with other engines and load generators, and that start
+/// those of a campaign.
+const PEERS: &[&str] = &["redline-emitter", "redline-floor", "redline-peers"];
 
 /// Verbs of `redline-results` that also start `redline-site`, to render the pages.
 const RENDERING: &[&str] = &["retract", "annotate", "waive", "epoch", "sync", "import"];
@@ -50,7 +46,8 @@ pub fn and_run(shell: &Shell, program: &str, verb: &str, rest: &[OsString]) -> R
         // Compiled for each pull request, so only what it needs.
         "redline-campaign" if verb == "gate" => build(shell, &["redline-bench", program])?,
         // Measurement programs find each other in the folder that they share.
-        _ => build(shell, TOOLS)?,
+        "redline-campaign" => build(shell, CAMPAIGN)?,
+        _ => build(shell, &[CAMPAIGN, PEERS].concat())?,
     }
     run(shell, program, verb, rest)
 }
