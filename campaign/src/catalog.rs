@@ -70,36 +70,43 @@ impl Engine {
         let found = |field, why| Some(Unservable { field, why });
         if model.config.is_some() && launch.random_weights.is_empty() {
             let why = format!("`{id}` has random weights, which engine `{engine}` cannot generate");
-            return found("random_weights", why);
+            return found("launch.random_weights", why);
         }
         let (device, name) = match on {
             Some(_) => (DeviceKind::Gpu, "GPUs"),
             None => (DeviceKind::Cpu, "CPUs"),
         };
         if !launch.devices.is_empty() && !launch.devices.contains(&device) {
-            return found("devices", format!("engine `{engine}` does not compute on {name}"));
+            return found("launch.devices", format!("engine `{engine}` does not compute on {name}"));
         }
         let has_rocm = launch.image.as_ref().is_some_and(|image| image.rocm.is_some());
         if on == Some(Accelerator::Rocm) && !has_rocm {
             let why = format!("engine `{engine}` publishes no image for GPUs of AMD");
-            return found("image.rocm", why);
+            return found("launch.image.rocm", why);
         }
-        let format = model.format().filter(|_| !launch.weights.is_empty())?;
-        if launch.weights.contains(&format) {
+        let cpu = self.file.package.as_ref().and_then(|package| package.cpu.as_ref());
+        let of_cpu = cpu.map(|cpu| &cpu.weights).filter(|read| on.is_none() && !read.is_empty());
+        let (read, field) = match of_cpu {
+            Some(read) => (read, "package.cpu.weights"),
+            None => (&launch.weights, "launch.weights"),
+        };
+        let format = model.format().filter(|_| !read.is_empty())?;
+        if read.contains(&format) {
             return None;
         }
         let name = match format {
             WeightsFormat::Gguf => "GGUF",
             WeightsFormat::Safetensors => "safetensors",
         };
-        found("weights", format!("engine `{engine}` does not read {name}, the format of `{id}`"))
+        let place = if of_cpu.is_some() { " on CPUs" } else { "" };
+        found(field, format!("engine `{engine}` does not read {name}{place}, the format of `{id}`"))
     }
 }
 
 /// Reason why an engine cannot serve a model on a kind of device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unservable {
-    /// Field below `launch` of the engine's file that says so.
+    /// Field of the engine's file that says so.
     pub field: &'static str,
     /// Sentence that names engine and model.
     pub why: String,

@@ -75,7 +75,8 @@ pub enum Verb {
     /// Measure a committed run again on this machine, and say whether its figures come out again.
     ///
     /// For a result that was published elsewhere, the path of its imported record, or of the folder of
-    /// its page, takes the place of the id: the page's rows are printed with both figures.
+    /// its page, takes the place of the id: the page's rows are printed with both figures. Results are
+    /// measured under the scenario that has their workload, with the flags of their server.
     ///
     /// Equal by hash must be: the engine's binary, its arguments, the requests, and the outputs of
     /// the fixed prompts. The release-blocking figures must fall into the intervals that the runs
@@ -244,6 +245,10 @@ pub struct ReleaseBench {
     /// it.
     #[arg(skip)]
     pub only: Vec<(String, String)>,
+    /// Name and flags of the variant that is measured in place of the plain release; `reproduce` sets
+    /// it.
+    #[arg(skip)]
+    pub in_place: Option<(String, Vec<String>)>,
     /// What a gate compares; `None` for every other campaign.
     #[arg(skip)]
     pub gate: Option<GateRequest>,
@@ -389,7 +394,7 @@ pub struct Reproduce {
     #[arg(long = "slurm-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub slurm_options: Vec<String>,
     /// Refuse a plan that is expected to take more GPU-hours than this, and stop before a run that
-    /// would exceed them.
+    /// would exceed them. Of a page whose servers had different flags, each set of flags is a plan.
     #[arg(long, value_name = "H", value_parser = parse_hours)]
     pub max_gpu_hours: Option<f64>,
     /// Print the plan and stop.

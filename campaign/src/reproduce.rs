@@ -2,6 +2,7 @@
 //! figures of its record come out again; of results that others published it shows both figures. The
 //! new runs are never committed.
 
+mod cells;
 mod published;
 
 use std::fmt::Write as _;

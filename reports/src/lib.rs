@@ -25,6 +25,7 @@ use serde::Serialize;
 use documents::Document;
 use figures::Figures;
 pub use figures::{figure_of, latency_us, name_of_label};
+pub use workload::lengths_of;
 use served::Served;
 use tool::Tool;
 use workload::StatedWorkload;

@@ -42,6 +42,9 @@ fn a_block_becomes_a_record_with_all_that_it_says() {
     assert_eq!(record.engine.name, "example");
     assert_eq!(record.model.id, "example/Model-1B");
     assert_eq!(record.scenario.id, "random-100-101-1000");
+    assert_eq!(crate::lengths_of(&record.scenario.id), Some((100, 101)));
+    assert_eq!(crate::lengths_of("thinking"), Some((2_000, 6_000)));
+    assert_eq!(crate::lengths_of("sharegpt-1000").or(crate::lengths_of("random-1-2")), None);
     assert_eq!(record.scenario.arrival, Some(Arrival::AllAtOnce));
     let source = record.source.as_ref().unwrap();
     assert_eq!((source.tool.as_str(), source.line_first, source.line_last), ("lmdeploy", 4, 27));

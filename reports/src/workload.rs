@@ -44,6 +44,19 @@ const FIXED: &[(&str, (u64, u64), u64)] = &[
     ("long-input", (6_000, 2_000), 500),
 ];
 
+/// Returns the numbers of tokens of each prompt and of each answer that the id of a published result's
+/// scenario states, as [`StatedWorkload::scenario`] makes it; `None` where lengths differ or the id
+/// states none.
+pub fn lengths_of(id: &str) -> Option<(u64, u64)> {
+    if let Some((_, tokens, _)) = FIXED.iter().find(|(known, ..)| *known == id) {
+        return Some(*tokens);
+    }
+    let mut numbers = id.strip_prefix("random-")?.split('-').map(str::parse);
+    let mut next = || numbers.next()?.ok();
+    let (input, output, _) = (next()?, next()?, next()?);
+    Some((input, output))
+}
+
 impl StatedWorkload {
     /// Returns the id of Redline's scenario with the workload's dataset, lengths and number of
     /// requests. If there is none, returns an id made of these, such as `random-512-128-1000`, or

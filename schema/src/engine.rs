@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use crate::distribution::{Distribution, Source};
 pub use crate::image::{Image, OlderImage};
 use crate::missing::missing;
 use crate::model::WeightsFormat;
@@ -44,7 +45,7 @@ pub struct EngineFile {
     /// `prefill`; empty where there are none.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub figures: BTreeMap<String, FigureTool>,
-    /// Source distribution, for an engine that Redline downloads and builds to measure beside its
+    /// Source distributions, for an engine that Redline downloads and builds to measure beside its
     /// own; left out for other engines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -186,6 +187,25 @@ pub struct Package {
     /// Names of the package or of its builds. The first one is installed into virtual environments;
     /// in images and on the machine, the first one that is installed is used.
     pub names: Vec<String>,
+    /// Build that is installed into virtual environments on machines without a GPU; left out where
+    /// the first of `names` is for both.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<CpuPackage>,
+}
+
+/// Build of a Python package for processors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CpuPackage {
+    /// Name of the build, which is one of the package's `names`.
+    pub name: String,
+    /// URL of a package index that has what the build needs beside the default index; left out where
+    /// the default index has all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<String>,
+    /// Formats of weights that the build reads; left out where they are those of `launch.weights`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<WeightsFormat>,
 }
 
 /// Quirk of an engine: behavior in which it differs from others.
@@ -339,34 +359,6 @@ pub struct FigureTool {
     /// last occurrence is used. Exactly one of `pointer` and `after` is given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
-}
-
-/// Source distribution of an engine that is built with CMake.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Source {
-    /// Source distribution as `name==version`. Its file is downloaded and unpacked; no code of it
-    /// runs before the build.
-    pub sdist: String,
-    /// File name of the source distribution.
-    pub file: String,
-    /// SHA-256 of the source distribution's file, lower-case hex.
-    pub sha256: String,
-    /// License of the source, for a person who reads this file; no program acts on it.
-    pub licence: String,
-    /// Folder inside the source that CMake configures.
-    pub folder: String,
-    /// CMake cache variables as `NAME=VALUE` with which the engine is configured.
-    pub cmake: Vec<String>,
-    /// Names of the programs that are built from the source; the first one is the server.
-    pub programs: Vec<String>,
-}
-
-impl Source {
-    /// Returns the version of the source distribution, or `unknown` where its name states none.
-    pub fn version(&self) -> &str {
-        self.sdist.split_once("==").map_or("unknown", |(_, version)| version)
-    }
 }
 
 /// Requests that the server accepts: route, format and optional fields.

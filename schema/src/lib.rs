@@ -12,6 +12,7 @@ pub mod campaign;
 pub mod canonical;
 pub mod comparison;
 pub mod correctness;
+mod distribution;
 pub mod document;
 pub mod emitted;
 pub mod engine;

@@ -262,9 +262,26 @@ fn a_published_page_whose_models_have_different_scenarios_is_measured_cell_by_ce
     let clone = Clone::of_this_repository(&[]);
     let page = "results/imports/llm_benchmark/ee356a43-r5";
     let ended = clone.run("redline-campaign", &["reproduce", page, "--dry-run"]).expect_code(0);
-    // Six models in four scenarios, without two results of a scenario that the suite does not have.
+    // Six models in four scenarios, which are five: two models have fewer conversations.
     let planned = &ended.stdout;
-    assert!(planned.contains("runs       66, about "), "{planned}");
+    assert!(planned.contains("runs       72, about "), "{planned}");
+    assert!(planned.contains("sharegpt-1000@1"), "{planned}");
     assert!(planned.contains("python3 -m sglang.launch_server --model-path {model}"), "{planned}");
-    ended.expect_said("the suite has no scenario `sharegpt-1000`");
+}
+
+#[test]
+fn a_published_lab_is_measured_by_a_campaign_for_each_set_of_flags() {
+    let clone = Clone::of_this_repository(&[]);
+    let page = "results/imports/performance-lab/d88cdf37-r5";
+    let ended = clone.run("redline-campaign", &["reproduce", page, "--dry-run"]).expect_code(0);
+    let planned = &ended.stdout;
+    // One of SGLang, and 14 of vLLM for 23 results.
+    assert_eq!(planned.matches("Plan of campaign").count(), 15, "{planned}");
+    assert_eq!(planned.matches("(published)").count(), 15, "{planned}");
+    for scenario in ["lab-throughput@", "lab-long-context@", "lab-generation-heavy@"] {
+        assert_eq!(planned.matches(scenario).count(), 2, "{scenario} in\n{planned}");
+    }
+    let flags = "--performance-mode=throughput --max-model-len=32768 --max-num-batched-tokens=49152";
+    assert!(planned.contains(&format!("{flags} --max-num-seqs=768")), "{planned}");
+    ended.expect_said("`lab-long-context` has no limit on requests in flight; the page prints 9");
 }

@@ -30,7 +30,7 @@ use campaign::stop::Stop;
 use campaign::tools::{self, BENCH};
 use campaign::world::{Ids, World};
 use clap::ValueEnum;
-use schema::engine::Source;
+use schema::engine::{Distribution, Source};
 use schema::exit::Exit;
 use schema::probe::{FirstAnswer, Probe};
 use schema::run::{HardwareFacts, RunRecord, Status, ValidityVerdict};
@@ -63,7 +63,7 @@ pub fn run(world: &World, flags: &PeerBench) -> Result<Exit, Stop> {
     let machine = hardware::detect(world)?;
     let threads = flags.threads.unwrap_or(world.cores);
     let build = source::obtain(world, &flags.engine, &distribution, &machine.cpu)?;
-    let mut variant = Variant::plain(&engine.id, &format!("v{}", distribution.version()));
+    let mut variant = Variant::plain(&engine.id, &format!("v{}", distribution.version));
     variant.flags = engine.loaded_flags(threads);
     let peer = ServerSpec { built: build.variant(variant, &distribution), engine };
     let variants = [variants::build_working_tree(world, threads)?, peer];
@@ -108,15 +108,15 @@ fn text(world: &World) -> Result<PathBuf, Stop> {
     Ok(world.obtain(&Input::dataset(PERPLEXITY_TEXT, &file))?.path)
 }
 
-/// Reads the file of the engine `id`, and returns the engine and the `[source]` of its file; an
-/// error if the engine is unknown or its file has no `[source]`.
-fn peer(world: &World, id: &str) -> Result<(Engine, Source), Stop> {
+/// Reads the file of the engine `id`, and returns the engine and the newest source distribution that
+/// its file pins; an error if the engine is unknown or its file has no `[source]`.
+fn peer(world: &World, id: &str) -> Result<(Engine, Distribution), Stop> {
     if !world.catalog.ids("engine")?.iter().any(|known| known == id) {
         return Err(unknown("engine", id, &peers(world)?));
     }
     let engine = world.catalog.engine(id)?;
-    match engine.file.source.clone() {
-        Some(source) => Ok((engine, source)),
+    match engine.file.source.as_ref().map(Source::newest) {
+        Some(distribution) => Ok((engine, distribution)),
         None => Err(Stop::wrong_use(format!(
             "engine `{id}` is no peer: its file has no `[source]`; peers are {}",
             peers(world)?.join(", ")

@@ -114,13 +114,13 @@ pointer = "/decode/0/tokens_per_s"
 argv = ["{{binaries}}/peer-tool", "perplexity", "{{model}}", "{{text}}"]
 after = "PPL ="
 [source]
-sdist = "tiny-peer==1.0"
+package = "tiny-peer"
 file = "{ARCHIVE}"
-sha256 = "{sha256}"
 licence = "none"
 folder = "tiny-peer"
 cmake = ["CMAKE_BUILD_TYPE=Release"]
 programs = ["peer-server", "peer-tool"]
+newest = {{ version = "1.0", sha256 = "{sha256}" }}
 "#
         ),
     );

@@ -73,7 +73,7 @@ fn contender(world: &World, name: &str, packages: Packages) -> Result<Wanted, St
 /// # Errors
 /// The baseline is no release of a Python package, or the file is no wheel of that package.
 fn of_wheel(baseline: &Wanted, path: &Path) -> Result<Wanted, Stop> {
-    let Origin::Venv { version } = &baseline.origin else {
+    let Origin::Venv { version, device } = &baseline.origin else {
         return Err(wrong_use!(
             "a wheel is compared with a release of its package, and the baseline is {}",
             baseline.title()
@@ -82,7 +82,8 @@ fn of_wheel(baseline: &Wanted, path: &Path) -> Result<Wanted, Stop> {
     };
     let wheel = Wheel::read(path, &baseline.engine)?;
     let name = format!("v{}", wheel.version);
-    Ok(candidate_of(baseline, &name, Origin::Wheel { wheel, compared: version.clone() }))
+    let origin = Origin::Wheel { wheel, compared: version.clone(), device: *device };
+    Ok(candidate_of(baseline, &name, origin))
 }
 
 /// Resolves a container image to a variant of the baseline's engine.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use schema::canonical::sha256_of;
-use schema::engine::Source;
+use schema::engine::Distribution;
 use schema::run::{self, EngineFacts};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
@@ -56,11 +56,11 @@ pub struct PeerBuild {
 impl PeerBuild {
     /// Returns the built variant that runs this build: its server is the first program that the
     /// engine's file lists under `[source]`.
-    pub fn variant(&self, variant: Variant, source: &Source) -> BuiltVariant {
+    pub fn variant(&self, variant: Variant, source: &Distribution) -> BuiltVariant {
         let server = source.programs.first().map_or("", String::as_str);
         let facts = EngineFacts {
             name: variant.engine.clone(),
-            release: format!("v{}", source.version()),
+            release: format!("v{}", source.version),
             binary_sha256: self.facts.programs.get(server).cloned(),
             toolchain: self.facts.compiler.clone(),
             dirty: Some(false),
@@ -84,7 +84,7 @@ impl PeerBuild {
 /// The source distribution cannot be downloaded or has another hash, CMake and Ninja are missing
 /// and cannot be installed, the build fails, a file of the cache cannot be read or written, or the
 /// command is interrupted.
-pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<PeerBuild, Stop> {
+pub fn obtain(world: &World, id: &str, source: &Distribution, cpu: &Cpu) -> Result<PeerBuild, Stop> {
     let dir = world.cache.dir.join("builds").join(id).join(key(source, cpu));
     if let Some(facts) = kept(&dir, source) {
         return Ok(PeerBuild { dir, facts });
@@ -98,7 +98,7 @@ pub fn obtain(world: &World, id: &str, source: &Source, cpu: &Cpu) -> Result<Pee
 
 /// Returns the cache key of a build: the first 16 hex digits of a hash of the source distribution,
 /// the CMake settings, the names of the programs and the machine's processor.
-fn key(source: &Source, cpu: &Cpu) -> String {
+fn key(source: &Distribution, cpu: &Cpu) -> String {
     let Cpu { vendor, brand, family, model, stepping, features, sockets: _ } = cpu;
     let of = (
         (&source.sha256, &source.cmake, &source.programs),
@@ -110,7 +110,7 @@ fn key(source: &Source, cpu: &Cpu) -> String {
 
 /// Returns the facts of the build kept in `dir`; `None` if they cannot be read, or a program is
 /// missing or differs from its recorded hash.
-fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
+fn kept(dir: &Path, source: &Distribution) -> Option<BuildFacts> {
     let text = fs::read_to_string(dir.join(FACTS)).ok()?;
     let facts: BuildFacts = serde_json::from_str(&text).ok()?;
     // The user may have replaced a program in the cache.
@@ -124,7 +124,7 @@ fn kept(dir: &Path, source: &Source) -> Option<BuildFacts> {
 /// Builds a rival engine in a temporary folder and renames it, so that `dir` is always complete.
 fn build(
     world: &World,
-    source: &Source,
+    source: &Distribution,
     archive: &Path,
     tools: &BuildTools,
     dir: PathBuf,
@@ -162,7 +162,7 @@ fn build(
 
 /// Runs one program of the build, such as `cmake`. Its output goes to standard error, since
 /// standard output is for the command's own result.
-fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), Stop> {
+fn step(world: &World, source: &Distribution, command: &mut Command) -> Result<(), Stop> {
     let status = show(command.stdout(Stdio::from(io::stderr())), &world.interrupt)?;
     if status.success() {
         return Ok(());
@@ -177,7 +177,7 @@ fn step(world: &World, source: &Source, command: &mut Command) -> Result<(), Sto
 
 /// Copies the built programs from the build folder `tree` to the folder `whole`, and writes the
 /// build's facts there.
-fn keep(source: &Source, tree: &Path, whole: &Path) -> Result<BuildFacts, Stop> {
+fn keep(source: &Distribution, tree: &Path, whole: &Path) -> Result<BuildFacts, Stop> {
     make_dir(whole)?;
     let mut programs = BTreeMap::new();
     for program in &source.programs {
@@ -293,17 +293,17 @@ fn fetch_tools(world: &World, dir: &Path) -> Result<(), Stop> {
 mod tests {
     use super::*;
 
-    fn source() -> Source {
+    fn source() -> Distribution {
         let text = include_str!("../../../suite/engines/llama.cpp.toml");
-        schema::engine::parse(text).unwrap().source.unwrap()
+        schema::engine::parse(text).unwrap().source.unwrap().newest()
     }
 
     #[test]
     fn another_source_setting_or_processor_is_another_build() {
         let cpu = Cpu { brand: "x".into(), ..Cpu::default() };
         let mut keys = vec![key(&source(), &cpu), key(&source(), &Cpu::default())];
-        keys.push(key(&Source { sha256: "0".into(), ..source() }, &cpu));
-        keys.push(key(&Source { cmake: vec!["GGML_NATIVE=OFF".into()], ..source() }, &cpu));
+        keys.push(key(&Distribution { sha256: "0".into(), ..source() }, &cpu));
+        keys.push(key(&Distribution { cmake: vec!["GGML_NATIVE=OFF".into()], ..source() }, &cpu));
         assert!(keys.iter().all(|key| key.len() == 16));
         assert_eq!(key(&source(), &cpu), keys[0]);
         keys.sort();

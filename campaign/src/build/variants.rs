@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
-use schema::engine::Source;
+use schema::engine::{Distribution, Source};
 use schema::probe::Probe;
 use schema::run::{BuildFacts, EngineFacts};
-use schema::target::Accelerator;
+use schema::target::{Accelerator, DeviceKind};
 
 use crate::build::installed::{self, Place};
 use crate::build::venv::Venv;
@@ -38,14 +38,16 @@ pub enum Origin {
     /// without a commit), and true as `dirty` if there are changes that are not committed.
     Tree { version: String, commit: Option<String>, dirty: bool },
     /// Source distribution of a rival engine, which is built on this machine.
-    Source(Box<Source>),
-    /// Python package of the engine in this version, in a virtual environment of its own.
-    Venv { version: String },
+    Source(Box<Distribution>),
+    /// Python package of the engine in this version, in a virtual environment of its own; the build
+    /// for `device`.
+    Venv { version: String, device: DeviceKind },
     /// Python package of the engine in this version, as it is installed on this machine.
     Installed { version: String },
     /// Wheel of the engine's Python package that is no release, in a virtual environment whose other
-    /// packages are those of the version `compared` where the wheel allows it.
-    Wheel { wheel: Wheel, compared: String },
+    /// packages are those of the version `compared`, of its build for `device`, where the wheel allows
+    /// it.
+    Wheel { wheel: Wheel, compared: String, device: DeviceKind },
     /// Container image of the engine for the GPUs of `accelerator`, which `runtime` runs.
     Image { of: ImageOf, runtime: Runtime, accelerator: Accelerator },
     /// Server that is already running, with the facts that it reported to the probe.
@@ -114,7 +116,7 @@ impl Wanted {
             Origin::Source(source) => format!("{title}, built from {}", source.sdist),
             Origin::Venv { .. } => format!("{title}, in a virtual environment"),
             Origin::Installed { .. } => format!("{title}, as installed"),
-            Origin::Wheel { wheel, compared } => {
+            Origin::Wheel { wheel, compared, .. } => {
                 let packages = format!("with the packages of v{compared} where it takes them");
                 format!("{title}, the wheel {}, {packages}", wheel.shown())
             }
@@ -132,23 +134,25 @@ impl Wanted {
         }
     }
 
-    /// Has the variant run on GPUs of the platform `on`: of AMD, in the image that the engine
-    /// publishes for them, or as it is installed there.
+    /// Has the variant run on GPUs of the platform `on`, of AMD in the image that the engine publishes
+    /// for them or as it is installed there; or with `None` on a processor, in the package that is
+    /// built for it.
     ///
     /// # Errors
     /// Nothing of the variant runs there.
-    pub fn fit(&mut self, on: Accelerator) -> Result<(), Stop> {
+    pub fn fit(&mut self, on: Option<Accelerator>) -> Result<(), Stop> {
         let id = &self.engine.id;
+        let is_amd = on == Some(Accelerator::Rocm);
         match &mut self.origin {
-            Origin::Image { runtime: Runtime::Enroot, .. } if on == Accelerator::Rocm => {
+            Origin::Image { runtime: Runtime::Enroot, .. } if is_amd => {
                 Err(Stop::wrong_use("Enroot documents no way to give GPUs of AMD to a container")
                     .with_hint("`--container` takes docker, podman and apptainer, too"))
             }
             Origin::Image { accelerator, .. } => {
-                *accelerator = on;
+                *accelerator = on.unwrap_or_default();
                 Ok(())
             }
-            Origin::Venv { version } if on == Accelerator::Rocm => Err(wrong_use!(
+            Origin::Venv { version, .. } if is_amd => Err(wrong_use!(
                 "the package of `{id}` {version} that a virtual environment gets is not built for \
                  GPUs of AMD"
             )
@@ -156,6 +160,10 @@ impl Wanted {
                 "`--container docker` runs its image for them; `--installed` measures what this \
                  machine has",
             )),
+            Origin::Venv { device, .. } | Origin::Wheel { device, .. } => {
+                *device = if on.is_some() { DeviceKind::Gpu } else { DeviceKind::Cpu };
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -172,10 +180,14 @@ pub fn wanted(world: &World, flags: &ReleaseBench, engine: &Engine) -> Result<Ve
     if let Some(baseline) = &flags.baseline {
         variants.push(named(world, engine, Some(baseline), flags.packages)?);
     }
-    let candidate = match flags.worktree {
+    let mut candidate = match flags.worktree {
         true => working_tree(world, engine, flags.release.as_deref())?,
         false => named(world, engine, flags.release.as_deref(), flags.packages)?,
     };
+    if let Some((name, extra)) = &flags.in_place {
+        candidate.variant.name = Some(name.clone());
+        candidate.variant.flags.extend_from_slice(extra);
+    }
     if variants.iter().any(|baseline| baseline.variant.release == candidate.variant.release) {
         let release = &candidate.variant.release;
         return Err(wrong_use!("baseline and candidate are both {release}"));
@@ -242,7 +254,7 @@ pub fn named(
             let name = format!("v{version}");
             let origin = match packages.installed {
                 true => Origin::Installed { version },
-                false => Origin::Venv { version },
+                false => Origin::Venv { version, device: DeviceKind::Gpu },
             };
             Ok(of(engine, name, origin))
         }
@@ -282,22 +294,27 @@ pub fn commit(world: &World, engine: &Engine, wanted: &str) -> Result<Wanted, St
     Ok(of(engine, found.name.clone(), Origin::Release(found)))
 }
 
-/// Resolves a rival engine that is built from source to a variant: its only release, which its file
-/// pins, with the flags for a server under load. Another requested release is refused.
+/// Resolves a rival engine that is built from source to a variant: a release that its file pins, by
+/// default the newest, with the flags for a server under load.
+///
+/// # Errors
+/// The file does not pin the requested release.
 fn from_source(
     world: &World,
     engine: &Engine,
     source: &Source,
     release: Option<&str>,
 ) -> Result<Wanted, Stop> {
-    let pinned = source.version();
-    if let Some(asked) = release
-        && asked.trim_start_matches('v') != pinned
-    {
-        let id = &engine.id;
-        return Err(wrong_use!("`suite/engines/{id}.toml` builds {id} {pinned}, not `{asked}`"));
-    }
-    let mut wanted = of(engine, format!("v{pinned}"), Origin::Source(Box::new(source.clone())));
+    let pinned = match release {
+        None => source.newest(),
+        Some(asked) => source.release(asked).ok_or_else(|| {
+            let (id, known) = (&engine.id, source.versions().join(" and "));
+            wrong_use!("`suite/engines/{id}.toml` builds {id} {known}, not `{asked}`")
+                .with_hint("`[source] older` is the place for another version and its SHA-256")
+        })?,
+    };
+    let name = format!("v{}", pinned.version);
+    let mut wanted = of(engine, name, Origin::Source(Box::new(pinned)));
     wanted.variant.flags = engine.loaded_flags(world.cores);
     Ok(wanted)
 }
@@ -390,12 +407,13 @@ pub fn build_one(world: &World, wanted: &Wanted) -> Result<ServerSpec, Stop> {
             let variant = wanted.variant.clone();
             BuiltVariant { variant, facts, binary: None, version: None, image: None, venv: None }
         }
-        Origin::Venv { version } => {
-            let venv = Venv::of(world, &wanted.engine, version)?.obtain()?;
+        Origin::Venv { version, device } => {
+            let venv = Venv::of(world, &wanted.engine, (version, *device))?.obtain()?;
             installed::variant(world, of, Some(version), Place::Venv(venv))?
         }
-        Origin::Wheel { wheel, compared } => {
-            let venv = Venv::of(world, &wanted.engine, compared)?.with_wheel(wheel)?.obtain()?;
+        Origin::Wheel { wheel, compared, device } => {
+            let release = Venv::of(world, &wanted.engine, (compared, *device))?;
+            let venv = release.with_wheel(wheel)?.obtain()?;
             let built = installed::variant(world, of, Some(&wheel.version), Place::Venv(venv))?;
             unreleased(built, Some(wheel))
         }

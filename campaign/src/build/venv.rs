@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 
 use schema::canonical::sha256_hex;
+use schema::target::DeviceKind;
 use tempfile::TempDir;
 use url::Url;
 
@@ -57,6 +58,8 @@ pub struct Venv<'a> {
     title: String,
     /// Requirement that installers get: `name==version`, or `name @ URL` of a wheel.
     requirement: String,
+    /// Index with packages that the default index lacks, by its URL; `None` where it lacks none.
+    index: Option<String>,
     python: PathBuf,
     /// Folder of the release for this version of Python: the requirements file, and a folder for
     /// each set of packages. That of a wheel lies in the folder of the release that it is compared
@@ -79,14 +82,24 @@ struct Candidate<'a> {
 }
 
 impl<'a> Venv<'a> {
-    /// Returns the environment of the release `version` of an engine, for the Python that is on the
-    /// `PATH`.
+    /// Returns the environment of the release `version` of an engine, in its build for `device`, for
+    /// the Python that is on the `PATH`.
     ///
     /// # Errors
     /// The engine's file names no package, Python cannot be run, or the command is interrupted.
-    pub fn of(world: &'a World, engine: &Engine, version: &str) -> Result<Self, Stop> {
-        let mut names = engine.file.package.iter().flat_map(|package| &package.names);
-        let name = names.next().ok_or_else(|| {
+    pub fn of(
+        world: &'a World,
+        engine: &Engine,
+        (version, device): (&str, DeviceKind),
+    ) -> Result<Self, Stop> {
+        let package = engine.file.package.as_ref();
+        let cpu = package.and_then(|package| package.cpu.as_ref());
+        let cpu = cpu.filter(|_| device == DeviceKind::Cpu);
+        let name = match cpu {
+            Some(cpu) => Some(&cpu.name),
+            None => package.and_then(|package| package.names.first()),
+        };
+        let name = name.ok_or_else(|| {
             wrong_use!("`suite/engines/{}.toml` names no Python package", engine.id)
         })?;
         let requirement = format!("{name}=={version}");
@@ -97,9 +110,11 @@ impl<'a> Venv<'a> {
             return Err(environment!("`{PYTHON}` prints neither its path nor its version"));
         };
         let releases = world.cache.dir.join("venvs").join(&engine.id).join(version);
-        let (python, dir) = (PathBuf::from(python), releases.join(platform));
-        let title = requirement.clone();
-        Ok(Self { world, title, requirement, python, dir, candidate: None })
+        // Both builds of a release may be in one cache.
+        let build = if cpu.is_some() { "-cpu" } else { "" };
+        let (python, dir) = (PathBuf::from(python), releases.join(format!("{platform}{build}")));
+        let (title, index) = (requirement.clone(), cpu.and_then(|cpu| cpu.index.clone()));
+        Ok(Self { world, title, requirement, index, python, dir, candidate: None })
     }
 
     /// Returns the environment of a wheel that is compared with this release. Its other packages are
@@ -119,6 +134,7 @@ impl<'a> Venv<'a> {
             world: self.world,
             title: wheel.file.clone(),
             requirement: format!("{} @ {url}", wheel.name),
+            index: self.index.clone(),
             python: self.python.clone(),
             dir: self.dir.join(format!("wheel-{of_wheel}-{of_release}")),
             candidate: Some(Candidate {
@@ -257,7 +273,7 @@ impl<'a> Venv<'a> {
         fs::write(&from, &self.requirement).map_err(FileError::at("write", &from))?;
         let mut uv = Command::new("uv");
         uv.args(["pip", "compile", "--quiet", "--no-header", "--python"]).arg(&self.python);
-        uv.args(options).arg("--output-file").arg(&to).arg(&from);
+        uv.args(self.of_index()).args(self.of_all_indexes()).args(options).arg("--output-file").arg(&to).arg(&from);
         self.run("uv pip compile", &mut uv)?;
         let mut lock: uv::Lock = toml::from_str(&read_text(&to)?)
             .map_err(|error| unreadable("uv pip compile", &error))?;
@@ -271,7 +287,7 @@ impl<'a> Venv<'a> {
     fn resolve_with_pip(&self, temp: &TempDir, options: &[OsString]) -> Result<Requirements, Stop> {
         let mut pip = self.pip(temp);
         pip.args(["install", "--dry-run", "--ignore-installed", "--report", "-"]);
-        pip.args(QUIETLY).args(options).arg(&self.requirement);
+        pip.args(QUIETLY).args(self.of_index()).args(options).arg(&self.requirement);
         let printed = self.run("pip install --dry-run", &mut pip)?;
         let mut report: pip::Report = serde_json::from_str(&printed)
             .map_err(|error| unreadable("pip install --report", &error))?;
@@ -343,6 +359,17 @@ impl<'a> Venv<'a> {
         Ok(write_whole(&dir.join(FINISHED), format!("{bytes}\n").as_bytes())?)
     }
 
+    /// Returns the options by which pip and uv also look into the environment's own index.
+    fn of_index(&self) -> Vec<&str> {
+        self.index.iter().flat_map(|url| ["--extra-index-url", url]).collect()
+    }
+
+    /// Returns the options by which uv looks for a package in all indexes, as pip does: else the first
+    /// index that has any version of it counts.
+    fn of_all_indexes(&self) -> &'static [&'static str] {
+        if self.index.is_some() { &["--index-strategy", "unsafe-best-match"] } else { &[] }
+    }
+
     /// Returns the commands of uv that create an empty environment in the folder `dir`, and that
     /// install packages into it.
     fn with_uv(&self, dir: &Path) -> [Command; 2] {
@@ -350,7 +377,7 @@ impl<'a> Venv<'a> {
         create.args(["venv", "--quiet", "--python"]).arg(&self.python).arg(dir);
         // Compiled now, as pip does it, so that the first server does not start slower than others.
         fill.args(["pip", "install", "--quiet", "--compile-bytecode", "--python"]);
-        fill.arg(dir.join("bin").join(PYTHON));
+        fill.arg(dir.join("bin").join(PYTHON)).args(self.of_index()).args(self.of_all_indexes());
         [create, fill]
     }
 
@@ -360,6 +387,7 @@ impl<'a> Venv<'a> {
         // Without a pip of its own, the environment has the same packages as one that uv makes.
         create.args(["-m", "venv", "--without-pip"]).arg(dir);
         fill.arg("--python").arg(dir.join("bin").join(PYTHON)).arg("install").args(QUIETLY);
+        fill.args(self.of_index());
         [create, fill]
     }
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use schema::canonical::sha256_hex;
-use schema::engine::Source;
+use schema::engine::Distribution;
 use schema::model::{DatasetFile, InputSource, ModelFile, Repair, Weights};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -76,7 +76,7 @@ impl Input {
 
     /// Returns the input for an engine's source distribution: what builds need of it, and where to
     /// get it.
-    pub fn engine(id: &str, source: &Source) -> Self {
+    pub fn engine(id: &str, source: &Distribution) -> Self {
         let (sdist, file) = (Some(source.sdist.clone()), Some(source.file.clone()));
         let sources = vec![InputSource { sdist, file, ..InputSource::default() }];
         let (id, sha256) = (id.to_owned(), source.sha256.clone());

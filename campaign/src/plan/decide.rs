@@ -304,21 +304,24 @@ fn packages(world: &World, wanted: &[Wanted], is_known: bool) -> Result<Vec<Stri
     let mut seen: BTreeSet<(&str, &str)> = BTreeSet::new();
     let mut lines = Vec::new();
     for Wanted { engine, origin, .. } in wanted {
-        let name = match origin {
-            Origin::Venv { version } => version,
-            Origin::Wheel { wheel, .. } => &wheel.file,
+        let (version, device, wheel) = match origin {
+            Origin::Venv { version, device } => (version, *device, None),
+            Origin::Wheel { wheel, compared, device } => (compared, *device, Some(wheel)),
             _ => continue,
         };
+        let name = wheel.map_or(version, |wheel| &wheel.file);
         // Variants of a release share its environment.
         if !seen.insert((&engine.id, name)) {
             continue;
         }
-        lines.push(match origin {
-            _ if !is_known => format!("{} {name}, to be installed, size unknown", engine.id),
-            Origin::Wheel { wheel, compared } => {
-                Venv::of(world, engine, compared)?.planned_with(wheel)?
-            }
-            _ => Venv::of(world, engine, name)?.planned()?,
+        if !is_known {
+            lines.push(format!("{} {name}, to be installed, size unknown", engine.id));
+            continue;
+        }
+        let venv = Venv::of(world, engine, (version, device))?;
+        lines.push(match wheel {
+            Some(wheel) => venv.planned_with(wheel)?,
+            None => venv.planned()?,
         });
     }
     Ok(lines)

@@ -24,7 +24,7 @@ pub fn fit(
     let on = target::accelerator(target);
     for variant in wanted {
         refuse_unservable(world, &variant.engine, cells, on)?;
-        variant.fit(on.unwrap_or_default())?;
+        variant.fit(on)?;
     }
     Ok(())
 }
@@ -72,10 +72,10 @@ fn refuse_unservable(
         let model = world.catalog.model(&cell.model)?;
         if let Some(found) = engine.cannot_serve(&cell.model, &model, on) {
             let (engine, field) = (&engine.id, found.field);
-            let mut hint = format!("`launch.{field}` in `suite/engines/{engine}.toml` says so");
+            let mut hint = format!("`{field}` in `suite/engines/{engine}.toml` says so");
             match on {
                 Some(Accelerator::Rocm) => hint.push_str("; target `cpu` measures without a GPU"),
-                None if field == "devices" => hint.push_str(
+                None if field == "launch.devices" => hint.push_str(
                     "; `--target ID` names a class of GPUs, such as a100-80g: the default is `cpu` \
                      where this machine has no GPU of a target",
                 ),

@@ -6,47 +6,72 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use judge::quantile::median;
+use judge::records;
 use judge::summary::difference_pct;
-use schema::engine::EngineFile;
 use schema::exit::Exit;
 use schema::run::{Kind, PrintedRow, RunRecord};
 use schema::scenario::id_of;
-use schema::target::Target;
 
+use super::cells::{PublishedCell, Suite, title};
 use super::uncommitted;
 use crate::campaign::measure;
 use crate::cli::{ReleaseBench, Reproduce};
 use crate::executor::job;
 use crate::files::files_below;
 use crate::plan::decide::decide;
+use crate::publish::Registry;
 use crate::stop::{Stop, wrong_use};
 use crate::world::World;
 
+/// Name of the variant that has the flags of a published server.
+const VARIANT: &str = "published";
+
 /// Measures the results at `path`, the file of an imported record or a folder of them, and prints both
-/// figures of each row. Exit code 1 where a run failed here.
+/// figures of each row. Results of one engine, release and hardware whose servers had the same flags are
+/// measured in one campaign. Exit code 1 where a run failed here.
 ///
 /// # Errors
-/// `path` has other records or results that one campaign cannot measure, none of them can be measured
-/// by the suite, or the campaign fails.
+/// `path` has other records, or retracted ones, none of the results can be measured by the suite, or a
+/// campaign fails.
 pub fn run(world: &World, flags: &Reproduce, path: &Path) -> Result<Exit, Stop> {
     let records = records_at(path)?;
-    let first = &records[0];
-    let targets = world.catalog.targets()?;
-    let engine = world.catalog.engine(&first.engine.name)?;
-    let Some(target) = targets.get(&first.hardware.id) else {
-        let known: Vec<String> = targets.keys().cloned().collect();
-        return Err(crate::catalog::unknown("target", &first.hardware.id, &known));
-    };
-    let scenarios = world.catalog.ids("scenario")?;
-    let mut can = Vec::new();
+    refuse_retracted(world, flags, path, &records)?;
+    let suite = suite(world)?;
+    let mut cells = Vec::new();
     for record in &records {
-        match lacking(record, &engine.file, target, &scenarios) {
-            None => can.push(record),
-            Some(why) => world.console.note(&format!("{} is not measured: {why}", title(record))),
+        match suite.cell(record) {
+            Ok(cell) => cells.push(cell),
+            Err(why) => world.console.note(&format!("{} is not measured: {why}", title(record))),
         }
     }
-    let bench = campaign_of(flags, first, &can)?;
-    let decided = decide(world, &bench)?;
+    for cell in &cells {
+        for note in notes(cell) {
+            world.console.note(&note);
+        }
+    }
+    let campaigns = by_server(&cells);
+    if campaigns.is_empty() {
+        return Err(wrong_use!("the suite can measure none of these results"));
+    }
+    let mut ended = Exit::Well;
+    for (number, (server, cells)) in (0..).zip(&campaigns) {
+        // Ids of campaigns that begin in the same millisecond differ by their random bits alone.
+        let random = world.random.wrapping_add(number << 40);
+        let world = World { random, ..world.clone() };
+        let found = measured(&world, &campaign_of(flags, *server, cells), cells)?;
+        ended = if found == Exit::Well { ended } else { found };
+    }
+    Ok(ended)
+}
+
+/// Measures cells in the campaign `bench`, and prints the rows of their results; a dry run prints the
+/// plan.
+fn measured(
+    world: &World,
+    bench: &ReleaseBench,
+    cells: &[&PublishedCell<'_>],
+) -> Result<Exit, Stop> {
+    let decided = decide(world, bench)?;
     let campaign = decided.plan.campaign.clone();
     let replaced: BTreeMap<String, String> = decided
         .brief
@@ -54,16 +79,36 @@ pub fn run(world: &World, flags: &Reproduce, path: &Path) -> Result<Exit, Stop> 
         .iter()
         .filter_map(|cell| Some((id_of(&cell.scenario).to_owned(), cell.newer.clone()?.1)))
         .collect();
-    let Some(ended) = measure(world, &bench, decided)? else { return Ok(Exit::Well) };
+    let Some(ended) = measure(world, bench, decided)? else { return Ok(Exit::Well) };
     let own = job::records(&world.places.campaign(&campaign).staged())?;
-    for record in can {
-        let missing = replaced.get(&record.scenario.id).map(String::as_str);
-        world.console.answer(&format!("\n{}", table(record, &own, missing)))?;
+    for cell in cells {
+        let missing = replaced.get(&cell.scenario).map(String::as_str);
+        world.console.answer(&format!("\n{}", table(cell, &own, missing)))?;
     }
     Ok(ended)
 }
 
-/// Reads the imported records at `path`, which are results of one engine, release and hardware.
+/// Reads the suite's files in which cells are looked for.
+fn suite(world: &World) -> Result<Suite, Stop> {
+    let catalog = &world.catalog;
+    let mut suite = Suite {
+        engines: BTreeMap::new(),
+        targets: catalog.targets()?,
+        scenarios: BTreeMap::new(),
+    };
+    for id in catalog.ids("engine")? {
+        let file = catalog.engine(&id)?.file;
+        suite.engines.insert(id, file);
+    }
+    // An older revision is measured where the newest one's dataset is not at hand.
+    for id in catalog.ids("scenario")?.into_iter().filter(|stem| id_of(stem) == stem.as_str()) {
+        let scenario = catalog.scenario(&id)?.scenario;
+        suite.scenarios.insert(id, scenario);
+    }
+    Ok(suite)
+}
+
+/// Reads the imported records at `path`.
 fn records_at(path: &Path) -> Result<Vec<RunRecord>, Stop> {
     let files = if path.is_dir() { files_below(path) } else { vec![path.to_owned()] };
     let mut records = Vec::new();
@@ -75,119 +120,116 @@ fn records_at(path: &Path) -> Result<Vec<RunRecord>, Stop> {
         }
         records.push(record);
     }
-    let facts = |record: &RunRecord| {
-        (record.engine.name.clone(), record.engine.release.clone(), record.hardware.id.clone())
-    };
-    let subjects: BTreeSet<_> = records.iter().map(facts).collect();
-    match subjects.len() {
-        0 => Err(wrong_use!("`{}` has no imported record", path.display())),
-        1 => Ok(records),
-        count => Err(wrong_use!(
-            "`{}` has results of {count} combinations of engine, release and hardware",
-            path.display()
-        )
-        .with_hint("name the file of one result")),
+    match records.is_empty() {
+        true => Err(wrong_use!("`{}` has no imported record", path.display())),
+        false => Ok(records),
     }
 }
 
-/// Returns what a result needs that the suite does not have; `None` where it can be measured.
-fn lacking(
-    record: &RunRecord,
-    engine: &EngineFile,
-    target: &Target,
-    scenarios: &[String],
-) -> Option<String> {
-    if !scenarios.contains(&record.scenario.id) {
-        return Some(format!("the suite has no scenario `{}`", record.scenario.id));
-    }
-    let model = &record.model.id;
-    let Some(planned) = target.models.iter().find(|one| one.id == *model) else {
-        return Some(format!("target `{}` has no model `{model}`", record.hardware.id));
-    };
-    let server = record.server.as_ref();
-    if let Some(tp) = server.and_then(|server| server.tp).filter(|tp| *tp != planned.tp) {
-        let ours = planned.tp;
-        return Some(format!("it ran on {tp} ranks, and the target serves `{model}` on {ours}"));
-    }
-    let argv = server.and_then(|server| server.argv.as_deref()).unwrap_or_default();
-    let flags = own_flags(argv, engine);
-    (!flags.is_empty()).then(|| {
-        format!(
-            "its server had the flags `{0}`; `release-bench --variant published='{0}'` measures them",
-            shell_words::join(flags)
-        )
+/// Refuses results that an event of the registry has retracted, and names the reading that stands.
+fn refuse_retracted(
+    world: &World,
+    flags: &Reproduce,
+    path: &Path,
+    records: &[RunRecord],
+) -> Result<(), Stop> {
+    let root = flags.registry.as_ref().unwrap_or(&world.places.root);
+    let results = Registry::new(world, root).results();
+    let is_wanted = |path: &str| matches!(path.split('/').next(), Some("events" | "imports"));
+    let registry = store::load_where(&[&results], &is_wanted)?;
+    let retraction = |record: &RunRecord| Some((record, registry.retracted.get(&record.id)?));
+    let Some((record, retraction)) = records.iter().find_map(retraction) else { return Ok(()) };
+    let stop = wrong_use!("`{}` was retracted: {}", path.display(), retraction.reason);
+    Err(match standing_reading(&registry, &record.id) {
+        Some(folder) => stop.with_hint(format!("`results/{folder}` is the reading that stands")),
+        None => stop.with_hint("`cargo xtask list` shows the results that stand"),
     })
 }
 
-/// Returns the flags of a published command line that the engine's file does not write itself: those
-/// beside model, ranks, address and port.
-fn own_flags<'a>(argv: &'a [String], engine: &EngineFile) -> Vec<&'a str> {
-    let launch = &engine.launch;
-    let settings = &launch.settings;
-    let settings = [&settings.tp, &settings.host, &settings.port].into_iter().flatten();
-    let image = launch.image.iter().flat_map(|image| &image.argv);
-    let written = launch.argv.iter().chain(image).chain(settings.flat_map(|one| &one.flags));
-    // Also short ones: Python starts a module with `-m`.
-    let written: Vec<&str> =
-        written.map(String::as_str).filter(|word| word.starts_with('-')).collect();
-    let mut flags = Vec::new();
-    let mut is_kept = false;
-    for word in argv {
-        if word.starts_with('-') {
-            let name = word.split('=').next().unwrap_or(word);
-            is_kept = !written.contains(&name);
-        }
-        if is_kept {
-            flags.push(word.as_str());
-        }
-    }
-    flags
+/// Returns the folder, below `results/`, of a reading of the same report that is not retracted: folders
+/// of later readings have the suffix `-r` and the reader's number.
+fn standing_reading<'a>(registry: &'a records::Registry, retracted: &str) -> Option<&'a str> {
+    let folder = |path: &'a str| path.rsplit_once('/').map(|(folder, _)| folder);
+    let report = |folder: &'a str| folder.rsplit_once("-r").map_or(folder, |(report, _)| report);
+    let of_report = report(folder(&registry.run(retracted)?.path)?);
+    let mut standing = registry.standing().filter_map(|stored| folder(&stored.path));
+    standing.find(|folder| report(folder) == of_report)
 }
 
-/// Returns the flags of the campaign that measures `can`, each in the cell of its model and scenario.
+/// Returns what a reader must know about a cell that is not called as on the page.
+fn notes(cell: &PublishedCell<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if cell.scenario != cell.record.scenario.id {
+        let (title, scenario) = (title(cell.record), &cell.scenario);
+        notes.push(format!("{title} is measured under `{scenario}`, which has the same workload"));
+    }
+    if let Some(limit) = cell.other_limit {
+        notes.push(format!(
+            "`{}` has no limit on requests in flight; the page prints {limit}",
+            cell.scenario
+        ));
+    }
+    notes
+}
+
+/// Server of published results: what one campaign measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PublishedServer<'a> {
+    engine: &'a str,
+    release: &'a str,
+    target: &'a str,
+    flags: &'a [String],
+}
+
+/// Groups cells by the server that they need.
+fn by_server<'a>(
+    cells: &'a [PublishedCell<'a>],
+) -> BTreeMap<PublishedServer<'a>, Vec<&'a PublishedCell<'a>>> {
+    let mut groups: BTreeMap<PublishedServer<'a>, Vec<&PublishedCell<'a>>> = BTreeMap::new();
+    for cell in cells {
+        let RunRecord { engine, hardware, .. } = cell.record;
+        let server = PublishedServer {
+            engine: &engine.name,
+            release: &engine.release,
+            target: &hardware.id,
+            flags: &cell.flags,
+        };
+        groups.entry(server).or_default().push(cell);
+    }
+    groups
+}
+
+/// Returns the flags of the campaign that measures `cells` on `server`, each model in its scenarios.
 fn campaign_of(
     flags: &Reproduce,
-    first: &RunRecord,
-    can: &[&RunRecord],
-) -> Result<ReleaseBench, Stop> {
-    let cells: BTreeSet<(&str, &str)> =
-        can.iter().map(|record| (&*record.model.id, &*record.scenario.id)).collect();
-    let models: BTreeSet<&str> = cells.iter().map(|(model, _)| *model).collect();
-    let scenarios: BTreeSet<&str> = cells.iter().map(|(_, scenario)| *scenario).collect();
-    if cells.is_empty() {
-        return Err(wrong_use!("the suite can measure none of these results"));
-    }
-    let owned = |names: BTreeSet<&str>| names.into_iter().map(str::to_owned).collect();
-    let own = |(model, scenario): &(&str, &str)| ((*model).to_owned(), (*scenario).to_owned());
-    let only = cells.iter().map(own).collect();
-    Ok(ReleaseBench {
-        release: Some(first.engine.release.clone()),
-        engine: first.engine.name.clone(),
-        target: Some(first.hardware.id.clone()),
-        models: owned(models),
-        scenarios: owned(scenarios),
-        only,
+    server: PublishedServer<'_>,
+    cells: &[&PublishedCell<'_>],
+) -> ReleaseBench {
+    let pair = |cell: &&PublishedCell<'_>| (cell.record.model.id.clone(), cell.scenario.clone());
+    let only: BTreeSet<(String, String)> = cells.iter().map(pair).collect();
+    let models: BTreeSet<String> = only.iter().map(|(model, _)| model.clone()).collect();
+    let scenarios: BTreeSet<String> = only.iter().map(|(_, scenario)| scenario.clone()).collect();
+    let has_flags = !server.flags.is_empty();
+    ReleaseBench {
+        release: Some(server.release.to_owned()),
+        engine: server.engine.to_owned(),
+        target: Some(server.target.to_owned()),
+        models: models.into_iter().collect(),
+        scenarios: scenarios.into_iter().collect(),
+        only: only.into_iter().collect(),
+        in_place: has_flags.then(|| (VARIANT.to_owned(), server.flags.to_vec())),
         ..uncommitted(flags)
-    })
-}
-
-fn title(record: &RunRecord) -> String {
-    let (engine, model) = (&record.engine, &record.model.id);
-    let (hardware, scenario) = (&record.hardware.id, &record.scenario.id);
-    format!("{} {}, {model}, {scenario} on {hardware}", engine.name, engine.release)
+    }
 }
 
 /// Formats the rows of a published result with the figures that it prints, the medians of the runs of
 /// the same cell among `own` with as many digits, and the differences. The differences are marked where
 /// other requests were sent than those of the page, because the dataset `missing` was not at hand.
-fn table(record: &RunRecord, own: &[RunRecord], missing: Option<&str>) -> String {
-    let is_same = |run: &&RunRecord| {
-        (&run.model.id, &run.scenario.id) == (&record.model.id, &record.scenario.id)
-    };
-    let own: Vec<&RunRecord> = own.iter().filter(is_same).collect();
-    let mut text = format!("{}\n\n", title(record));
+fn table(cell: &PublishedCell<'_>, own: &[RunRecord], missing: Option<&str>) -> String {
+    let own: Vec<&RunRecord> = own.iter().filter(|run| cell.has(run)).collect();
+    let mut text = format!("{}\n\n", cell.title());
     let _ = writeln!(text, "{:<40} {:>14} {:>14} {:>11}", "", "published", "ours", "difference");
-    let printed = record.source.as_ref().and_then(|source| source.printed.as_ref());
+    let printed = cell.record.source.as_ref().and_then(|source| source.printed.as_ref());
     let mut section = None;
     for row in printed.map(|printed| printed.rows.as_slice()).unwrap_or_default() {
         if row.section != section {
@@ -256,10 +298,18 @@ mod tests {
         metrics.output_tokens_per_s = Some(1_320.55);
         metrics.ttft_us.as_mut().unwrap().p50 = Some(270_000);
         let ours = [ours];
-        let marked = table(&published, &ours, Some("sharegpt"));
+        let cell = PublishedCell {
+            record: &published,
+            scenario: published.scenario.id.clone(),
+            flags: vec!["--dtype=half".to_owned()],
+            other_limit: None,
+        };
+        let marked = table(&cell, &ours, Some("sharegpt"));
+        let title = marked.lines().next().unwrap();
+        assert!(title.ends_with(", --dtype=half"), "{title}");
         assert_eq!(marked.lines().filter(|line| line.ends_with("% *")).count(), 3, "{marked}");
         assert!(marked.ends_with("`cargo xtask fetch sharegpt` gets those"), "{marked}");
-        let shown = table(&published, &ours, None);
+        let shown = table(&cell, &ours, None);
         let rows: Vec<&str> = shown.lines().skip(2).collect();
         expect![[r#"
                                                           published           ours  difference
@@ -269,22 +319,5 @@ mod tests {
             Time to First Token
             Median TTFT (ms)                                 300.00         270.00     -10.0 %"#]]
         .assert_eq(&rows.join("\n"));
-    }
-
-    #[test]
-    fn flags_beside_model_ranks_and_address_are_the_servers_own() {
-        let engine = |id: &str| {
-            let file = format!("{}/../suite/engines/{id}.toml", env!("CARGO_MANIFEST_DIR"));
-            schema::engine::parse(&std::fs::read_to_string(file).unwrap()).unwrap()
-        };
-        let (sglang, engine) = (engine("sglang"), engine("vllm"));
-        let line = "vllm/vllm-openai:v0.10.1 --model m --tensor-parallel-size 2 --host 0.0.0.0";
-        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        assert_eq!(own_flags(&words(line), &engine), Vec::<&str>::new());
-        let longer = words(&format!("{line} --max-num-seqs=512 --dtype half"));
-        assert_eq!(own_flags(&longer, &engine), ["--max-num-seqs=512", "--dtype", "half"]);
-        let line = "lmsysorg/sglang:v0.5.1-cu126 python3 -m sglang.launch_server --model-path m \
-                    --tp 2 --host 0.0.0.0";
-        assert_eq!(own_flags(&words(line), &sglang), Vec::<&str>::new());
     }
 }

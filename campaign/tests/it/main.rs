@@ -22,6 +22,7 @@ mod reproduce;
 mod resume;
 mod scratch;
 mod slurm;
+mod sources;
 mod venvs;
 
 /// Path of the tested program.

@@ -146,6 +146,31 @@ fn uv_installs_where_it_is_there() {
 }
 
 #[test]
+fn on_a_processor_the_build_for_it_is_installed_with_what_its_own_index_has() {
+    let scratch = Scratch::new();
+    let cpu = "names = [\"peer\", \"peer-cpu\"]\n[package.cpu]\nname = \"peer-cpu\"\n\
+               index = \"https://localhost/cpu\"\n";
+    let engine = ENGINE.replace("names = [\"peer\"]\n", cpu);
+    scratch.write("suite/engines/peer.toml", &engine);
+    scratch.run(&ONE).expect(0, &["packages   peer-cpu==0.9.2, to be installed by pip"]);
+    let calls = scratch.calls();
+    assert!(calls.contains("pip resolve peer-cpu==0.9.2\nindex https://localhost/cpu\n"), "{calls}");
+    assert!(calls.contains("pip install\nindex of the installation\n"), "{calls}");
+    let build = committed(&scratch).remove(0).engine.build.unwrap();
+    assert_eq!(build.source_url.as_deref(), Some("peer-cpu==0.9.2"));
+    // Another cache, into which uv installs it.
+    let with_uv = Scratch::new();
+    with_uv.write("suite/engines/peer.toml", &engine);
+    with_uv.run_with(&ONE, &[("UV_FAKE", "yes")]).expect(0, &["peer-cpu==0.9.2, 2 packages to be"]);
+    let index = "uv of https://localhost/cpu with unsafe-best-match";
+    assert_eq!(with_uv.calls().matches(index).count(), 2, "{}", with_uv.calls());
+    // What it cannot read is said of processors alone.
+    scratch.write("suite/engines/peer.toml", &format!("{engine}weights = [\"safetensors\"]\n"));
+    let why = "engine `peer` does not read GGUF on CPUs, the format of `tiny`";
+    scratch.run(&ONE).expect(2, &[why, "`package.cpu.weights` in `suite/engines/peer.toml`"]);
+}
+
+#[test]
 fn other_pinned_packages_are_another_environment() {
     let scratch = with_peer();
     scratch.run(&ONE).expect(0, &[]);
