@@ -1,5 +1,5 @@
-//! Command lines from the documentation of the tools that `redline-bench serving` replaces, with
-//! small numbers and local files in place of theirs; and which tool a command line means.
+//! Command lines of the tools that `redline-bench serving` replaces: which tool a line means, and what
+//! is drawn from the data sets that it names.
 
 use std::fs;
 use std::process::Output;
@@ -9,23 +9,34 @@ use serde_json::{Value, json};
 use suite::mock_server::script::{Answer, Script, Shape, Steady, When};
 
 use crate::harness::Exchange;
-use crate::workspace::{Workspace, server, stderr};
+use crate::workspace::{NO_CACHES, Workspace, server, stderr};
 
 /// Runs `redline-bench serving` with the words of `line`, in a folder with `rows.json` and
-/// `lines.jsonl`, against the mock server `exchange`.
-fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output {
-    let port = exchange.address.port().to_string();
+/// `lines.jsonl`, against the mock server `exchange`. The server's place and the tokenizer follow, in
+/// place of those of the line: the last of several values counts.
+pub fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output {
     workspace.write("lines.jsonl", &lines());
     workspace.write("sonnet.txt", &poem());
-    fs::create_dir_all(workspace.path("philschmid/mt-bench")).expect("a folder");
     let question = |i: usize| json!({"turns": [format!("w{i} w1 w2"), "w3"], "category": "x"});
-    let questions: Vec<String> = (0..4).map(|i| question(i).to_string() + "\n").collect();
-    workspace.write("philschmid/mt-bench/question.jsonl", &questions.concat());
+    let code = |i: usize| json!({"input": format!("w{i}"), "instruction": "w2", "output": "w3"});
+    for (id, rows) in [
+        ("philschmid/mt-bench", (0..4).map(question).collect::<Vec<_>>()),
+        ("likaixin/InstructCoder", (0..4).map(code).collect()),
+    ] {
+        fs::create_dir_all(workspace.path(id)).expect("a folder");
+        let rows: Vec<String> = rows.iter().map(|row| row.to_string() + "\n").collect();
+        workspace.write(&format!("{id}/rows.jsonl"), &rows.concat());
+    }
     let template = json!({"chat_template": "<s>u {{ messages[0].content }} m", "bos_token": "<s>"});
     workspace.write("tokenizer_config.json", &template.to_string());
     let mut command = workspace.bench();
-    command.args(["serving", "--port", &port, "--tokenizer", "tiny.json", "--out", "own.json"]);
-    command.args(line.split_whitespace()).env_remove("OPENAI_API_KEY").output().expect("runs")
+    command.arg("serving").args(line.split_whitespace());
+    command.args(["--tokenizer", "tiny.json", "--out", "own.json"]);
+    match line.contains("--base-url ") {
+        true => command.args(["--base-url", &format!("http://{}", exchange.address)]),
+        false => command.args(["--host", "127.0.0.1", "--port"]).arg(exchange.address.port().to_string()),
+    };
+    command.envs(NO_CACHES).env_remove("OPENAI_API_KEY").output().expect("runs")
 }
 
 /// Dataset of the documented form for `--dataset-name custom`: eight prompts, some with a length.
@@ -39,157 +50,20 @@ fn poem() -> String {
     (0..20).map(|i| format!("w{i} w1 w2 w3\n")).collect()
 }
 
-fn planned(workspace: &Workspace) -> Measurement {
+pub fn planned(workspace: &Workspace) -> Measurement {
     let text = fs::read(workspace.path("own.json")).expect("a measurement");
     serde_json::from_slice(&text).expect("JSON")
 }
 
-/// Documentation page or help text of the tool that describes the flags, command line, number of
-/// answered requests, and number of output tokens that they ask for.
-const DOCUMENTED: &[(&str, &str, u64, u64)] = &[
-    (
-        "vLLM, docs/benchmarking/cli.md, online benchmark",
-        "--backend vllm --model NousResearch/Hermes-3-Llama-3.1-8B --endpoint /v1/completions \
-         --dataset-name sharegpt --dataset-path rows.json --num-prompts 10",
-        10,
-        50,
-    ),
-    (
-        "vLLM, docs/benchmarking/cli.md, custom dataset",
-        "--save-result --save-detailed --backend vllm --model meta-llama/Llama-3.1-8B-Instruct \
-         --endpoint /v1/completions --dataset-name custom --dataset-path lines.jsonl \
-         --custom-skip-chat-template --num-prompts 2 --max-concurrency 1 --temperature=0.3 \
-         --top-p=0.75 --result-dir log",
-        2,
-        2 * 256,
-    ),
-    (
-        "vLLM, docs/benchmarking/cli.md, sampling parameters",
-        "--backend vllm --model NousResearch/Hermes-3-Llama-3.1-8B --endpoint /v1/completions \
-         --dataset-name sharegpt --dataset-path rows.json --top-k 10 --top-p 0.9 \
-         --temperature 0.5 --num-prompts 10",
-        10,
-        50,
-    ),
-    (
-        "vLLM, docs/benchmarking/cli.md, load pattern",
-        "--backend openai --model m --dataset-name random --random-input-len 9 \
-         --random-output-len 3 --num-prompts 6 --request-rate 500 --burstiness 0.5 \
-         --max-concurrency 3",
-        6,
-        18,
-    ),
-    (
-        "vLLM, docs/benchmarking/cli.md, prefix repetition",
-        "--backend openai --model m --dataset-name prefix_repetition --num-prompts 6 \
-         --prefix-repetition-prefix-len 4 --prefix-repetition-suffix-len 4 \
-         --prefix-repetition-num-prefixes 2 --prefix-repetition-output-len 3",
-        6,
-        18,
-    ),
-    (
-        "vLLM, docs/serving/parallelism_scaling.md and others, without a backend",
-        "--model m --random-input-len 9 --random-output-len 4 --num-prompts 5 --ignore-eos",
-        5,
-        20,
-    ),
-    (
-        "vLLM 0.9, benchmarks/README.md, older flags",
-        "--endpoint-type openai-comp --model m --endpoint /v1/completions --dataset-name sharegpt \
-         --dataset-path rows.json --num-prompts 10 --seed 3 --seed 0",
-        10,
-        50,
-    ),
-    (
-        "vLLM, `bench serve --help`, headers and goodput",
-        "--backend openai --model m --header x-additional-info=0.3.3 --dataset-name random \
-         --random-input-len 9 --random-output-len 3 --num-prompts 5 --goodput ttft:5000 tpot:500 \
-         --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles 25,50,75",
-        5,
-        15,
-    ),
-    (
-        "vLLM, docs/benchmarking/cli.md, a data set of the hub",
-        "--model meta-llama/Meta-Llama-3-8B-Instruct --dataset-name hf \
-         --dataset-path philschmid/mt-bench --num-prompts 8 --hf-output-len 3",
-        8,
-        24,
-    ),
-    (
-        "vLLM, benchmarks/README.md, sonnet",
-        "--backend vllm --model m --dataset-name sonnet --dataset-path sonnet.txt --num-prompts 6 \
-         --sonnet-input-len 62 --sonnet-prefix-len 30 --sonnet-output-len 3",
-        6,
-        18,
-    ),
-    (
-        "vLLM, `bench serve --help`, ramp-up",
-        "--backend openai --model m --dataset-name random --random-input-len 9 \
-         --random-output-len 3 --num-prompts 6 --ramp-up-strategy linear --ramp-up-start-rps 100 \
-         --ramp-up-end-rps 500 --max-concurrency 4 --save-result",
-        6,
-        18,
-    ),
-    (
-        "SGLang, docs/developer_guide/bench_serving.md, native backend",
-        "--backend sglang --num-prompts 10 --dataset-path rows.json --model m",
-        10,
-        50,
-    ),
-    (
-        "SGLang, docs/developer_guide/bench_serving.md, chat template",
-        "--backend vllm --model m --dataset-name sharegpt --dataset-path rows.json \
-         --num-prompts 10 --sharegpt-output-len 4 --apply-chat-template",
-        10,
-        40,
-    ),
-    (
-        "SGLang, docs/developer_guide/bench_serving.md, random lengths",
-        "--backend sglang --dataset-name random --dataset-path rows.json --num-prompts 6 \
-         --random-input-len 9 --random-output-len 3 --random-range-ratio 1 --request-rate 500 \
-         --max-concurrency 4",
-        6,
-        18,
-    ),
-    (
-        "SGLang, docs/developer_guide/bench_serving.md, random-ids",
-        "--backend sglang --dataset-name random-ids --num-prompts 6 --random-input-len 9 \
-         --random-output-len 3 --random-range-ratio 1 --output-file r.jsonl --output-details",
-        6,
-        18,
-    ),
-    (
-        "SGLang, docs/developer_guide/bench_serving.md, shared prefix",
-        "--backend sglang --dataset-name generated-shared-prefix --gsp-num-groups 2 \
-         --gsp-prompts-per-group 3 --gsp-system-prompt-len 6 --gsp-question-len 3 \
-         --gsp-output-len 2",
-        6,
-        12,
-    ),
-    (
-        "SGLang, docs/developer_guide/bench_serving.md, vLLM's server",
-        "--backend vllm --model m --tokenize-prompt --dataset-path rows.json --num-prompts 10",
-        10,
-        50,
-    ),
-    (
-        "LMDeploy, docs/en/benchmark/benchmark.md",
-        "--backend lmdeploy --dataset-path rows.json --num-prompts 10 --dataset-name sharegpt",
-        10,
-        50,
-    ),
-];
-
 #[test]
-fn documented_command_lines_send_what_their_tool_sends() {
+fn the_last_of_several_values_of_a_flag_counts() {
     let exchange = server(Vec::new());
-    for (source, line, requests, tokens) in DOCUMENTED {
+    for (seeds, counts) in [("--seed 3 --seed 0", 0), ("--seed 0 --seed 3", 3)] {
         let workspace = Workspace::new();
-        let output = served(&workspace, &exchange, line);
-        assert_eq!(output.status.code(), Some(0), "{source}: {}", stderr(&output));
-        let counts = planned(&workspace).counts.expect("counts");
-        let found = (counts.requests_ok, counts.output_tokens_requested);
-        assert_eq!(found, (Some(*requests), Some(*tokens)), "{source}");
+        let line = "--backend openai --model m --dataset-name sharegpt --dataset-path rows.json";
+        let output = served(&workspace, &exchange, &format!("{line} --num-prompts 4 {seeds}"));
+        assert_eq!(output.status.code(), Some(0), "{seeds}: {}", stderr(&output));
+        assert_eq!(planned(&workspace).scenario.seed, Some(counts), "{seeds}");
     }
 }
 
@@ -199,10 +73,14 @@ fn a_line_that_means_another_workload_in_another_tool_says_which_it_follows_or_i
     let rows = "--dataset-path rows.json --num-prompts 4";
     let data = format!("{rows} --dataset-name sharegpt");
     let followed = [
-        (format!("--backend vllm {data}"), "follows vLLM's `bench serve` 0.33: the backend `vllm`"),
         (
             format!("--backend vllm {data} --save-result"),
             "vLLM's `bench serve` 0.33: `--save-result`",
+        ),
+        (
+            "--backend vllm --dataset-name custom --dataset-path lines.jsonl --num-prompts 2"
+                .to_owned(),
+            "follows vLLM's `bench serve` 0.33: `--dataset-name custom` is read as it reads it",
         ),
         (
             format!("--backend vllm {rows} --disable-ignore-eos"),
@@ -220,8 +98,14 @@ fn a_line_that_means_another_workload_in_another_tool_says_which_it_follows_or_i
         assert_eq!(output.status.code(), Some(0), "{line}: {}", stderr(&output));
         assert!(stderr(&output).contains(expected), "{line}: {}", stderr(&output));
     }
+    let random = "--random-input-len 9 --random-output-len 3 --num-prompts 4";
     let refused = [
-        (format!("--backend vllm {rows}"), "hint: give `--dataset-name`, or `--tool vllm` or"),
+        (format!("--backend vllm {rows}"), "hint: give `--tool vllm` or `--tool sglang`"),
+        (format!("--backend vllm {data}"), "`--backend vllm` with `--dataset-name sharegpt` draws"),
+        (
+            format!("--backend vllm --dataset-name random {random}"),
+            "`--backend vllm` with `--dataset-name random` draws other requests",
+        ),
         (format!("{data} --save-result --flush-cache"), "hint: leave one out, or name the tool"),
     ];
     for (line, expected) in refused {
@@ -299,7 +183,7 @@ fn poems_and_questions_are_drawn_as_vllms_tool_draws_them() {
     let drawn = [[16, 15, 8, 5, 10, 8, 15, 6], [9, 11, 18, 10, 5, 15, 12, 5]];
     assert_eq!(texts(sonnet, "sonnet.txt"), drawn.map(poem));
     let hf = "--dataset-name hf --dataset-path philschmid/mt-bench --hf-output-len 2";
-    let rows = "philschmid/mt-bench/question.jsonl";
+    let rows = "philschmid/mt-bench/rows.jsonl";
     let first = texts(&format!("{hf} --num-prompts 2 --disable-shuffle"), rows);
     assert_eq!(first, ["<s>u w0 w1 w2 m", "<s>u w1 w1 w2 m"]);
     let by_name = "--dataset-name hf --hf-name likaixin/InstructCoder --skip-chat-template";

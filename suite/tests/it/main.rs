@@ -11,6 +11,7 @@ mod chat;
 mod client;
 mod client_error;
 mod command_lines;
+mod documented;
 mod embeddings;
 mod export;
 mod first_answer;

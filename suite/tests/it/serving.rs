@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use suite::mock_server::script::{Answer, Framing, Scripted, Shape, Steady, When};
 
 use crate::harness::Exchange;
-use crate::workspace::{Workspace, assert_refused, server, stderr, url};
+use crate::workspace::{NO_CACHES, Workspace, assert_refused, server, stderr, url};
 
 /// Flags of each tool for eight conversations, and below for six prompts of fixed length.
 const SHAREGPT: [(&str, &[&str]); 3] = [
@@ -29,7 +29,7 @@ fn serving(workspace: &Workspace, exchange: &Exchange, flags: &[&str]) -> Output
     let mut command = workspace.bench();
     command.args(["serving", "--base-url", &url(exchange), "--tokenizer", "tiny.json"]);
     command.args(["--out", "own.json"]).args(flags).env_remove("OPENAI_API_KEY");
-    command.output().expect("runs")
+    command.envs(NO_CACHES).output().expect("runs")
 }
 
 fn of_rows<'a>(backend: &'a str, flags: &[&'a str]) -> Vec<&'a str> {
@@ -355,7 +355,7 @@ fn what_is_not_followed_is_refused_by_name_before_anything_is_written() {
         (&["--backend", "vllm-pooling"], "hint: `--backend openai-embeddings` measures"),
         (&["--config", "x.yaml"], "hint: a file of flags is not read"),
         (&["--random-range-ratio", r#"{"input": 0.1}"#], "one number for prompts and outputs"),
-        (&["--tool", "sglang"], "hint: give it with `--dataset-path`"),
+        (&["--tool", "sglang"], "hint: `hf download --repo-type dataset anon8231489123/"),
         (&["--tool", "lmdeploy", "--dataset-name", "random"], "hint: give `--random-input-len`"),
         (&["--dataset-path", "rows.json"], "makes its own prompts"),
         (

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 
 use crate::harness::Exchange;
 
+/// Variables that keep the data sets of the machine's caches from being found.
+pub const NO_CACHES: [(&str, &str); 2] = [("HF_HUB_CACHE", "cache"), ("REDLINE_CACHE", "cache")];
 /// Number of requests in the scenario `short.toml`.
 pub const REQUESTS: u64 = 4;
 

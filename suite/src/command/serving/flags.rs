@@ -286,7 +286,8 @@ pub struct WorkloadFlags {
     #[arg(long, value_enum)]
     pub dataset_name: Option<DatasetName>,
     /// Dataset file: conversations in ShareGPT's format, for `custom` one request per line, for
-    /// `sonnet` lines of a poem, for `hf` also a folder or a hub id in the local cache.
+    /// `sonnet` lines of a poem, for `hf` also a folder or a hub id in the local cache. Without it the
+    /// conversations that SGLang's and LMDeploy's tools download are looked for in the local caches.
     #[arg(long, value_name = "FILE")]
     pub dataset_path: Option<PathBuf>,
     /// Id of the dataset `hf`, such as `philschmid/mt-bench`, where `--dataset-path` is another path.

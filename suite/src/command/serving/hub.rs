@@ -129,7 +129,7 @@ fn is_hub_id(name: &str) -> bool {
 
 /// Returns the folder of the hub cache. Hugging Face's libraries find it by the same environment
 /// variables; `None` if they are all unset or empty.
-fn hub_cache(variable: &Variables<'_>) -> Option<PathBuf> {
+pub fn hub_cache(variable: &Variables<'_>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     set("HF_HUB_CACHE")
         .or_else(|| set("HF_HOME").map(|home| home.join("hub")))

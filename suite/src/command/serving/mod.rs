@@ -1,6 +1,7 @@
 //! `redline-bench serving`: replaces the field's serving benchmarks (vLLM's, SGLang's, LMDeploy's)
 //! and accepts their flags.
 
+mod conversations;
 mod flags;
 mod hub;
 mod refused;
@@ -8,7 +9,7 @@ mod results;
 mod scenario;
 mod tool;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -121,7 +122,9 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     let server = server(flags, followed.tool, variable)?;
     let here = server.address.ip();
     let is_local = here.is_loopback() || here.is_unspecified();
-    let wanted = wanted(flags, followed.tool, is_local)?;
+    let found = tools_conversations(flags, followed.tool, variable)?;
+    let file = flags.workload.dataset_path.as_deref().or(found.as_deref());
+    let wanted = wanted(flags, followed.tool, file, is_local)?;
     let engine = engine(flags, &wanted)?;
     let probed = awaited(flags, &server, &engine)?;
     let model = model(flags, &server)?;
@@ -130,13 +133,16 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     let now = utc_now().context("the system clock has no usable date")?;
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
-    let dataset = dataset(flags, &wanted, variable)?;
+    let dataset = dataset(flags, &wanted, file, variable)?;
     let form = engine.prompt_form(&file.scenario)?;
     let plan = drawn(&file, dataset.as_deref(), Some(&tokenizer), form)?;
     places.prepare()?;
     // The scenario is saved so that `redline-bench run` can repeat the measurement.
     files::text(&places.own.with_file_name(format!("{}.toml", file.id)), &text)?;
     eprintln!("{}", followed.note());
+    if let Some(path) = &found {
+        eprintln!("note: conversations of `{}`, found by their SHA-256", untrusted::path(path));
+    }
     notes(&wanted, &file.id, &plan.manifest);
     let asked = report_facts(flags, &wanted, &model);
     let conduct = Conduct {
@@ -283,18 +289,34 @@ fn awaited(flags: &ServingFlags, server: &Server, engine: &Engine) -> anyhow::Re
     }
 }
 
-/// Returns the path of the dataset file; `None` if the flags name none.
+/// Returns the file of conversations that the tool would download for its dataset, as the caches have
+/// it; `None` if the flags name a file, if the tool downloads none, or if no cache has it.
+fn tools_conversations(
+    flags: &ServingFlags,
+    tool: Tool,
+    variable: &Variables<'_>,
+) -> anyhow::Result<Option<PathBuf>> {
+    let WorkloadFlags { dataset_name, dataset_path, .. } = &flags.workload;
+    let dataset = dataset_name.unwrap_or(tool.habits().dataset);
+    let of_dataset = matches!(dataset, DatasetName::Sharegpt | DatasetName::Random);
+    match dataset_path.is_none() && of_dataset && tool != Tool::Vllm {
+        true => conversations::find(variable),
+        false => Ok(None),
+    }
+}
+
+/// Returns the path of the rows in `file`, the dataset's file or, for `hf`, also its folder or its id.
 fn dataset(
     flags: &ServingFlags,
     wanted: &Wanted,
+    file: Option<&Path>,
     variable: &Variables<'_>,
 ) -> anyhow::Result<Option<PathBuf>> {
-    let WorkloadFlags { dataset_path, hf_split, .. } = &flags.workload;
-    match dataset_path {
+    match file {
         Some(path) if wanted.dataset == DatasetName::Hf => {
-            hub::find_rows(path, hf_split.as_deref(), variable).map(Some)
+            hub::find_rows(path, flags.workload.hf_split.as_deref(), variable).map(Some)
         }
-        path => Ok(path.clone()),
+        file => Ok(file.map(Path::to_owned)),
     }
 }
 

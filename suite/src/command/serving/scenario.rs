@@ -1,6 +1,8 @@
 //! Translates the flags of a replaced benchmark tool into the scenario with the workload that the
 //! tool would send. It reads no file.
 
+use std::path::Path;
+
 use anyhow::{Context, bail, ensure};
 use schema::engine::ApiFormat;
 use schema::scenario::{
@@ -14,7 +16,7 @@ use super::ServingFlags;
 use super::flags::{
     Backend, BodyFlags, DatasetName, Habits, RampUp, SendingFlags, Tool, WorkloadFlags,
 };
-use super::hub;
+use super::{conversations, hub};
 
 /// Benchmark tool to replace, and the scenario that its flags define.
 #[derive(Debug)]
@@ -26,11 +28,17 @@ pub struct Wanted {
     pub scenario: Scenario,
 }
 
-/// Interprets the flags as `tool` does. `local` is true when server and client share a machine.
+/// Interprets the flags as `tool` does. `file` is the dataset's file, as the flags name it or as it was
+/// found. `local` is true when server and client share a machine.
 ///
 /// # Errors
 /// Flags contradict each other, or do not give a scenario that can be run.
-pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<Wanted> {
+pub fn wanted(
+    flags: &ServingFlags,
+    tool: Tool,
+    file: Option<&Path>,
+    local: bool,
+) -> anyhow::Result<Wanted> {
     let habits = tool.habits();
     let backend = flags.server.backend().unwrap_or(habits.backend);
     let dataset = flags.workload.dataset_name.unwrap_or(habits.dataset);
@@ -43,7 +51,7 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
     let scenario = Scenario {
         question: "How fast is what the tool's flags ask for?".to_owned(),
         rev: 1,
-        workload: workload(&flags.workload, (tool, chat), dataset)?,
+        workload: workload(&flags.workload, (tool, chat), (dataset, file))?,
         warmup: Warmup {
             requests: warmups.unwrap_or(habits.warmup_requests),
             // The tools warm up with a measured prompt, which the prefix cache would then hold.
@@ -65,11 +73,11 @@ pub fn wanted(flags: &ServingFlags, tool: Tool, local: bool) -> anyhow::Result<W
 fn workload(
     flags: &WorkloadFlags,
     (tool, chat): (Tool, bool),
-    dataset: DatasetName,
+    (dataset, file): (DatasetName, Option<&Path>),
 ) -> anyhow::Result<Workload> {
     let bare = Workload {
         pack: Pack::Jsonl,
-        dataset: flags.dataset_path.as_ref().map(|path| {
+        dataset: file.map(|path| {
             path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default()
         }),
         requests: flags.num_prompts,
@@ -96,7 +104,7 @@ fn workload(
 }
 
 fn sharegpt(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<Workload> {
-    needs_file(&bare, "sharegpt", "draws conversations")?;
+    needs_conversations(&bare, tool, "sharegpt", "draws conversations")?;
     in_the_packs_order(flags)?;
     let output_tokens = flags.output_len.or(flags.sharegpt_output_len);
     let (pack, chat_template) = (tool.habits().sharegpt, flags.apply_chat_template);
@@ -117,7 +125,7 @@ fn random(flags: &WorkloadFlags, tool: Tool, bare: Workload) -> anyhow::Result<W
     if tool == Tool::Vllm {
         takes_no_file(&bare, "random")?;
     } else {
-        needs_file(&bare, "random", "cuts its prompts out of conversations")?;
+        needs_conversations(&bare, tool, "random", "cuts its prompts out of conversations")?;
         ensure!(
             flags.random_prefix_len == 0,
             "`--random-prefix-len` exists only in vLLM's tool\nhint: give `--tool vllm`"
@@ -242,6 +250,24 @@ fn needs_file(workload: &Workload, name: &str, why: &str) -> anyhow::Result<()> 
          `--dataset-path`; nothing is downloaded"
     );
     Ok(())
+}
+
+/// Checks that there is a file of conversations, which all tools but vLLM's download where none is
+/// named.
+fn needs_conversations(
+    workload: &Workload,
+    tool: Tool,
+    name: &str,
+    why: &str,
+) -> anyhow::Result<()> {
+    if tool == Tool::Vllm || workload.dataset.is_some() {
+        return needs_file(workload, name, why);
+    }
+    bail!(
+        "`--dataset-name {name}` {why}, no file is given, and no cache has the one that the tool \
+         downloads\nhint: `{}` gets it, and it is then found; or give a file with `--dataset-path`",
+        conversations::command()?
+    );
 }
 
 fn takes_no_file(workload: &Workload, name: &str) -> anyhow::Result<()> {

@@ -6,6 +6,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches};
 
 use super::flags::{Backend, DatasetName, ServerFlags, Tool};
+use crate::export::name_of;
 
 /// Flags that only vLLM's tool has.
 const VLLM: &[&str] = &[
@@ -191,13 +192,29 @@ pub fn followed(
         (None, None) if backend.is_none() => {
             by(Tool::Vllm, "no backend is named, and no flag of another tool".to_owned())
         }
-        (None, None) if dataset.is_some() => {
-            by(Tool::Vllm, "the backend `vllm` is also in other tools".to_owned())
-        }
-        (None, None) => bail!(
+        (None, None) => of_vllms_server(dataset),
+    }
+}
+
+/// Returns the tool that `--backend vllm` is meant for where no other flag shows it.
+///
+/// # Errors
+/// The tools that have this backend would send different requests.
+fn of_vllms_server(dataset: Option<DatasetName>) -> anyhow::Result<Followed> {
+    match dataset {
+        None => bail!(
             "`--backend vllm` without `--dataset-name` sends `random` prompts with vLLM's tool and \
-             `sharegpt` with SGLang's\nhint: give `--dataset-name`, or `--tool vllm` or \
-             `--tool sglang`"
+             `sharegpt` with SGLang's\nhint: give `--tool vllm` or `--tool sglang`"
         ),
+        Some(shared @ (DatasetName::Sharegpt | DatasetName::Random)) => bail!(
+            "`--backend vllm` with `--dataset-name {}` draws other requests, with another seed, in \
+             vLLM's tool than in SGLang's and LMDeploy's\nhint: give `--tool vllm`, `--tool sglang` or \
+             `--tool lmdeploy`",
+            name_of(shared)
+        ),
+        Some(own) => {
+            let because = format!("`--dataset-name {}` is read as it reads it", name_of(own));
+            Ok(Followed { tool: Tool::Vllm, because: Some(because) })
+        }
     }
 }
