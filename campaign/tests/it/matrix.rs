@@ -24,43 +24,60 @@ fn record(scratch: &Scratch, kind: Kind, engine: &str, serial: u64) {
     let mut record = RunRecord { kind, ..sample.record() };
     judge::seal(&mut record).unwrap();
     let text = serde_json::to_string(&record).unwrap();
-    scratch.write(&format!("results/{}", of_run(&record).unwrap()), &text);
+    let path = match kind {
+        Kind::Imported => format!("imports/lab/1a2b3c4d-r5/{serial:03}.json"),
+        _ => of_run(&record).unwrap(),
+    };
+    scratch.write(&format!("results/{path}"), &text);
+}
+
+/// Copies files of the suite's engines into the scratch clone.
+fn with_engines(scratch: &Scratch, engines: &[&str]) {
+    let suite = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite/engines");
+    for engine in engines {
+        let file = format!("{engine}.toml");
+        let text = fs::read_to_string(suite.join(&file)).unwrap();
+        scratch.write(&format!("suite/engines/{file}"), &text);
+    }
 }
 
 #[test]
 fn every_cell_is_measured_published_planned_or_impossible() {
     let scratch = Scratch::new();
-    let engines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite/engines");
-    for engine in ["llama.cpp", "lmdeploy"] {
-        let file = format!("{engine}.toml");
-        let text = fs::read_to_string(engines.join(&file)).unwrap();
-        scratch.write(&format!("suite/engines/{file}"), &text);
-    }
-    scratch.write(
-        "suite/targets/cpu.toml",
-        "match = {}\nscenarios = [\"talk-lite\", \"rung-lite\"]\nrepeats = 2\n\
-         models = [{ id = \"tiny\", tp = 1 }]\n",
-    );
+    with_engines(&scratch, &["llama.cpp", "lmdeploy", "mistralrs", "vllm"]);
     record(&scratch, Kind::Measured, "redline", 1);
     record(&scratch, Kind::Measured, "redline", 2);
-    record(&scratch, Kind::Simulated, "llama.cpp", 3);
+    record(&scratch, Kind::Imported, "llama.cpp", 3);
+    record(&scratch, Kind::Simulated, "mistralrs", 4);
     let shown = scratch.run(&["matrix"]).expect(0, &[]);
     expect![[r#"
         cpu
-        model  tp  scenario   llama.cpp  lmdeploy        redline
-        tiny   1   talk-lite  planned    impossible [1]  v0.9.2 x2
-        tiny   1   rung-lite  planned    impossible [1]  planned
+        model  tp  scenario   llama.cpp  lmdeploy        mistralrs  redline    vllm
+        tiny   1   talk-lite  (v0.9.2)   impossible [1]  planned    v0.9.2 x2  impossible [2]
+        tiny   1   rung-lite  planned    impossible [1]  planned    planned    impossible [2]
 
-        RELEASE xN: measured, N runs; (RELEASE): published elsewhere, not verified
+        RELEASE xN: measured in the newest revision of the scenario, without variants, N
+            runs; (RELEASE): published elsewhere, not verified
         [1] engine `lmdeploy` does not compute on CPUs
+        [2] engine `vllm` does not read GGUF on CPUs, the format of `tiny`
 
         Measure what is planned:
-          cargo xtask release-bench VERSION --engine llama.cpp --target cpu
-          cargo xtask release-bench VERSION --target cpu --scenario rung-lite
+          cargo xtask release-bench v11434.0.0 --engine llama.cpp --target cpu --scenario rung-lite
+          cargo xtask release-bench VERSION --engine mistralrs --target cpu --container docker --scenario talk-lite --scenario rung-lite
+          cargo xtask release-bench v0.9.2 --target cpu --scenario rung-lite
+        VERSION stands for a release: no record names one yet
 
     "#]]
     .assert_eq(&shown.stdout);
     scratch.run(&["matrix", "--target", "moon"]).expect(2, &["`moon`", "known are cpu"]);
+    let commands: Vec<&str> =
+        shown.stdout.lines().filter_map(|line| line.strip_prefix("  cargo xtask ")).collect();
+    assert_eq!(commands.len(), 3, "{}", shown.stdout);
+    for command in commands {
+        let command = command.replace("VERSION", "0.8.0");
+        let words: Vec<&str> = command.split(' ').chain(["--dry-run"]).collect();
+        scratch.run(&words).expect(0, &["Plan of campaign"]);
+    }
 }
 
 #[test]
@@ -82,12 +99,7 @@ fn an_engine_is_not_measured_where_it_cannot_serve_the_model() {
 #[test]
 fn on_gpus_of_amd_only_engines_with_an_image_for_them_are_measured() {
     let scratch = Scratch::new();
-    let engines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../suite/engines");
-    for engine in ["llama.cpp", "vllm"] {
-        let file = format!("{engine}.toml");
-        let text = fs::read_to_string(engines.join(&file)).unwrap();
-        scratch.write(&format!("suite/engines/{file}"), &text);
-    }
+    with_engines(&scratch, &["llama.cpp", "vllm"]);
     scratch.write(
         "suite/targets/mi300x.toml",
         "match = { device_name = [\"mi300x\"] }\naccelerator = \"rocm\"\n\
