@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use schema::run::{Printed, PrintedRow};
-use serde_json::{Map, Value};
+use serde_json::{Map, Number, Value};
 
 use super::documents::Document;
 use super::figures::Figures;
@@ -73,6 +73,14 @@ pub fn read(documents: Vec<Result<Document, Unread>>) -> Vec<Result<Found, Unrea
     results
 }
 
+/// Takes the text of a number for the number: the table's column has texts only, and vLLM writes numbers
+/// into it.
+fn numbered(value: &mut Value) {
+    if let Some(number) = value.as_str().and_then(|text| text.parse::<Number>().ok()) {
+        *value = Value::Number(number);
+    }
+}
+
 fn name(object: &Value) -> &str {
     object.pointer(METRIC).and_then(Value::as_str).unwrap_or_default()
 }
@@ -91,6 +99,7 @@ fn found(run: &[Document]) -> Result<Found, Unread> {
     let first = run.first().map_or(&Value::Null, |document| &document.object);
     let stated = first.pointer("/metric/extra_info").and_then(Value::as_object);
     let mut known = stated.cloned().unwrap_or_default();
+    known.values_mut().for_each(numbered);
     let is_served = known.contains_key("completed");
     if !is_served && run.iter().all(|one| name(&one.object) != "requests_per_second") {
         let name = public(name(first));

@@ -6,7 +6,8 @@ use crate::scratch::{Scratch, place, repeats, write};
 use samples::{Sample, campaign_id, reseal};
 use schema::canonical::to_file_text;
 use schema::metric::by_name;
-use schema::run::{Kind, Printed, PrintedLink, PrintedNote, RunRecord, Source};
+use schema::run::{Gpu, Kind, Printed, PrintedLink, PrintedNote, RunRecord, Source};
+use schema::scenario::Arrival;
 
 const HARDWARE: &str = "cpu-example-simulated-f6m1s1-2c";
 const MODEL: &str = "smollm2-135m-instruct-q4_1";
@@ -167,6 +168,41 @@ fn dashboards_of_others_get_the_figures_of_measured_runs() {
     ] {
         let metric = by_name(name).unwrap();
         let [own, read] = [&run, &reading.records[0]].map(|run| metric.value(run).unwrap());
+        assert!((read / own - 1.0).abs() < 1e-3, "{name}: {own} is read as {read}");
+    }
+    let (own, read) = (run.counts.unwrap(), reading.records[0].counts.clone().unwrap());
+    assert_eq!((read.requests_ok, read.input_tokens), (own.requests_ok, own.input_tokens));
+    assert_eq!(read.output_tokens_reported, own.output_tokens_reported);
+}
+
+#[test]
+fn what_inferencex_gets_is_read_again_as_it_was() {
+    let mut run = RunRecord { kind: Kind::Measured, ..Sample::default().record() };
+    let gpu = Gpu { name: "NVIDIA H200".to_owned(), ..Gpu::default() };
+    run.hardware.gpu = Some(vec![gpu.clone(), gpu]);
+    run.hardware.id = "h200-141g".to_owned();
+    run.server.as_mut().unwrap().tp = Some(2);
+    run.scenario.arrival = Some(Arrival::Closed { concurrency: 4 });
+    let exported = store::foreign::inferencex([&run].into_iter());
+    let reading = reports::read("agg.json", &exported.to_string());
+    assert!(reading.unread.is_empty(), "{:?}", reading.unread);
+    let [read] = &reading.records[..] else { panic!("{:?}", reading.records) };
+    assert_eq!((&read.model.id, &read.engine.name), (&run.model.id, &run.engine.name));
+    assert_eq!(read.server.as_ref().unwrap().tp, Some(2));
+    for name in [
+        "input_tokens_per_s",
+        "output_tokens_per_s",
+        "total_tokens_per_s",
+        "ttft_us_mean",
+        "ttft_us_p50",
+        "ttft_us_p99",
+        "tpot_us_mean",
+        "tpot_us_p50",
+        "e2e_us_p50",
+        "e2e_us_p99",
+    ] {
+        let metric = by_name(name).unwrap();
+        let [own, read] = [&run, read].map(|run| metric.value(run).unwrap());
         assert!((read / own - 1.0).abs() < 1e-3, "{name}: {own} is read as {read}");
     }
 }
