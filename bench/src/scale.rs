@@ -2,7 +2,10 @@
 //! simulated registry. The times are compared only with fixed limits, not with earlier times.
 //!
 //! The registry is a repository with one commit per release, whose records are valid and marked
-//! `simulated`. The same number of records gives the same files.
+//! `simulated`. The same number of records gives the same files. A bundle that is submitted to it is
+//! made beside it.
+
+mod submission;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +28,7 @@ use schema::path::{of_campaign, of_run};
 use crate::cli::ScaleBench;
 use crate::clients::table::{grouped, spread};
 use crate::{clients, float, write_table};
+use submission::{SubmittedBundle, submitted};
 
 /// Number of records in the simulated registry for which the commands have time limits.
 pub const WANTED_OF: u64 = 50_000;
@@ -50,17 +54,20 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
     make_dir(&dir)?;
     let scratch = tempfile::tempdir_in(&dir).map_err(FileError::at("make a folder in", &dir))?;
     let place = clients::place(world)?;
+    let step = |text: &str| world.console.step(world.clock.elapsed(), text);
+    step(&format!("Generate {records} and {site_records} records, and a bundle"));
+    let registry = flags.keep.clone().unwrap_or_else(|| scratch.path().join("registry"));
+    repository(world, &registry, records)?;
+    // The site gets a registry of its own, a tenth of the size.
+    let site_registry = scratch.path().join("site-registry");
+    repository(world, &site_registry, site_records)?;
     let registries = Registries {
         world,
-        registry: flags.keep.clone().unwrap_or_else(|| scratch.path().join("registry")),
-        site_registry: scratch.path().join("site-registry"),
+        registry,
+        site_registry,
         site: scratch.path().join("site"),
+        bundle: submitted(world, &scratch.path().join("submitter"), records)?,
     };
-    let step = |text: &str| world.console.step(world.clock.elapsed(), text);
-    step(&format!("Generate {records} and {site_records} records"));
-    repository(world, &registries.registry, records)?;
-    // The site gets a registry of its own, a tenth of the size.
-    repository(world, &registries.site_registry, site_records)?;
     let mut times: Vec<(&Work, Vec<Took>)> = WORKS.iter().map(|work| (work, Vec::new())).collect();
     for repeat in 1..=flags.repeats {
         for (work, times) in &mut times {
@@ -75,6 +82,8 @@ pub fn run(world: &World, flags: &ScaleBench) -> Result<Exit, Stop> {
         site_records,
         registry_bytes: bytes(&files_below(&registries.registry.join("results")))?,
         site_bytes: bytes(&files_below(&registries.site))?,
+        bundle_runs: registries.bundle.runs,
+        bundle_bytes: bytes(std::slice::from_ref(&registries.bundle.file))?,
         times,
         provenance: place.provenance(),
     };
@@ -113,24 +122,37 @@ pub struct Work {
     /// Command line: subcommand of `redline-results`, or of `redline-site` for the site, and its
     /// arguments.
     words: &'static [&'static str],
-    /// True for the command that builds the site.
-    is_site: bool,
-    /// True for a command before which the index of the registry's records is removed.
-    is_without_index: bool,
+    on: Subject,
     /// Exit codes of the command that do not count as a failure.
     codes: &'static [i32],
+}
+
+/// What a timed command works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// Registry, through the index of its records.
+    Registry,
+    /// Registry whose index was removed.
+    RegistryWithoutIndex,
+    /// Bundle that is submitted to the registry.
+    Bundle,
+    /// Registry of the site.
+    Site,
 }
 
 impl Work {
     /// Returns a command that reads the registry through its index, and must end with exit code 0.
     const fn new(title: &'static str, wanted_s: f64, words: &'static [&'static str]) -> Self {
-        Self { title, wanted_s, words, is_site: false, is_without_index: false, codes: &[0] }
+        Self { title, wanted_s, words, on: Subject::Registry, codes: &[0] }
     }
 }
 
 /// Timed commands, in an order in which each finds the files that it needs.
-const WORKS: [Work; 5] = [
-    Work { is_without_index: true, ..Work::new("check, without an index", 20.0, &["check"]) },
+const WORKS: [Work; 6] = [
+    Work {
+        on: Subject::RegistryWithoutIndex,
+        ..Work::new("check, without an index", 20.0, &["check"])
+    },
     Work::new("check, again", 20.0, &["check"]),
     Work::new("list", 1.0, &["list"]),
     // A comparison of simulated releases may have any verdict.
@@ -138,7 +160,8 @@ const WORKS: [Work; 5] = [
         codes: &[0, 1, 3],
         ..Work::new("diff of two releases", 3.0, &["diff", PAIR[0], PAIR[1]])
     },
-    Work { is_site: true, ..Work::new("the site", 10.0, &["build"]) },
+    Work { on: Subject::Bundle, ..Work::new("submit check", 10.0, &["submit", "check"]) },
+    Work { on: Subject::Site, ..Work::new("the site", 10.0, &["build"]) },
 ];
 
 /// Wall and CPU time that one timed command took.
@@ -158,6 +181,8 @@ pub struct Registries<'a> {
     pub site_registry: PathBuf,
     /// Folder in which the site is built, emptied before each build.
     pub site: PathBuf,
+    /// Bundle that is submitted to the registry.
+    pub bundle: SubmittedBundle,
 }
 
 impl Registries<'_> {
@@ -188,18 +213,23 @@ impl Registries<'_> {
     /// would speed it up.
     fn command(&self, work: &Work) -> Result<Command, Stop> {
         let (verb, arguments) = (work.words[0], &work.words[1..]);
-        if work.is_site {
-            remove(&self.site)?;
-            let mut build = self.world.tools.site(verb);
-            build.arg("--registry").arg(&self.site_registry).arg("--out").arg(&self.site);
-            return Ok(build);
-        }
-        if work.is_without_index {
-            // The folder contains only the index.
-            remove(&self.registry.join("target"))?;
-        }
         let mut results = self.world.tools.results(verb);
-        results.args(arguments).arg("--registry").arg(&self.registry);
+        results.args(arguments);
+        match work.on {
+            Subject::Registry => {}
+            // The folder contains only the index.
+            Subject::RegistryWithoutIndex => remove(&self.registry.join("target"))?,
+            Subject::Bundle => {
+                results.arg(&self.bundle.file).arg("--signers").arg(&self.bundle.signers);
+            }
+            Subject::Site => {
+                remove(&self.site)?;
+                let mut build = self.world.tools.site(verb);
+                build.arg("--registry").arg(&self.site_registry).arg("--out").arg(&self.site);
+                return Ok(build);
+            }
+        }
+        results.arg("--registry").arg(&self.registry);
         Ok(results)
     }
 }
@@ -215,6 +245,9 @@ pub struct Scaled {
     pub site_records: u64,
     pub registry_bytes: u64,
     pub site_bytes: u64,
+    /// Number of runs in the bundle that is submitted.
+    pub bundle_runs: u64,
+    pub bundle_bytes: u64,
     /// Times of each timed command, with one entry per repeat in the order of the repeats.
     pub times: Vec<(&'static Work, Vec<Took>)>,
     /// Sentence that states date, commit and machine of the measurement.
@@ -265,11 +298,14 @@ impl Scaled {
         let count = |value: u64| grouped(float(value), 0);
         let megabytes = |bytes: u64| grouped(float(bytes) / 1e6, 0);
         format!(
-            "The registry has {} records in {} MB, and the site {} MB, made of {} records.",
+            "The registry has {} records in {} MB, and the site {} MB, made of {} records. The \
+             submitted bundle has {} runs in {} MB.",
             count(self.records),
             megabytes(self.registry_bytes),
             megabytes(self.site_bytes),
             count(self.site_records),
+            count(self.bundle_runs),
+            megabytes(self.bundle_bytes),
         )
     }
 }
@@ -402,6 +438,8 @@ mod tests {
             site_records: records / 10,
             registry_bytes: 435_000_000,
             site_bytes: 249_400_000,
+            bundle_runs: 4_572,
+            bundle_bytes: 60_200_000,
             times: [
                 (&WORKS[0], vec![took(13.4)]),
                 (&WORKS[2], vec![took(1.25), took(0.5), took(1.5)]),
@@ -420,7 +458,7 @@ mod tests {
             | check, without an index | <= 20.00 | 13.40 | 20.10 |
             | list | <= 1.00 | 1.25 (missed) [0.50 to 1.50] | 1.88 [0.75 to 2.25] |
 
-            The registry has 50,000 records in 435 MB, and the site 249 MB, made of 5,000 records.
+            The registry has 50,000 records in 435 MB, and the site 249 MB, made of 5,000 records. The submitted bundle has 4,572 runs in 60 MB.
             Measured somewhere.
         "#]]
         .assert_eq(&scaled.render());
