@@ -80,9 +80,11 @@ pub struct World {
     pub program: PathBuf,
     /// Random bits of the system, from which a campaign's ids are counted up.
     pub random: u128,
-    /// Hugging Face home directory, which contains the model cache `hub/`: as `HF_HOME` sets it,
-    /// else in the user's cache folder.
+    /// Hugging Face home directory: as `HF_HOME` sets it, else in the user's cache folder.
     pub hub_home: PathBuf,
+    /// Cache of models and datasets of the hub: as `HF_HUB_CACHE` sets it, else `hub/` in the home
+    /// directory.
+    pub hub_cache: PathBuf,
     /// Local files given with `--input`, by the id of the model or dataset that each replaces.
     pub given: BTreeMap<String, PathBuf>,
     /// Arguments of this program as they were typed, without the program's name.
@@ -161,6 +163,7 @@ pub fn gather(
         program,
         random: random()?,
         hub_home: hub_home(),
+        hub_cache: folder_in("HF_HUB_CACHE").unwrap_or_else(|| hub_home().join("hub")),
         given,
         command: env::args().skip(1).collect(),
     })

@@ -35,6 +35,9 @@ const LABELS: &[(&str, &str)] = &[
     ("Concurrency", "concurrency"),
 ];
 
+/// Label of the largest number of requests in flight. Records of reports have it as printed alone.
+const PEAK_REQUESTS: &str = "Peak concurrent requests";
+
 /// Name of the request rate, the only figure that may be infinite, which means that all requests
 /// are sent at once.
 const REQUEST_RATE: &str = "request_rate";
@@ -79,10 +82,13 @@ pub fn name_of_label(label: &str) -> Option<(String, f64)> {
 /// mean it.
 #[expect(clippy::cast_precision_loss, reason = "counts and times of a run are far below 2^53")]
 pub fn figure_of(record: &RunRecord, label: &str) -> Option<f64> {
+    let float = |value: Option<u64>| value.map(|value| value as f64);
+    if label == PEAK_REQUESTS {
+        return float(record.client.as_ref()?.streams_max);
+    }
     let (name, scale) = name_of_label(label)?;
     let counts = record.counts.as_ref();
     let metrics = record.metrics.as_ref()?;
-    let float = |value: Option<u64>| value.map(|value| value as f64);
     let value = match name.as_str() {
         "completed" => float(counts?.requests_ok),
         "failed" => float(counts?.requests_failed),

@@ -245,6 +245,8 @@ fn a_matrix_of_another_machine_is_planned_from_published_hours() {
         "model      qwen3-235b-a22b, 8 ranks",
         "balanced@1             3 runs, about 13 min each, 0.6 GPU-hours (as published by others",
         "runs       72, about ",
+        "qwen3-8b, to be brought by `hf download Qwen/Qwen3-8B`",
+        "missing    8 GPUs named like a100 or a800",
     ] {
         assert!(known.contains(line), "no `{line}` in\n{known}");
     }

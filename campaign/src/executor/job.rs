@@ -516,6 +516,7 @@ pub fn spec(world: &World, job: &Job, planned: &PlannedJob, places: &CampaignPla
     let mut env: BTreeMap<String, String> = world.server_env.clone();
     // Set explicitly, because a node's own environment may point to another cache.
     env.insert("HF_HOME".to_owned(), text(&world.hub_home));
+    env.insert("HF_HUB_CACHE".to_owned(), text(&world.hub_cache));
     // The node must read the files that the controller has verified.
     env.insert("REDLINE_CACHE".to_owned(), text(&world.cache.dir));
     env.extend(world.identity.user.clone().map(|user| ("USER".to_owned(), user)));

@@ -78,8 +78,8 @@ impl<'a> HubFile<'a> {
         let temp = TempDir::new_in(near).map_err(FileError::at("write in", near))?;
         let mut client = Command::new(CLIENT);
         client.args(self.arguments()).arg("--quiet");
-        // The user may have told the client of another folder, where nothing is searched.
-        client.env("HF_HUB_CACHE", world.hub_home.join("hub"));
+        // The client has an older variable too, which would name another folder than the searched one.
+        client.env("HF_HUB_CACHE", &world.hub_cache);
         package::run(world, self.id, client, (temp.path(), &self.folder(world)))
     }
 
@@ -94,6 +94,6 @@ impl<'a> HubFile<'a> {
 
     fn folder(&self, world: &World) -> PathBuf {
         let name = format!("datasets--{}", self.id.replace('/', "--"));
-        world.hub_home.join("hub").join(name)
+        world.hub_cache.join(name)
     }
 }

@@ -241,18 +241,19 @@ impl World {
         Ok(Obtained::file(path, sha256, raw.source))
     }
 
-    /// Finds the model `id` in the local Hugging Face cache, `hub/models--OWNER--NAME` with a
-    /// folder of links for each revision. Nothing is downloaded: a model that is not there is an
+    /// Finds the model `id` in the local Hugging Face cache, `models--OWNER--NAME` with a folder of links for each revision. Nothing is downloaded: a model that is not there is an
     /// error.
     fn in_hub(&self, id: &str) -> Result<Obtained, Stop> {
-        let dir = self.hub_home.join("hub");
+        let dir = &self.hub_cache;
         let folder = dir.join(format!("models--{}", id.replace('/', "--")));
         let revision = fs::read_to_string(folder.join("refs/main")).unwrap_or_default();
         let revision = revision.trim().to_owned();
         let path = folder.join("snapshots").join(&revision);
         // An interrupted download leaves a folder without the configuration.
         if revision.is_empty() || !path.join(CONFIG).is_file() {
-            let hint = format!("`hf download {id}` brings it there; `HF_HOME` says where that is");
+            let hint = format!(
+                "`hf download {id}` brings it there; `HF_HUB_CACHE` or `HF_HOME` says where that is"
+            );
             return Err(environment!("`{id}` is not in `{}`", dir.display()).with_hint(hint));
         }
         let hub = HubModel { id: id.to_owned(), revision };

@@ -358,11 +358,14 @@ impl Run<'_> {
         let Some(contained) = &spec.built.image else {
             return Ok((command_line(file, filling)?, None));
         };
-        let hub = bench.world.hub_home.to_string_lossy();
+        let [hub, cache] =
+            [&bench.world.hub_home, &bench.world.hub_cache].map(|dir| dir.to_string_lossy());
+        let is_elsewhere = bench.world.hub_cache != bench.world.hub_home.join("hub");
         let container = Container {
             contained,
             name: &container_name(&planned.run),
             hub: &hub,
+            hub_cache: is_elsewhere.then_some(&*cache),
             model: cell.model.hub.is_none().then_some(&*model),
             env: &container_env(file),
             gpus: has_gpus(bench.hardware, contained.accelerator),

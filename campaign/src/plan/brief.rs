@@ -74,14 +74,37 @@ pub struct Brief {
     pub servers: Option<Servers>,
     /// Descriptions of the virtual environments that the campaign uses, each with its size.
     pub packages: Vec<String>,
-    /// Ids of the models and datasets that the runs need, each with true if it is available without
-    /// a download.
-    pub inputs: Vec<(String, bool)>,
+    /// Ids of the models and datasets that the runs need, each with where it comes from.
+    pub inputs: Vec<(String, Availability)>,
+    /// GPUs and programs that the campaign needs and this machine lacks, in words.
+    pub missing: Vec<String>,
     /// Known peculiarities of the measured engines that a reader of the results should know.
     pub quirks: Vec<String>,
     /// Where the campaign's records will lie, and whether they are committed, as a text for the
     /// user.
     pub records: String,
+}
+
+/// Where a model or dataset comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Availability {
+    /// This machine has it.
+    Here,
+    /// The campaign downloads it.
+    Download,
+    /// The user brings it with the command `hf download ID`, of a model with this id on the hub: the
+    /// campaign downloads no models of the hub.
+    Hub(String),
+}
+
+impl std::fmt::Display for Availability {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Here => f.write_str("available"),
+            Self::Download => f.write_str("to be downloaded"),
+            Self::Hub(id) => write!(f, "to be brought by `hf download {id}`"),
+        }
+    }
 }
 
 impl Brief {
@@ -297,10 +320,10 @@ impl Listing {
     /// Adds the lines about virtual environments, inputs and known peculiarities of engines to the
     /// printed plan.
     pub fn inputs(&mut self, brief: &Brief) {
-        let state = |had: bool| if had { "available" } else { "to be downloaded" };
-        let inputs = brief.inputs.iter().map(|(id, had)| format!("{id}, {}", state(*had)));
+        let inputs = brief.inputs.iter().map(|(id, from)| format!("{id}, {from}"));
         self.lines("packages", brief.packages.iter().cloned());
         self.lines("inputs", inputs);
+        self.lines("missing", brief.missing.iter().cloned());
         self.lines("known", brief.quirks.iter().cloned());
     }
 }
@@ -338,7 +361,12 @@ mod tests {
             pairs_because: Some("two servers need 9 MiB".into()),
             servers: None,
             packages: vec!["vllm==0.10.1, available (5.1 GiB)".into()],
-            inputs: vec![("smollm2".into(), true), ("sharegpt-head".into(), false)],
+            inputs: vec![
+                ("smollm2".into(), Availability::Here),
+                ("qwen3-8b".into(), Availability::Hub("Qwen/Qwen3-8B".into())),
+                ("sharegpt-head".into(), Availability::Download),
+            ],
+            missing: vec!["2 GPUs named like h100".into()],
             quirks: Vec::new(),
             records: "results/, committed on the branch that is checked out".into(),
         }
@@ -360,7 +388,9 @@ mod tests {
                          balanced-lite@1        10 runs, unknown each (no earlier record)
               packages   vllm==0.10.1, available (5.1 GiB)
               inputs     smollm2, available
+                         qwen3-8b, to be brought by `hf download Qwen/Qwen3-8B`
                          sharegpt-head, to be downloaded
+              missing    2 GPUs named like h100
               runs       20, about 7 min beside builds and downloads, and 10 of them of unknown length
                          then 8 pairs of each cell that differs, at most about 11 min
                          in pairs of runs, because two servers need 9 MiB;

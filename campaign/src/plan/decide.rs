@@ -18,9 +18,10 @@ use crate::executor::{LOCAL, SLURM};
 use crate::inputs::{Input, Obtained};
 use crate::node::hardware::{self, Machine};
 use crate::node::server::ask_running;
-use crate::plan::brief::{Brief, CellBrief, Jobs};
+use crate::plan::brief::{Availability, Brief, CellBrief, Jobs};
 use crate::plan::commands;
 use crate::plan::estimate::{self, Of};
+use crate::plan::prerequisites;
 use crate::plan::revision;
 use crate::plan::room::{self, Room};
 use crate::plan::suitable;
@@ -129,6 +130,12 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
             .then_some(flags.servers),
         packages: packages(world, &wanted, is_known)?,
         inputs: input_briefs(world, &plan.cells, &scenarios)?,
+        missing: prerequisites::missing(
+            world,
+            &flags.execution.executor,
+            &wanted,
+            (target, &machine.gpus, &plan.cells),
+        )?,
         quirks: quirks(&wanted),
         records: records_line(world, &plan, commits, &registry),
     };
@@ -387,17 +394,20 @@ pub fn ready_cells(
     Ok(ready)
 }
 
-/// Lists the ids of all inputs of the cells for the printed plan, each with true if it is available
-/// without a download.
+/// Lists the ids of all inputs of the cells for the printed plan, each with where it comes from.
 fn input_briefs(
     world: &World,
     cells: &[Cell],
     scenarios: &[ScenarioEntry],
-) -> Result<Vec<(String, bool)>, Stop> {
+) -> Result<Vec<(String, Availability)>, Stop> {
     let mut briefs = Vec::new();
     for input in inputs_of(world, cells, scenarios)? {
-        let had = world.has(&input)?;
-        briefs.push((input.id, had));
+        let from = match (world.has(&input)?, input.hub) {
+            (true, _) => Availability::Here,
+            (false, Some(id)) => Availability::Hub(id),
+            (false, None) => Availability::Download,
+        };
+        briefs.push((input.id, from));
     }
     Ok(briefs)
 }

@@ -6,6 +6,7 @@ mod commands;
 pub mod decide;
 pub(crate) mod estimate;
 pub(crate) mod fit;
+mod prerequisites;
 pub mod release;
 pub mod revision;
 pub mod room;

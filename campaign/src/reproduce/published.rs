@@ -283,6 +283,7 @@ mod tests {
             row("Traffic request rate", "inf"),
             row("Successful requests", "40"),
             row("Output token throughput (tok/s)", "1200.5"),
+            row("Peak concurrent requests", "20.00"),
             PrintedRow {
                 section: Some("Time to First Token".to_owned()),
                 ..row("Median TTFT (ms)", "300.00")
@@ -297,6 +298,7 @@ mod tests {
         let metrics = ours.metrics.as_mut().unwrap();
         metrics.output_tokens_per_s = Some(1_320.55);
         metrics.ttft_us.as_mut().unwrap().p50 = Some(270_000);
+        ours.client.as_mut().unwrap().streams_max = Some(18);
         let ours = [ours];
         let cell = PublishedCell {
             record: &published,
@@ -307,7 +309,7 @@ mod tests {
         let marked = table(&cell, &ours, Some("sharegpt"));
         let title = marked.lines().next().unwrap();
         assert!(title.ends_with(", --dtype=half"), "{title}");
-        assert_eq!(marked.lines().filter(|line| line.ends_with("% *")).count(), 3, "{marked}");
+        assert_eq!(marked.lines().filter(|line| line.ends_with("% *")).count(), 4, "{marked}");
         assert!(marked.ends_with("`cargo xtask fetch sharegpt` gets those"), "{marked}");
         let shown = table(&cell, &ours, None);
         let rows: Vec<&str> = shown.lines().skip(2).collect();
@@ -316,6 +318,7 @@ mod tests {
             Traffic request rate                                inf
             Successful requests                                  40             32     -20.0 %
             Output token throughput (tok/s)                  1200.5         1320.5     +10.0 %
+            Peak concurrent requests                          20.00          18.00     -10.0 %
             Time to First Token
             Median TTFT (ms)                                 300.00         270.00     -10.0 %"#]]
         .assert_eq(&rows.join("\n"));

@@ -119,8 +119,14 @@ pub fn container_line(
     let recorded = Words::recorded(with.engine, with.port);
     // The record gets placeholders: names and paths differ from run to run and machine to machine.
     let named = Contained { file: None, ..container.contained.clone() };
-    let anonymous =
-        Container { contained: &named, name: with.engine, hub: "{hub}", model: None, ..*container };
+    let anonymous = Container {
+        contained: &named,
+        name: with.engine,
+        hub: "{hub}",
+        hub_cache: None,
+        model: None,
+        ..*container
+    };
     Ok(CommandLine { argv: line(container, given)?, recorded: line(&anonymous, recorded)? })
 }
 
@@ -141,6 +147,7 @@ pub fn recorded_line(
         // Placeholders take the place of the machine's folders.
         name: with.engine,
         hub: "",
+        hub_cache: None,
         model: None,
         env: &container_env(file),
         gpus,
@@ -335,6 +342,9 @@ pub struct Container<'a> {
     pub name: &'a str,
     /// Path of the machine's Hugging Face home directory, which is mounted into the container.
     pub hub: &'a str,
+    /// Path of the hub's cache, which is mounted as `hub` in that directory; `None` where it lies there
+    /// anyway.
+    pub hub_cache: Option<&'a str>,
     /// Path of a local model, mounted read-only at the same path in the container; `None` for a
     /// model of the hub.
     pub model: Option<&'a str>,
@@ -359,6 +369,9 @@ impl Container<'_> {
             words.extend(self.devices().split_whitespace().map(str::to_owned));
         }
         words.extend(runtime.mount(self.hub, &image.hub, false));
+        if let Some(cache) = self.hub_cache {
+            words.extend(runtime.mount(cache, &format!("{}/hub", image.hub), false));
+        }
         if let Some(model) = self.model {
             words.extend(runtime.mount(model, model, true));
         }

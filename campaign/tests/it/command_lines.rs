@@ -112,6 +112,7 @@ fn line(published: &Published, runtime: Runtime) -> Vec<String> {
         contained: &contained,
         name: published.engine,
         hub: "$HF_HOME",
+        hub_cache: None,
         model: None,
         env: &[],
         gpus: true,
@@ -385,6 +386,7 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
         contained: &contained,
         name: "redline-01jd",
         hub: "/home/a/.cache/huggingface",
+        hub_cache: Some("/data/hub"),
         model: Some("/home/a/m"),
         env: &[],
         gpus: false,
@@ -393,12 +395,15 @@ fn a_container_is_recorded_without_its_name_and_its_folders() {
     let argv = line.argv.join(" ");
     assert!(argv.contains("-v /home/a/m:/home/a/m:ro") && argv.contains("--name redline-01jd"));
     assert!(argv.contains("-p 4711:4711") && argv.contains("--port 4711"), "{argv}");
+    let mounts = "-v /home/a/.cache/huggingface:/root/.cache/huggingface_hub \
+                  -v /data/hub:/root/.cache/huggingface_hub/hub ";
+    assert!(argv.contains(mounts), "{argv}");
     let recorded = line.recorded.join(" ");
-    assert!(!recorded.contains("home") && !recorded.contains("01jd"), "{recorded}");
+    assert!(!["home", "data", "01jd"].iter().any(|word| recorded.contains(word)), "{recorded}");
     assert_eq!(container.removal().unwrap().join(" "), "docker rm --force redline-01jd");
     let file = Some("/home/a/.cache/redline/images/vllm.sqsh".into());
     let contained = Contained { runtime: Runtime::Enroot, file, ..contained.clone() };
-    let container = Container { contained: &contained, gpus: true, ..container };
+    let container = Container { contained: &contained, hub_cache: None, gpus: true, ..container };
     let line = container_line(&engine("vllm"), filling, &container).unwrap();
     let mounts = "--mount /home/a/.cache/huggingface:/root/.cache/huggingface_hub:none:x-create=auto,bind \
                   --mount /home/a/m:/home/a/m:none:x-create=auto,bind,ro";
@@ -417,6 +422,7 @@ fn on_gpus_of_amd_the_image_for_them_gets_their_devices() {
             contained: &contained,
             name: "redline-01jd",
             hub: "/hub",
+            hub_cache: None,
             model: None,
             env: &[],
             gpus: true,

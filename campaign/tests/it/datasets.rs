@@ -90,6 +90,26 @@ fn a_dataset_is_found_in_the_hub_cache_by_its_hash() {
 }
 
 #[test]
+fn a_dataset_is_found_where_the_hubs_own_variable_says() {
+    let suite = Suite::new();
+    let cache = suite.scratch.fixtures().join("elsewhere");
+    let folder = cache.join("datasets--talkers--talk/snapshots/b1");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("talk.json"), WHOLE).unwrap();
+    let env = [("HF_HUB_CACHE", cache.to_str().unwrap())];
+    let path = fetched(&suite.scratch.run_with(&["fetch", "whole"], &env).expect(0, &[]));
+    assert_eq!(fs::read_to_string(&path).unwrap(), WHOLE);
+    assert_eq!(suite.scratch.calls(), "", "nothing is downloaded");
+    // The client downloads to that folder, too.
+    let other = Suite::new();
+    other.prepare("hub.json", WHOLE);
+    let cache = other.scratch.fixtures().join("elsewhere");
+    let env = [("HF_HUB_CACHE", cache.to_str().unwrap())];
+    other.scratch.run_with(&["fetch", "whole"], &env).expect(0, &[]);
+    assert!(cache.join("datasets--talkers--talk/snapshots/c0ffee/talk.json").is_file());
+}
+
+#[test]
 fn a_dataset_that_is_given_once_is_found_later() {
     let suite = Suite::new();
     let (other, mine) = (suite.prepare("other.json", OTHER), suite.prepare("mine.json", WHOLE));

@@ -121,4 +121,10 @@ fn on_gpus_of_amd_only_engines_with_an_image_for_them_are_measured() {
     run("vllm", &["--container", "enroot"]).expect(2, &["Enroot documents no way"]);
     let image = "vllm v0.17.1, its image for GPUs of AMD under docker";
     run("vllm", &["--container", "docker"]).expect(0, &[image]);
+    // The plan says what a machine would have to have.
+    let plan = run("vllm", &["--container", "apptainer"]);
+    let plan = plan.expect(0, &["missing    1 GPU named like mi300x\n"]).stdout;
+    let path = std::env::var_os("PATH").unwrap();
+    let is_there = std::env::split_paths(&path).any(|dir| dir.join("apptainer").is_file());
+    assert_eq!(plan.contains("`apptainer`, which runs the image\n"), !is_there, "{plan}");
 }

@@ -41,6 +41,7 @@ pub fn world(root: &Path, clock: Clock, random: u128) -> World {
         program: "redline-campaign".into(),
         random,
         hub_home: root.join("hub"),
+        hub_cache: root.join("hub/hub"),
         given: BTreeMap::new(),
         command: vec!["release-bench".to_owned()],
     }
