@@ -1,6 +1,7 @@
 //! Tests of pages: their text is that of the stored cases, they are well-formed, their links lead
 //! somewhere, and no text of a record becomes markup.
 
+mod backends;
 mod comparisons;
 mod html;
 mod labs;

@@ -159,6 +159,9 @@ fn the_comparison_of_two_engines_prints_its_plan() {
     let clone = Clone::as_built();
     let said = shell(&clone.root(), &plan).expect_code(0).stdout;
     assert!(said.contains("llama.cpp") && said.contains("v0.11.0"), "{said}");
+    let contained = quickstart.command("--engine mistralrs");
+    let said = shell(&clone.root(), &contained).expect_code(0).stdout;
+    assert!(said.contains("mistralrs v0.9.4, its image under docker"), "{said}");
 }
 
 #[test]

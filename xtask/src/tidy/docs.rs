@@ -1,7 +1,7 @@
-//! Tidy rules for documents: length of the landing page, links and paths that exist, tests that
-//! exist, an index that lists every page.
+//! Tidy rules for documents: length of the landing page, links, headings and paths that exist, tests
+//! that exist, an index that lists every page.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
 use super::{File, Finding};
@@ -13,13 +13,16 @@ const README_LINES_MAX: usize = 80;
 /// rendered from records, the notes of past releases, expected outputs of tests, and templates.
 const NO_DOCUMENTS: &[&str] = &["CHANGELOG.md", "results", "site/cases", "templates"];
 
+/// Notes of past releases, whose links to headings are checked where the document still exists.
+const CHANGELOG: &str = "CHANGELOG.md";
+
 /// Documents with tables of claims; each claim names its test and the test's file.
 const CLAIMS: &[&str] = &["docs/method/client.md", "docs/SECURITY.md"];
 
 pub fn check(files: &[File]) -> Vec<Finding> {
     // All files and folders of the tree.
     let tree: BTreeSet<&Path> = files.iter().flat_map(|file| file.path.ancestors()).collect();
-    let mut findings = Vec::new();
+    let mut findings = dead_anchors(files);
     for file in files.iter().filter(|file| is_document(file)) {
         let Some(text) = &file.text else { continue };
         findings.extend(dead_paths(file, text, &tree));
@@ -51,6 +54,67 @@ fn missing_in_index(index: &File, text: &str, files: &[File]) -> Vec<Finding> {
     let pages = files.iter().filter(|file| is_document(file) && file.under("docs"));
     let unlisted = pages.filter(|page| page.path != index.path && !linked.contains(&page.path));
     unlisted.map(|page| index.finding(0, format!("list `{}` here", page.path.display()))).collect()
+}
+
+/// Returns a finding for each link to a heading that its document does not have.
+fn dead_anchors(files: &[File]) -> Vec<Finding> {
+    let is_markdown = |file: &&File| file.path.extension().is_some_and(|e| e == "md");
+    let texts = files.iter().filter(is_markdown);
+    let texts = texts.filter_map(|file| Some((file.path.as_path(), file.text.as_deref()?)));
+    let texts: BTreeMap<&Path, &str> = texts.collect();
+    let mut known: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
+    let mut findings = Vec::new();
+    let from = files.iter().filter(|file| is_document(file) || file.under(CHANGELOG));
+    for (file, text) in from.filter_map(|file| Some((file, file.text.as_deref()?))) {
+        let folder = file.path.parent().unwrap_or(Path::new(""));
+        for (index, line) in text.lines().enumerate() {
+            for (path, anchor) in targets(line).filter_map(|target| target.split_once('#')) {
+                let path = match path {
+                    "" => file.path.clone(),
+                    path => normal(&folder.join(path)),
+                };
+                let Some(text) = texts.get(path.as_path()) else { continue };
+                let headings = known.entry(path.clone()).or_insert_with(|| anchors(text));
+                if !headings.contains(anchor) {
+                    let problem = format!("`{}` has no heading `#{anchor}`", path.display());
+                    findings.push(file.finding(index + 1, problem));
+                }
+            }
+        }
+    }
+    findings
+}
+
+/// Returns the anchors of a document, as GitHub makes them of headings, and those that it names itself.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    let mut is_fenced = false;
+    for line in text.lines() {
+        is_fenced ^= line.trim_start().starts_with("```");
+        let title = line.trim_start_matches('#');
+        let level = line.len() - title.len();
+        if !is_fenced && (1..=6).contains(&level) && title.starts_with(' ') {
+            let first = slug(title.trim());
+            let again = (1..).map(|number| format!("{first}-{number}"));
+            let free = std::iter::once(first.clone()).chain(again).find(|a| !anchors.contains(a));
+            anchors.extend(free);
+        }
+        let named = line.split("id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        anchors.extend(named.map(str::to_owned));
+    }
+    anchors
+}
+
+/// Returns the anchor of a heading: lower case, hyphens in place of spaces, without other marks and
+/// without the targets of links.
+fn slug(title: &str) -> String {
+    let mut parts = title.split("](");
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        shown.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+    }
+    let kept = shown.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
 fn is_document(file: &File) -> bool {
@@ -91,9 +155,14 @@ fn is_dead(word: &str, folder: &Path, tree: &BTreeSet<&Path>) -> bool {
 
 /// Returns the targets of a Markdown line's links within the tree, without fragments.
 fn links(line: &str) -> impl Iterator<Item = &str> {
+    let paths = targets(line).filter_map(|target| target.split('#').next());
+    paths.filter(|path| !path.is_empty())
+}
+
+/// Returns the targets of a Markdown line's links within the tree, with their fragments.
+fn targets(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let paths = targets.filter_map(|target| target.split('#').next());
-    paths.filter(|path| !path.is_empty() && !path.contains("://"))
+    targets.filter(|target| !target.contains("://"))
 }
 
 /// Returns the path without its `..` components, resolved by name only.
@@ -173,6 +242,25 @@ mod tests {
                 "engine/README.md:2: `docs/D.md` does not exist",
                 "engine/README.md:2: `src/b.rs` does not exist",
                 "engine/README.md:2: `b.rs` does not exist"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_heading_that_is_gone_is_named() {
+        let page = "# The `x` of [a page](A.md), (2)\n[a](#the-x-of-a-page-2) [b](#gone)\n\
+                    [c](docs/D.md#twice-1) [d](docs/D.md#twice-2) [e](docs/D.md#code) [f](docs/D.md#own)\n";
+        let other = "## Twice\n## Twice\n```\n# Code\n```\n<a id=\"own\"></a>\n";
+        let old = "[g](docs/D.md#once) [h](docs/gone.md#x)\n";
+        let files =
+            [file("A.md", page), file("docs/D.md", other), file("CHANGELOG.md", old)];
+        assert_eq!(
+            messages(&check(&files)),
+            [
+                "A.md:2: `A.md` has no heading `#gone`",
+                "A.md:3: `docs/D.md` has no heading `#twice-2`",
+                "A.md:3: `docs/D.md` has no heading `#code`",
+                "CHANGELOG.md:1: `docs/D.md` has no heading `#once`",
             ]
         );
     }
