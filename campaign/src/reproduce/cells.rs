@@ -163,7 +163,7 @@ fn other_limit(published: &Arrival, ours: &Arrival) -> Option<Option<u64>> {
         (
             Arrival::Constant { requests_per_s: theirs, concurrency_max: limit },
             Arrival::Constant { requests_per_s, concurrency_max: None },
-        ) => (theirs == requests_per_s).then_some(*limit),
+        ) => (theirs.to_bits() == requests_per_s.to_bits()).then_some(*limit),
         _ => (published == ours).then_some(None),
     }
 }

@@ -137,8 +137,10 @@ fn refuse_retracted(
     let results = Registry::new(world, root).results();
     let is_wanted = |path: &str| matches!(path.split('/').next(), Some("events" | "imports"));
     let registry = store::load_where(&[&results], &is_wanted)?;
-    let retraction = |record: &RunRecord| Some((record, registry.retracted.get(&record.id)?));
-    let Some((record, retraction)) = records.iter().find_map(retraction) else { return Ok(()) };
+    let mut retracted = records
+        .iter()
+        .filter_map(|record| registry.retracted.get(&record.id).map(|found| (record, found)));
+    let Some((record, retraction)) = retracted.next() else { return Ok(()) };
     let stop = wrong_use!("`{}` was retracted: {}", path.display(), retraction.reason);
     Err(match standing_reading(&registry, &record.id) {
         Some(folder) => stop.with_hint(format!("`results/{folder}` is the reading that stands")),
@@ -149,11 +151,21 @@ fn refuse_retracted(
 /// Returns the folder, below `results/`, of a reading of the same report that is not retracted: folders
 /// of later readings have the suffix `-r` and the reader's number.
 fn standing_reading<'a>(registry: &'a records::Registry, retracted: &str) -> Option<&'a str> {
-    let folder = |path: &'a str| path.rsplit_once('/').map(|(folder, _)| folder);
-    let report = |folder: &'a str| folder.rsplit_once("-r").map_or(folder, |(report, _)| report);
     let of_report = report(folder(&registry.run(retracted)?.path)?);
     let mut standing = registry.standing().filter_map(|stored| folder(&stored.path));
     standing.find(|folder| report(folder) == of_report)
+}
+
+fn folder(path: &str) -> Option<&str> {
+    path.rsplit_once('/').map(|(folder, _)| folder)
+}
+
+/// Returns the folder of a report without the number of its reader.
+fn report(folder: &str) -> &str {
+    match folder.rsplit_once("-r") {
+        Some((report, reader)) if reader.bytes().all(|byte| byte.is_ascii_digit()) => report,
+        _ => folder,
+    }
 }
 
 /// Returns what a reader must know about a cell that is not called as on the page.
