@@ -539,6 +539,7 @@ mod release_bench_tests {
             servers: None,
             packages: Vec::new(),
             inputs: Vec::new(),
+            missing: Vec::new(),
             quirks: Vec::new(),
             records: String::new(),
         }

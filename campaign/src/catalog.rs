@@ -77,7 +77,10 @@ impl Engine {
             None => (DeviceKind::Cpu, "CPUs"),
         };
         if !launch.devices.is_empty() && !launch.devices.contains(&device) {
-            return found("launch.devices", format!("engine `{engine}` does not compute on {name}"));
+            return found(
+                "launch.devices",
+                format!("engine `{engine}` does not compute on {name}"),
+            );
         }
         let has_rocm = launch.image.as_ref().is_some_and(|image| image.rocm.is_some());
         if on == Some(Accelerator::Rocm) && !has_rocm {

@@ -57,9 +57,8 @@ impl<'a> Covering<'a> {
     /// Selects the covering runs of `registry`.
     pub fn of(registry: &'a Registry) -> Self {
         let runs = registry.of_releases().map(|stored| &stored.record);
-        let is_plain = |run: &&RunRecord| {
-            run.server.as_ref().is_none_or(|server| server.variant.is_none())
-        };
+        let is_plain =
+            |run: &&RunRecord| run.server.as_ref().is_none_or(|server| server.variant.is_none());
         Self { runs: runs.filter(is_plain).filter(|run| is_presentable(run)).collect() }
     }
 

@@ -25,10 +25,10 @@ use serde::Serialize;
 use documents::Document;
 use figures::Figures;
 pub use figures::{figure_of, latency_us, name_of_label};
-pub use workload::lengths_of;
 use served::Served;
 use tool::Tool;
 use workload::StatedWorkload;
+pub use workload::lengths_of;
 
 /// Records read from one published report, and the results in it that could not be read.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -283,7 +283,8 @@ fn a_published_lab_is_measured_by_a_campaign_for_each_set_of_flags() {
     for scenario in ["lab-throughput@", "lab-long-context@", "lab-generation-heavy@"] {
         assert_eq!(planned.matches(scenario).count(), 2, "{scenario} in\n{planned}");
     }
-    let flags = "--performance-mode=throughput --max-model-len=32768 --max-num-batched-tokens=49152";
+    let flags =
+        "--performance-mode=throughput --max-model-len=32768 --max-num-batched-tokens=49152";
     assert!(planned.contains(&format!("{flags} --max-num-seqs=768")), "{planned}");
     ended.expect_said("`lab-long-context` has no limit on requests in flight; the page prints 9");
 }

@@ -10,8 +10,14 @@ fn tools_are_timed_over_a_made_up_registry_that_is_gone_afterwards() {
     let clone = Clone::of_this_repository(&[]);
     let words = [&SMALL[..], &["--document"]].concat();
     let ended = clone.run("redline-peers", &words).expect_code(0);
-    let titles =
-        ["check, without an index", "check, again", "list", "diff of two", "submit check", "the site"];
+    let titles = [
+        "check, without an index",
+        "check, again",
+        "list",
+        "diff of two",
+        "submit check",
+        "the site",
+    ];
     for title in titles {
         assert!(ended.stdout.contains(&format!("| {title}")), "{}", ended.stdout);
     }

@@ -84,7 +84,12 @@ impl PeerBuild {
 /// The source distribution cannot be downloaded or has another hash, CMake and Ninja are missing
 /// and cannot be installed, the build fails, a file of the cache cannot be read or written, or the
 /// command is interrupted.
-pub fn obtain(world: &World, id: &str, source: &Distribution, cpu: &Cpu) -> Result<PeerBuild, Stop> {
+pub fn obtain(
+    world: &World,
+    id: &str,
+    source: &Distribution,
+    cpu: &Cpu,
+) -> Result<PeerBuild, Stop> {
     let dir = world.cache.dir.join("builds").join(id).join(key(source, cpu));
     if let Some(facts) = kept(&dir, source) {
         return Ok(PeerBuild { dir, facts });

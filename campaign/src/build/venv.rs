@@ -273,7 +273,12 @@ impl<'a> Venv<'a> {
         fs::write(&from, &self.requirement).map_err(FileError::at("write", &from))?;
         let mut uv = Command::new("uv");
         uv.args(["pip", "compile", "--quiet", "--no-header", "--python"]).arg(&self.python);
-        uv.args(self.of_index()).args(self.of_all_indexes()).args(options).arg("--output-file").arg(&to).arg(&from);
+        uv.args(self.of_index())
+            .args(self.of_all_indexes())
+            .args(options)
+            .arg("--output-file")
+            .arg(&to)
+            .arg(&from);
         self.run("uv pip compile", &mut uv)?;
         let mut lock: uv::Lock = toml::from_str(&read_text(&to)?)
             .map_err(|error| unreadable("uv pip compile", &error))?;

@@ -49,8 +49,7 @@ pub fn missing(
             _ => None,
         })
         .collect();
-    let is_there =
-        |program: &str| world.search_path.iter().any(|dir| dir.join(program).is_file());
+    let is_there = |program: &str| world.search_path.iter().any(|dir| dir.join(program).is_file());
     let absent = runtimes.into_iter().filter(|program| !is_there(program));
     missing.extend(absent.map(|program| format!("`{program}`, which runs the image")));
     if executor == SLURM && !is_there(SUBMIT) {

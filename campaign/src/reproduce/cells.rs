@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use schema::engine::EngineFile;
 use schema::run::RunRecord;
 use schema::scenario::{Arrival, Pack, Scenario, Workload};
+use schema::shell;
 use schema::target::Target;
 
 /// Files of the suite in which the cells of published results are looked for, by id; of a scenario the
@@ -42,7 +43,7 @@ impl PublishedCell<'_> {
         let title = title(self.record);
         match self.flags.as_slice() {
             [] => title,
-            flags => format!("{title}, {}", shell_words::join(flags)),
+            flags => format!("{title}, {}", shell::line(flags)),
         }
     }
 }
@@ -79,9 +80,7 @@ impl Suite {
         let server = record.server.as_ref();
         if let Some(tp) = server.and_then(|server| server.tp).filter(|tp| *tp != planned.tp) {
             let ours = planned.tp;
-            return Err(format!(
-                "it ran on {tp} ranks, and the target serves `{model}` on {ours}"
-            ));
+            return Err(format!("it ran on {tp} ranks, and the target serves `{model}` on {ours}"));
         }
         let argv = server.and_then(|server| server.argv.as_deref()).unwrap_or_default();
         let flags = own_flags(argv, engine).into_iter().map(str::to_owned).collect();
@@ -295,8 +294,7 @@ mod tests {
         changed("balanced", |record| record.scenario.id = "random-1024-1025-2000".to_owned());
         changed("random-1024-128-1000", |record| {
             // The scenario's own limit is part of its workload.
-            let arrival =
-                Arrival::Constant { requests_per_s: 1000.0, concurrency_max: Some(256) };
+            let arrival = Arrival::Constant { requests_per_s: 1000.0, concurrency_max: Some(256) };
             record.scenario.arrival = Some(arrival);
         });
         changed("random-32000-100-100", |record| {
@@ -319,8 +317,14 @@ mod tests {
             let said = suite.cell(&record).unwrap_err();
             assert!(said.starts_with(why), "{said}");
         };
-        refused(&|record| record.engine.name = "x".to_owned(), "the suite has no engine `x`; known");
-        refused(&|record| record.hardware.id = "x".to_owned(), "the suite has no target `x`; known");
+        refused(
+            &|record| record.engine.name = "x".to_owned(),
+            "the suite has no engine `x`; known",
+        );
+        refused(
+            &|record| record.hardware.id = "x".to_owned(),
+            "the suite has no target `x`; known",
+        );
         refused(&|record| record.model.id = "x".to_owned(), "target `a100-80g` has no model `x`");
         refused(
             &|record| record.server.as_mut().unwrap().tp = Some(4),

@@ -91,11 +91,8 @@ fn measured(
 /// Reads the suite's files in which cells are looked for.
 fn suite(world: &World) -> Result<Suite, Stop> {
     let catalog = &world.catalog;
-    let mut suite = Suite {
-        engines: BTreeMap::new(),
-        targets: catalog.targets()?,
-        scenarios: BTreeMap::new(),
-    };
+    let mut suite =
+        Suite { engines: BTreeMap::new(), targets: catalog.targets()?, scenarios: BTreeMap::new() };
     for id in catalog.ids("engine")? {
         let file = catalog.engine(&id)?.file;
         suite.engines.insert(id, file);

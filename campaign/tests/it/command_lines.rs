@@ -305,8 +305,8 @@ fn documented_command_lines_have_the_words_of_the_engine_files() {
         let known: Vec<&str> = argv.iter().chain(settings).map(String::as_str).collect();
         for option in documented.iter().filter(|word| word.starts_with('-')) {
             let long = SHORT.iter().find(|(short, _)| short == option).map(|(_, long)| *long);
-            let is_known = known.contains(&option.as_str())
-                || long.is_some_and(|long| known.contains(&long));
+            let is_known =
+                known.contains(&option.as_str()) || long.is_some_and(|long| known.contains(&long));
             assert!(is_known, "`{option}` of {source} is not in {id}.toml");
         }
     }

@@ -56,8 +56,8 @@ fn every_cell_is_measured_published_planned_or_impossible() {
         tiny   1   talk-lite  (v0.9.2)   impossible [1]  planned    v0.9.2 x2  impossible [2]
         tiny   1   rung-lite  planned    impossible [1]  planned    planned    impossible [2]
 
-        RELEASE xN: measured in the newest revision of the scenario, without variants, N
-            runs; (RELEASE): published elsewhere, not verified
+        RELEASE xN: measured in the newest revision of the scenario, without variants, N runs; (RELEASE):
+            published elsewhere, not verified
         [1] engine `lmdeploy` does not compute on CPUs
         [2] engine `vllm` does not read GGUF on CPUs, the format of `tiny`
 

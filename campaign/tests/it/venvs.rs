@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use schema::canonical::sha256_hex;
 use schema::run::RunRecord;
+use tests::slurm::Cluster;
 
 use crate::scratch::{Ended, Scratch, files_below, is_alive, signal, wait_for};
 
@@ -154,7 +155,10 @@ fn on_a_processor_the_build_for_it_is_installed_with_what_its_own_index_has() {
     scratch.write("suite/engines/peer.toml", &engine);
     scratch.run(&ONE).expect(0, &["packages   peer-cpu==0.9.2, to be installed by pip"]);
     let calls = scratch.calls();
-    assert!(calls.contains("pip resolve peer-cpu==0.9.2\nindex https://localhost/cpu\n"), "{calls}");
+    assert!(
+        calls.contains("pip resolve peer-cpu==0.9.2\nindex https://localhost/cpu\n"),
+        "{calls}"
+    );
     assert!(calls.contains("pip install\nindex of the installation\n"), "{calls}");
     let build = committed(&scratch).remove(0).engine.build.unwrap();
     assert_eq!(build.source_url.as_deref(), Some("peer-cpu==0.9.2"));
@@ -274,6 +278,22 @@ fn an_image_is_imported_once() {
     assert_eq!(build.image.as_deref(), Some("peers/peer:v0.9.2"));
     let argv = record.server.unwrap().argv.unwrap().join(" ");
     assert!(argv.ends_with("docker://peers/peer:v0.9.2 serve {model} --port {port}"), "{argv}");
+}
+
+#[test]
+fn extra_an_image_is_imported_here_and_runs_in_a_job_of_a_cluster() {
+    let Some(cluster) = Cluster::without_accounting() else { return };
+    let scratch = with_peer();
+    let flags = [&ONE[..], &["--container", "enroot", "--executor", "slurm"]].concat();
+    let mut command = scratch.command(&flags);
+    let output = command.env("SLURM_CONF", cluster.conf()).output().unwrap();
+    Ended::of(output).expect(0, &["peer v0.9.2, its image under enroot"]);
+    let import = "enroot import docker://peers/peer:v0.9.2";
+    assert_eq!(scratch.calls().matches(import).count(), 1);
+    let record = committed(&scratch).remove(0);
+    assert_eq!(record.engine.build.unwrap().image.as_deref(), Some("peers/peer:v0.9.2"));
+    let shown = cluster.run_tool("scontrol", &["--oneliner", "show", "job"]).stdout;
+    assert_eq!(shown.matches("JobState=COMPLETED").count(), 1, "{shown}");
 }
 
 #[test]

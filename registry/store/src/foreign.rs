@@ -338,7 +338,8 @@ mod tests {
     /// Test helper: returns a run that knows all that the exports can state.
     fn whole() -> RunRecord {
         let mut run = run();
-        let gpu = Gpu { memory_bytes: Some(141_000_000_000), ..run.hardware.gpu.unwrap().remove(0) };
+        let gpu =
+            Gpu { memory_bytes: Some(141_000_000_000), ..run.hardware.gpu.unwrap().remove(0) };
         run.hardware.gpu = Some(vec![gpu.clone(), gpu]);
         (run.hardware.cpu_model, run.hardware.cores) = (Some("x86".to_owned()), Some(8));
         run.hardware.ram_bytes = Some(64_000_000_000);
@@ -351,9 +352,9 @@ mod tests {
     #[test]
     fn the_hud_gets_the_columns_of_its_table_in_their_types() {
         let columns: BTreeSet<String> = HUD.iter().map(|column| (*column).to_owned()).collect();
-        let wanted = columns.iter().filter(|column| {
-            NOT_OURS.iter().all(|name| column.split(':').next() != Some(name))
-        });
+        let wanted = columns
+            .iter()
+            .filter(|column| NOT_OURS.iter().all(|name| column.split(':').next() != Some(name)));
         let mut found = BTreeSet::new();
         for object in pytorch_hud([&whole()].into_iter()).as_array().unwrap() {
             shape(object, "", &mut found);

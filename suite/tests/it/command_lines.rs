@@ -34,7 +34,9 @@ pub fn served(workspace: &Workspace, exchange: &Exchange, line: &str) -> Output 
     command.args(["--tokenizer", "tiny.json", "--out", "own.json"]);
     match line.contains("--base-url ") {
         true => command.args(["--base-url", &format!("http://{}", exchange.address)]),
-        false => command.args(["--host", "127.0.0.1", "--port"]).arg(exchange.address.port().to_string()),
+        false => {
+            command.args(["--host", "127.0.0.1", "--port"]).arg(exchange.address.port().to_string())
+        }
     };
     command.envs(NO_CACHES).env_remove("OPENAI_API_KEY").output().expect("runs")
 }

@@ -189,7 +189,7 @@ const REFUSED: &[(&str, &str, &str, &str)] = &[
         "--backend vllm-chat --base-url http://127.0.0.1:8000 \
          --model meta-llama/Llama-3.1-8B-Instruct --dataset-name random --num-prompts 500 \
          --apply-chat-template",
-        "--dataset-path rows.json",
+        "--dataset-path rows.json --num-prompts 6",
         "write the chat template twice",
     ),
     (

@@ -233,7 +233,7 @@ mod tests {
         let files = [
             file("engine/README.md", page),
             file("engine/src/a.rs", ""),
-            file("docs/D.md", ""),
+            file("docs/D.md", "# X\n"),
             file("results/pages/old.md", "`engine/src/b.rs`"),
         ];
         assert_eq!(
@@ -252,8 +252,7 @@ mod tests {
                     [c](docs/D.md#twice-1) [d](docs/D.md#twice-2) [e](docs/D.md#code) [f](docs/D.md#own)\n";
         let other = "## Twice\n## Twice\n```\n# Code\n```\n<a id=\"own\"></a>\n";
         let old = "[g](docs/D.md#once) [h](docs/gone.md#x)\n";
-        let files =
-            [file("A.md", page), file("docs/D.md", other), file("CHANGELOG.md", old)];
+        let files = [file("A.md", page), file("docs/D.md", other), file("CHANGELOG.md", old)];
         assert_eq!(
             messages(&check(&files)),
             [

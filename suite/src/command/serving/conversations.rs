@@ -42,10 +42,7 @@ fn source(dataset: &DatasetFile) -> anyhow::Result<(&str, &str)> {
     named.next().context("the data set names no file on the hub")
 }
 
-fn find_pinned(
-    dataset: &DatasetFile,
-    variable: &Variables<'_>,
-) -> anyhow::Result<Option<PathBuf>> {
+fn find_pinned(dataset: &DatasetFile, variable: &Variables<'_>) -> anyhow::Result<Option<PathBuf>> {
     let (id, file) = source(dataset)?;
     let own = redline_cache(variable).map(|dir| dir.join("sha256").join(&dataset.sha256));
     let snapshots = hub_cache(variable)
@@ -121,7 +118,10 @@ mod tests {
     #[test]
     fn the_command_that_downloads_names_repository_and_file() {
         let command = command().unwrap();
-        assert!(command.starts_with("hf download --repo-type dataset anon8231489123/"), "{command}");
+        assert!(
+            command.starts_with("hf download --repo-type dataset anon8231489123/"),
+            "{command}"
+        );
         assert!(command.ends_with(" ShareGPT_V3_unfiltered_cleaned_split.json"), "{command}");
     }
 }

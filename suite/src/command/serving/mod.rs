@@ -123,8 +123,8 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     let here = server.address.ip();
     let is_local = here.is_loopback() || here.is_unspecified();
     let found = tools_conversations(flags, followed.tool, variable)?;
-    let file = flags.workload.dataset_path.as_deref().or(found.as_deref());
-    let wanted = wanted(flags, followed.tool, file, is_local)?;
+    let rows = flags.workload.dataset_path.as_deref().or(found.as_deref());
+    let wanted = wanted(flags, followed.tool, rows, is_local)?;
     let engine = engine(flags, &wanted)?;
     let probed = awaited(flags, &server, &engine)?;
     let model = model(flags, &server)?;
@@ -133,7 +133,7 @@ pub fn execute(flags: &ServingFlags, variable: &Variables<'_>) -> anyhow::Result
     let now = utc_now().context("the system clock has no usable date")?;
     let places = Places::of(&flags.results, &wanted, &model, &now);
     let MadeUp { file, text } = ScenarioFile::made_up(wanted.scenario.clone(), "serving")?;
-    let dataset = dataset(flags, &wanted, file, variable)?;
+    let dataset = dataset(flags, &wanted, rows, variable)?;
     let form = engine.prompt_form(&file.scenario)?;
     let plan = drawn(&file, dataset.as_deref(), Some(&tokenizer), form)?;
     places.prepare()?;
