@@ -20,7 +20,8 @@ use campaign::build::variants;
 use campaign::files::{FileError, read_text};
 use campaign::lock::Lock;
 use campaign::node::hardware;
-use campaign::node::run::{Bench, save_workload};
+use campaign::node::load_generator::save_workload;
+use campaign::node::run::Bench;
 use campaign::node::server::{Server, ask_running, free_port, status_bytes};
 use campaign::places::CampaignPlaces;
 use campaign::plan::decide::{default_cell, ready_cells};
@@ -31,6 +32,7 @@ use campaign::server_spec::{ReadyCell, ServerSpec};
 use campaign::stop::Stop;
 use campaign::tools::{BENCH, unreadable};
 use campaign::world::{Ids, World};
+use judge::diff::words::plural;
 
 /// Scenarios that each load sends after the standard one: tool calls, structured output, and free
 /// text over the chat route.
@@ -81,7 +83,8 @@ impl fmt::Display for Held {
         let Self { bytes, files, threads, reported: Reported { requests, pages, kv_bytes } } = self;
         let (mb, kv_mb) = (bytes / 1_000_000, kv_bytes / 1_000_000);
         write!(formatter, "{mb} MB ({kv_mb} MB of KV cache), {files} files, {threads} threads, ")?;
-        write!(formatter, "{requests} requests with {pages} KV pages")
+        let count = |number: u64, noun| plural(usize::try_from(number).unwrap_or(usize::MAX), noun);
+        write!(formatter, "{} with {}", count(*requests, "request"), count(*pages, "KV page"))
     }
 }
 
@@ -434,7 +437,7 @@ mod tests {
         );
         assert_eq!(
             stuck.to_string(),
-            "180 MB (0 MB of KV cache), 20 files, 4 threads, 1 requests with 7 KV pages"
+            "180 MB (0 MB of KV cache), 20 files, 4 threads, 1 request with 7 KV pages"
         );
     }
 }

@@ -24,7 +24,7 @@ use crate::executor::journal::{Journal, Line, PreparedCampaign, PreparedLab};
 use crate::executor::{self, Executor, LOCAL, SLURM, job};
 use crate::lab::explore::{self, Explore};
 use crate::lock::Lock;
-use crate::node::run::save_workload;
+use crate::node::load_generator::save_workload;
 use crate::plan::brief::Brief;
 use crate::plan::decide::{Decided, decide, ready_cells};
 use crate::plan::fit::fit;
@@ -83,11 +83,11 @@ fn read_answer(interrupt: &Interrupt) -> Result<String, Stop> {
 pub fn begin(
     world: &World,
     flags: &ReleaseBench,
-    (decided, lab): (Decided, Option<PreparedLab>),
+    (mut decided, lab): (Decided, Option<PreparedLab>),
     executor: &dyn Executor,
 ) -> Result<Exit, Stop> {
     let mut journal = Journal::new(world.places.campaign(&decided.plan.campaign));
-    prepare(world, flags, (&decided, lab), &mut journal)
+    prepare(world, flags, (&mut decided, lab), &mut journal)
         .and_then(|ready| carry_out(world, executor, (ready, decided.ids), &mut journal))
         .map_err(|stop| journal.ended_early(stop, world))
 }
@@ -194,7 +194,7 @@ fn essential(command: &[String]) -> Vec<&str> {
 fn prepare(
     world: &World,
     flags: &ReleaseBench,
-    (decided, lab): (&Decided, Option<PreparedLab>),
+    (decided, lab): (&mut Decided, Option<PreparedLab>),
     journal: &mut Journal,
 ) -> Result<PreparedCampaign, Stop> {
     // Found out now, because hours of measuring are wasted when the commit fails afterwards.
@@ -219,7 +219,7 @@ fn prepare(
         ready.expected_us = u64::from(lab.runs_most()).saturating_mul(lab.each_us);
         ready.lab = Some(Box::new(lab));
     }
-    fit(world, &mut ready)?;
+    fit(world, flags.repeats, &mut ready, &mut decided.ids)?;
     write_down(&mut ready, journal)?;
     Ok(ready)
 }

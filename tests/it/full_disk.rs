@@ -1,15 +1,16 @@
 //! A disk that fills up during a campaign: the campaign ends with exit code 4, what was measured
-//! stays unchanged, and with space it continues where it stopped.
+//! stays unchanged, no run is blamed, and with space it continues where it stopped.
 
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use fixtures::{CONVERSATIONS, MODEL, cached, files_under};
 use serde_json::{Value, json};
-use tests::clone::Clone;
+use tests::clone::{Clone, path_with};
 use tests::disk::Disk;
-use tests::program::{Ended, wait, while_running};
+use tests::program::{Ended, built, wait, while_running};
 use tests::scripted::Scripted;
 
 /// Size of the disk in bytes: a little more than a node requires to be free before it measures.
@@ -94,4 +95,41 @@ fn a_disk_that_fills_up_in_mid_campaign_loses_nothing_and_the_campaign_goes_on()
     assert!(repeats.contains(&Some(1)) && repeats.contains(&Some(2)), "{repeats:?}");
     assert_eq!(before, clone.state());
     assert_eq!(clone.processes(), [], "a process is left");
+}
+
+/// Script in place of the load generator: no file of its runs may have more than 4 KiB, which fails
+/// writes as a full disk does. The placeholder of a run is shorter, its measurement longer.
+const NARROW: &str = "[ \"$1\" != run ] || { trap '' XFSZ; ulimit -f 8; }";
+
+#[test]
+fn a_measurement_that_cannot_be_written_is_the_disks_fault_and_no_run_is_blamed() {
+    let (Some(_), Some(_)) = (cached(MODEL), cached(CONVERSATIONS)) else { return };
+    let clone = Clone::of_this_repository(&[]);
+    let tools = tempfile::tempdir().expect("a temporary folder");
+    // The node's own files have all the space that they need.
+    let bench = format!("{NARROW}\nexec '{}' \"$@\"", built("redline-bench").display());
+    path_with(tools.path(), &[("redline-bench", &bench)]);
+    let programs = tools.path().join("programs");
+    for name in ["redline-results", "redline-site"] {
+        symlink(built(name), programs.join(name)).expect("a link");
+    }
+    let server =
+        Scripted::answering(&[json!({"times": 0, "steady": {"first_us": 2000, "gap_us": 1000}})]);
+    let folder = programs.display().to_string();
+    let full = ended(&clone, server.url(), &["--tools-dir", &folder]).expect_code(4);
+    assert!(
+        full.stderr.contains("cannot write") && full.stderr.contains("the disk of"),
+        "{full:?}"
+    );
+    assert_eq!(clone.uncommitted_runs(), [], "a run is blamed");
+    let files = files_under(&clone.root().join("target/campaigns"));
+    let left =
+        files.iter().filter(|path| path.parent().is_some_and(|at| at.ends_with("measurements")));
+    let left: Vec<_> =
+        left.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
+    assert!(left.is_empty(), "placeholders are left: {left:?}");
+    // With space, the campaign has all of its runs.
+    ended(&clone, server.url(), &["--resume"]).expect_code(0);
+    let runs = clone.uncommitted_runs();
+    assert!(runs.len() == 2 && runs.iter().all(|(_, run)| run.failure.is_none()), "{runs:?}");
 }

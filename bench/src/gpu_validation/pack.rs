@@ -17,7 +17,7 @@ use campaign::build;
 use campaign::build::variants::{self, Origin, Wanted};
 use campaign::files::{self, FileError};
 use campaign::lock::Lock;
-use campaign::node::run::save_workload;
+use campaign::node::load_generator::save_workload;
 use campaign::plan::Cell;
 use campaign::plan::decide::ready_cells;
 use campaign::plan::revision::{at_hand, choose};

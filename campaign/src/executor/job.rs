@@ -23,7 +23,7 @@ use crate::executor::journal::{
 use crate::executor::{Executor, JobSpec};
 use crate::files::{self, FileError, files_below, read_lines, read_text, write_whole};
 use crate::inputs::cache::sha256_file;
-use crate::node::run::time_limit;
+use crate::node::load_generator::time_limit;
 use crate::places::{CampaignPlaces, STARTS};
 use crate::plan::brief::gpu_hours;
 use crate::plan::{PlannedAlternation, PlannedRun};

@@ -15,8 +15,9 @@ use schema::canonical::sha256_hex;
 
 use crate::files::{self, FileError, read_text};
 use crate::node::freeze::freezer;
+use crate::node::load_generator::{save_workload, time_limit, workload_arguments};
 use crate::node::record::{Happening, classify};
-use crate::node::run::{Bench, Run, save_workload, time_limit, workload_arguments};
+use crate::node::run::{Bench, Run};
 use crate::node::server::Server;
 use crate::plan::PlannedRun;
 use crate::process::{Group, micros};

@@ -7,6 +7,7 @@ pub mod alternation;
 mod calibration;
 mod freeze;
 pub mod hardware;
+pub mod load_generator;
 pub mod record;
 pub mod run;
 pub mod server;

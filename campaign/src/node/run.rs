@@ -2,8 +2,6 @@
 //! with the load generator, stops the server unless the next run shares it, and builds the record.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -17,22 +15,21 @@ use schema::run::{
     CampaignSlot, Correctness, Failure, FixedOutput, HardwareFacts, ModelFacts, RunRecord,
     ServerFacts,
 };
-use schema::scenario::Tier;
 
 use crate::files;
 use crate::inputs::checkpoint_facts;
 use crate::node::hardware::has_gpus;
+use crate::node::load_generator::{read_measurement, time_limit, workload_arguments};
 use crate::node::record::{Happening, Parts, assemble, classify};
 use crate::node::server::{ProbeAnswer, Readiness, Server, ask, ask_running, free_port};
 use crate::places::CampaignPlaces;
 use crate::plan::PlannedRun;
-use crate::process::{Group, show};
+use crate::process::Group;
 use crate::server_spec::{
     CommandLine, Container, Filling, ReadyCell, ServerSpec, command_line, container_env,
     container_line, container_name, is_same,
 };
 use crate::stop::Stop;
-use crate::tools::{self, BENCH};
 use crate::world::World;
 
 /// Time for which the load generator may continue after its server has ended.
@@ -511,65 +508,6 @@ fn ended(mut server: Server, mut outcome: Outcome) -> Outcome {
 /// because the peak is that of all its runs.
 fn peak_of_first(server: &Server, outcome: &Outcome) -> Option<u64> {
     (outcome.runs_before == 0).then(|| server.rss_bytes_max())?
-}
-
-/// Returns the arguments by which the load generator samples the requests of a cell.
-pub fn workload_arguments(cell: &ReadyCell) -> Vec<&OsStr> {
-    let mut words = vec![OsStr::new("--scenario"), cell.scenario.path.as_os_str()];
-    if let Some(dataset) = &cell.dataset {
-        words.extend([OsStr::new("--dataset"), dataset.path.as_os_str()]);
-    }
-    words.extend([OsStr::new("--tokenizer"), cell.tokenizer.as_os_str()]);
-    words
-}
-
-/// Has the load generator sample the requests of a cell and save them as the workload manifest
-/// `to`, unless the file exists, so that several runs send the same requests.
-///
-/// # Errors
-/// The load generator cannot be run or fails, the folder cannot be created, or the command is
-/// interrupted.
-pub fn save_workload(world: &World, cell: &ReadyCell, to: &Path) -> Result<(), Stop> {
-    // Models with the same tokenizer share the file, and a resumed campaign has it already.
-    if to.exists() {
-        return Ok(());
-    }
-    world.console.note(&cell.scenario.id);
-    files::make_dir(to.parent().unwrap_or(Path::new(".")))?;
-    let mut command = world.tools.bench("plan");
-    command.args(workload_arguments(cell)).arg("--out").arg(to).stdout(Stdio::null());
-    let status = show(&mut command, &world.interrupt)?;
-    if status.success() { Ok(()) } else { Err(tools::ended(BENCH, "plan", status)) }
-}
-
-/// Reads the load generator's measurement from `path`. If there is no valid one, returns `None`
-/// when `excused` (the server is to blame), else an error, which ends the job; the load generator
-/// has then printed the cause on standard error.
-fn read_measurement(
-    path: &Path,
-    ended: Option<ExitStatus>,
-    excused: bool,
-) -> Result<Option<Measurement>, Stop> {
-    match (fs::read_to_string(path), ended) {
-        (Ok(text), _) => match serde_json::from_str(&text) {
-            Ok(measurement) => Ok(Some(measurement)),
-            Err(_) if excused => Ok(None),
-            Err(error) => Err(tools::unreadable(BENCH, "run", &error)),
-        },
-        (Err(_), _) if excused => Ok(None),
-        (Err(_), Some(status)) if !status.success() => Err(tools::ended(BENCH, "run", status)),
-        (Err(error), _) => Err(tools::unreadable(BENCH, "run", &error)),
-    }
-}
-
-/// Returns the time limit of a measurement by the scenario's tier. A backstop only: the load
-/// generator has its own limits for requests that hang.
-pub fn time_limit(tier: Tier) -> Duration {
-    Duration::from_secs(match tier {
-        Tier::Lite => 20 * 60,
-        Tier::Quarter => 2 * 3600,
-        Tier::Full => 8 * 3600,
-    })
 }
 
 /// Returns a failure if the server reports another version than the expected one, under whose name

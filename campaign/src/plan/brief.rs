@@ -47,6 +47,9 @@ impl CellBrief {
     }
 }
 
+/// What pairs of runs can see, where they decide and no slices in turns.
+pub const PAIRS_SHOW: &str = "they show changes of 10 to 20 % on a shared machine";
+
 /// A campaign's plan, as it is printed.
 #[derive(Debug, Clone)]
 pub struct Brief {
@@ -215,7 +218,7 @@ impl Brief {
             listing.line("", &format!("then {pairs} {confirmation} {most}"));
             if let Some(said) = &self.pairs_because {
                 listing.line("", &format!("in pairs of runs, because {said};"));
-                listing.line("", "they show changes of 10 to 20 % on a shared machine");
+                listing.line("", PAIRS_SHOW);
             }
         }
         listing.line("records", &self.records);

@@ -326,6 +326,37 @@ fn where_two_servers_do_not_fit_what_differs_is_launched_again_and_confirmed() {
 }
 
 #[test]
+fn a_model_that_turns_out_too_large_after_its_download_gets_the_pairs_of_the_policy() {
+    use std::os::unix::fs::PermissionsExt;
+    let scratch = Scratch::new();
+    scratch.write_large_model();
+    let files = files_below(&scratch.cache());
+    let model = files.iter().find(|path| path.ends_with("model.gguf")).unwrap();
+    // The plan does not know the model yet: it comes into the cache while the releases are built.
+    let (folder, away) = (model.parent().unwrap(), scratch.fixtures().join("away"));
+    fs::rename(folder, &away).unwrap();
+    let script = scratch.fixtures().join("cargo-and-model");
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let (from, to) = (away.display(), folder.display());
+    let text =
+        format!("#!/bin/sh\n[ ! -e '{from}' ] || mv '{from}' '{to}'\nexec '{cargo}' \"$@\"\n");
+    fs::write(&script, text).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let flags = ["release-bench", "v0.9.2", "--baseline", "v0.9.1"];
+    let ended = scratch.run_with(&flags, &[("REAL_CARGO", script.to_str().unwrap())]);
+    let said = &ended.stderr;
+    assert!(!said.contains("in pairs of runs, because"), "the plan knew it: {said}");
+    let note = "pairs of runs decide instead, 5 in each cell; they show changes of 10 to 20 %";
+    assert!(said.contains(note), "{said}");
+    // Five pairs of runs in each of two cells, where the target has two runs of each release.
+    assert_eq!(launches(said, "Run").len(), 20, "{said}");
+    let campaign = committed(&scratch);
+    let screen: Vec<_> = campaign.plan.iter().filter(|run| run.stage.is_none()).collect();
+    let ids: BTreeSet<_> = campaign.plan.iter().map(|run| &run.run).collect();
+    assert_eq!((screen.len(), ids.len()), (20, campaign.plan.len()));
+}
+
+#[test]
 fn without_confirmation_a_comparison_stops_at_what_the_screen_found() {
     let scratch = Scratch::new();
     scratch.write_speed("0.9.1", 100.0);

@@ -284,15 +284,17 @@ impl Keeper {
     /// `measurement`.
     ///
     /// # Errors
-    /// One of the files cannot be written.
+    /// One of the files cannot be written, as on a full disk. No placeholder measurement remains
+    /// then: it would say that the run ended early, and the run is not to blame.
     pub fn finish(mut self, measurement: &Measurement) -> anyhow::Result<()> {
         self.progress.finish();
-        if let Some(InProgress { samples, journal, .. }) = self.files {
-            journal
-                .finish(measurement.status)
-                .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
-        }
-        json(&self.out, measurement)
+        let Some(InProgress { samples, journal, .. }) = self.files else {
+            return json(&self.out, measurement);
+        };
+        let kept =
+            journal.finish(measurement.status).with_context(|| cannot_write_samples(&samples));
+        let written = kept.and_then(|()| json(&self.out, measurement));
+        written.inspect_err(|_| remove_placeholder(&self.out))
     }
 
     /// Closes the files of a run that ended early with `error`: its samples file is kept if it has
@@ -301,9 +303,8 @@ impl Keeper {
     pub fn abandon(mut self, error: DriveError) -> anyhow::Error {
         self.progress.finish();
         let Some(InProgress { samples, journal, ended }) = self.files else { return error.into() };
-        // The error that ended the run is reported; a failure of the clean-up would hide it. A link
-        // stays, for the next run.
-        let _ = fs::canonicalize(&self.out).and_then(fs::remove_file);
+        remove_placeholder(&self.out);
+        // The error that ended the run is reported; a failure of the clean-up would hide it.
         let _ = journal.finish(Status::Partial);
         if ended == 0 {
             let _ = fs::remove_file(&samples);
@@ -334,9 +335,20 @@ impl InProgress {
         // The placeholder is written before anything is sent, so that even a killed run leaves it.
         json(out, &unfinished(facts, &name))?;
         let journal = Journal::create(&samples, head, keeps_text)
-            .with_context(|| format!("cannot write samples `{}`", samples.display()))?;
+            .with_context(|| cannot_write_samples(&samples))
+            .inspect_err(|_| remove_placeholder(out))?;
         Ok(Self { samples, journal, ended: 0 })
     }
+}
+
+fn cannot_write_samples(path: &Path) -> String {
+    format!("cannot write samples `{}`", path.display())
+}
+
+/// Removes the placeholder measurement at `out`. A link to it stays, for the next run. A failure is
+/// not reported: it would hide the error for which the placeholder is removed.
+fn remove_placeholder(out: &Path) {
+    let _ = fs::canonicalize(out).and_then(fs::remove_file);
 }
 
 impl Observer for Keeper {

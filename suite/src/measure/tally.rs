@@ -232,20 +232,31 @@ pub fn counts(samples: &[Sample], answered: &[Answered<'_>], manifest: &Manifest
 /// Returns the least trusted source of the numbers of tokens in chunks; `None` if those of some
 /// answer are only estimated, or there is no answer.
 fn chunk_source(answered: &[Answered<'_>]) -> Option<TokenSource> {
-    let sources: Option<Vec<_>> =
-        answered.iter().map(|request| request.credit.chunk_source).collect();
-    least_trusted(sources?.into_iter())
+    let ranked = |request: &Answered<'_>| {
+        let source = request.credit.chunk_source?;
+        // Chunks that are as many as the tokens which something else has counted are not a guess:
+        // the count of the whole answer confirms them.
+        let is_confirmed =
+            source == TokenSource::Chunks && request.credit.source != TokenSource::Chunks;
+        Some((trust(if is_confirmed { request.credit.source } else { source }), source))
+    };
+    let sources: Option<Vec<_>> = answered.iter().map(ranked).collect();
+    sources?.into_iter().max_by_key(|(rank, _)| *rank).map(|(_, source)| source)
 }
 
 fn least_trusted(sources: impl Iterator<Item = TokenSource>) -> Option<TokenSource> {
-    let trust = |source: &TokenSource| match source {
+    sources.max_by_key(|source| trust(*source))
+}
+
+/// Returns the rank of a source of token counts: the larger, the less it is trusted.
+fn trust(source: TokenSource) -> u8 {
+    match source {
         TokenSource::UsagePerChunk => 0,
         TokenSource::Usage => 1,
         TokenSource::Retokenized => 2,
         TokenSource::Chunks => 3,
         TokenSource::Requested => 4,
-    };
-    sources.max_by_key(trust)
+    }
 }
 
 #[cfg(test)]
@@ -318,6 +329,29 @@ mod tests {
         assert_eq!((one_each.per_chunk, one_each.chunk_source), (vec![1, 1], source));
         let spread = credit(&sample(&[(None, 10), (None, 30), (None, 0)], Some(7)), None);
         assert_eq!((spread.per_chunk, spread.chunk_source), (vec![1, 5, 1], None));
+    }
+
+    #[test]
+    fn an_answer_with_as_many_chunks_as_tokens_does_not_speak_for_those_with_more() {
+        // As llama.cpp sends them: most answers have a chunk more than tokens, whose text is held
+        // back until its bytes are whole; of one, both counts are equal.
+        let retokenized = Retokenized { tokens: 2, per_chunk: Some(vec![1, 0, 1]) };
+        let more = sample(&[(None, 4), (None, 0), (None, 2)], Some(2));
+        let equal = sample(&[(None, 4), (None, 2)], Some(2));
+        fn answer<'a>(sample: &'a Sample, retokenized: Option<&Retokenized>) -> Answered<'a> {
+            let mut answered = untokenized(std::slice::from_ref(sample));
+            answered[0].credit = credit(sample, retokenized);
+            answered.remove(0)
+        }
+        let most = || answer(&more, Some(&retokenized));
+        let found = chunk_source(&[most(), answer(&equal, None), most()]);
+        assert_eq!(found, Some(TokenSource::Retokenized));
+        let alone = chunk_source(&[answer(&equal, None)]);
+        assert_eq!(alone, Some(TokenSource::Chunks), "one token in each");
+        // Without any count of tokens, chunks are the last resort.
+        let uncounted = sample(&[(None, 4), (None, 2)], None);
+        let found = chunk_source(&[most(), answer(&uncounted, None)]);
+        assert_eq!(found, Some(TokenSource::Chunks));
     }
 
     #[test]

@@ -10,11 +10,12 @@ use schema::engine::ApiFormat;
 use schema::manifest::ManifestRequest;
 use schema::measurement::Measurement;
 use schema::run::{Correctness, FailureClass, FixedOutput, IdsSource, Status};
+use schema::scenario::{Arrival, Output};
 use serde_json::{Value, json};
 use whole_file::DATA_MAX;
 
-use super::Assignment;
-use crate::client::drive::DriveError;
+use super::{Assignment, written};
+use crate::client::drive::{DriveError, Driven};
 use crate::client::sample::Sample;
 use crate::measure::summary::float;
 use crate::workload::tokenizer::Tokenizer;
@@ -66,7 +67,7 @@ impl Assignment<'_> {
         let Ok(requests) = self.fixed_requests() else {
             return Ok(None);
         };
-        let samples = self.untimed(&requests, 1)?.samples;
+        let samples = self.greedy(&requests, 1)?.samples;
         if samples.iter().any(|sample| sample.failure.is_some()) {
             return Ok(None);
         }
@@ -130,6 +131,15 @@ impl Assignment<'_> {
         ManifestRequest { prompt, text, output_tokens, ..ManifestRequest::default() }
     }
 
+    /// Sends `requests` outside the timed part, `concurrency` at a time, and waits for all answers.
+    /// They are greedy whatever temperature the scenario has: sampled outputs would differ from one
+    /// run to the next.
+    fn greedy(&self, requests: &[ManifestRequest], concurrency: u64) -> Result<Driven, DriveError> {
+        let output = Output { temperature: Some(0.0), ..self.scenario.output.clone() };
+        let payloads = written(self.server, self.engine, &self.model, &output, requests);
+        self.drive(&payloads, &Arrival::Closed { concurrency })
+    }
+
     /// Measures the share of reference tokens, over the first few cases together, that the server
     /// also outputs when the prompt contains all reference tokens before them (teacher forcing), so
     /// that one wrong token does not make all later ones wrong. `None` without reference outputs,
@@ -150,7 +160,7 @@ impl Assignment<'_> {
                 })
             })
             .unzip();
-        let samples = self.untimed(&requests, FORCED_CONCURRENCY)?.samples;
+        let samples = self.greedy(&requests, FORCED_CONCURRENCY)?.samples;
         if samples.is_empty() || samples.iter().any(|sample| !sample.is_ok()) {
             return Ok(None);
         }

@@ -1,6 +1,7 @@
 //! Files that a run leaves on disk, however it ends.
 
 use std::fs;
+use std::process::{Command, Output};
 
 use schema::measurement::Measurement;
 use schema::run::{Status, ValidityVerdict};
@@ -8,7 +9,7 @@ use schema::samples::{End, Line, Sample};
 use suite::mock_server::script::{Action, Answer, Scripted, When};
 
 use crate::harness::wait_until;
-use crate::workspace::{REQUESTS, Workspace, server, url};
+use crate::workspace::{REQUESTS, Workspace, server, stderr, url};
 
 pub fn lines(workspace: &Workspace) -> Vec<Line> {
     let text = fs::read_to_string(workspace.path("out.samples.jsonl")).unwrap_or_default();
@@ -57,6 +58,33 @@ fn every_sample_of_a_run_is_on_disk_with_its_times_in_order() {
         assert_eq!(sample.chunk_tokens, [Some(1); 5]);
         assert_eq!((sample.prompt_tokens, sample.completion_tokens), (Some(8), Some(5)));
     }
+}
+
+/// Runs `run` with a limit on the size of its files, which fails writes as a full disk does.
+fn run_within(workspace: &Workspace, kib: u64) -> Output {
+    let exchange = server(Vec::new());
+    let run = workspace.run_flags(&url(&exchange));
+    let script = format!("trap '' XFSZ; ulimit -f {}; exec \"$@\"", kib * 2);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, "sh"]).arg(run.get_program()).args(run.get_args());
+    shell.current_dir(workspace.path("")).output().expect("runs")
+}
+
+#[test]
+fn a_run_whose_files_cannot_be_written_leaves_no_measurement_that_blames_it() {
+    // The placeholder has space, the measurement has none.
+    let workspace = Workspace::new();
+    let full = run_within(&workspace, 4);
+    assert_eq!(full.status.code(), Some(4), "{}", stderr(&full));
+    assert!(stderr(&full).contains("cannot write `out.json`"), "{}", stderr(&full));
+    assert_eq!(workspace.left_over(), ["out.samples.jsonl"], "every sample was written");
+    // Not even the samples file can be begun.
+    let workspace = Workspace::new();
+    fs::create_dir(workspace.path("out.samples.jsonl")).expect("a folder");
+    let full = run_within(&workspace, 4);
+    assert_eq!(full.status.code(), Some(4), "{}", stderr(&full));
+    assert!(stderr(&full).contains("cannot write samples"), "{}", stderr(&full));
+    assert_eq!(workspace.left_over(), ["out.samples.jsonl"]);
 }
 
 #[test]
