@@ -1,5 +1,5 @@
-//! Kernel records beside the limits of their machines: which record is the newest, and which
-//! kernels come closest to a limit.
+//! Kernel records beside the limits of their machines, and beside those of earlier releases: which
+//! record is the newest, which kernels come closest to a limit, and which became faster.
 
 use std::collections::BTreeMap;
 
@@ -64,6 +64,58 @@ pub fn reached(benches: &[KernelBench]) -> Vec<Reached<'_>> {
     found
 }
 
+/// Kernel benchmark of a release beside that of an earlier one: the same operation, shape, data type
+/// and instruction set.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Change<'a> {
+    /// Benchmark of the earlier release.
+    pub baseline: &'a KernelBench,
+    /// Benchmark of the later release.
+    pub candidate: &'a KernelBench,
+    /// Ratio of the median times of a call, later release to earlier: below 1, the later is faster.
+    pub ratio: f64,
+}
+
+/// Returns the record that a kernel record is compared with: of the releases of its engine before its
+/// own that were measured on the same hardware, the latest record of the newest. `None` where none
+/// was measured there.
+pub fn before<'a>(
+    records: &'a [Stored<KernelRecord>],
+    candidate: &KernelRecord,
+) -> Option<&'a Stored<KernelRecord>> {
+    let release = |record: &KernelRecord| record.engine.release.clone();
+    let is_earlier = |stored: &&Stored<KernelRecord>| {
+        let record = &stored.record;
+        record.engine.name == candidate.engine.name
+            && record.hardware.id == candidate.hardware.id
+            && order::releases(&release(record), &release(candidate)).is_lt()
+    };
+    records.iter().filter(is_earlier).max_by(|a, b| {
+        let by_release = order::releases(&release(&a.record), &release(&b.record));
+        by_release.then_with(|| a.record.id.cmp(&b.record.id))
+    })
+}
+
+/// Compares each benchmark of `candidate`, in its order, with that of `baseline` which has the same
+/// operation, shape, data type and instruction set; `None` where there is none, or one of both has no
+/// median time.
+pub fn changes<'a>(
+    baseline: &'a [KernelBench],
+    candidate: &'a [KernelBench],
+) -> Vec<Option<Change<'a>>> {
+    fn key(bench: &KernelBench) -> [&str; 4] {
+        [&bench.op, &bench.shape, &bench.dtype, &bench.isa].map(String::as_str)
+    }
+    let is_timed = |bench: &KernelBench| bench.median_ns.is_finite() && bench.median_ns > 0.0;
+    let earlier: BTreeMap<[&str; 4], &KernelBench> =
+        baseline.iter().filter(|bench| is_timed(bench)).map(|bench| (key(bench), bench)).collect();
+    let change = |candidate: &'a KernelBench| {
+        let baseline = *earlier.get(&key(candidate)).filter(|_| is_timed(candidate))?;
+        Some(Change { baseline, candidate, ratio: candidate.median_ns / baseline.median_ns })
+    };
+    candidate.iter().map(change).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,16 +139,72 @@ mod tests {
         assert_eq!((&*found[0].most.0.shape, &*found[0].least.0.shape), ("8x8", "1x1"));
     }
 
+    fn record(release: &str, id: &str, share: Option<f64>) -> Stored<KernelRecord> {
+        let mut record = KernelRecord::default();
+        record.engine.name = "redline".into();
+        record.engine.release = release.into();
+        record.id = id.into();
+        record.benches = vec![bench("avx2", "1x1", share)];
+        Stored { path: id.to_owned(), root: 0, record }
+    }
+
+    #[test]
+    fn a_record_is_compared_with_the_newest_earlier_release_on_its_hardware() {
+        let mut elsewhere = record("v0.11.0", "e", None);
+        elsewhere.record.hardware.id = "elsewhere".into();
+        let mut other = record("v0.11.0", "f", None);
+        other.record.engine.name = "other".into();
+        let records = [
+            record("v0.9.2", "d", None),
+            record("v0.10.0", "b", None),
+            record("v0.10.0", "c", None),
+            record("v0.10.0", "a", None),
+            elsewhere,
+            other,
+            record("v0.12.0-dev", "g", None),
+            record("v0.12.0", "h", None),
+        ];
+        let compared = |index: usize| {
+            before(&records, &records[index].record).map(|found| found.record.id.as_str())
+        };
+        assert_eq!(compared(6), Some("c"), "the latest of the release before");
+        assert_eq!(compared(7), Some("g"));
+        assert_eq!(compared(2), Some("d"), "another record of the same release is none");
+        assert_eq!([compared(0), compared(4), compared(5)], [None; 3]);
+    }
+
+    #[test]
+    fn benchmarks_match_by_operation_shape_type_and_instruction_set() {
+        let timed = |isa: &str, shape: &str, median_ns| KernelBench {
+            median_ns,
+            dtype: "q4_1".into(),
+            ..bench(isa, shape, None)
+        };
+        let baseline = [
+            timed("avx2", "1x1", 100.0),
+            timed("avx512", "1x1", 50.0),
+            timed("avx512", "9x9", 0.0),
+            KernelBench { op: "rms_norm".into(), ..timed("avx512", "2x2", 10.0) },
+            KernelBench { dtype: "f32".into(), ..timed("avx512", "3x3", 10.0) },
+        ];
+        let candidate = [
+            timed("avx512", "9x9", 7.0),
+            timed("avx512", "1x1", 40.0),
+            timed("avx512", "2x2", 7.0),
+            timed("avx512", "3x3", 7.0),
+            timed("avx2", "1x1", 110.0),
+            timed("portable", "1x1", 900.0),
+        ];
+        let found: Vec<_> = changes(&baseline, &candidate)
+            .into_iter()
+            .map(|change| change.map(|one| (one.baseline.median_ns, one.ratio)))
+            .collect();
+        let (faster, slower) = (Some((50.0, 0.8)), Some((100.0, 1.1)));
+        assert_eq!(found, [None, faster, None, None, slower, None]);
+    }
+
     #[test]
     fn the_newest_record_with_a_limit_is_that_of_the_newest_release() {
-        let record = |release: &str, id: &str, share| {
-            let mut record = KernelRecord::default();
-            record.engine.name = "redline".into();
-            record.engine.release = release.into();
-            record.id = id.into();
-            record.benches = vec![bench("avx2", "1x1", share)];
-            Stored { path: id.to_owned(), root: 0, record }
-        };
         let records = [
             record("v0.10.0", "a", Some(0.5)),
             record("v0.10.0", "b", Some(0.5)),

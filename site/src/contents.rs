@@ -408,11 +408,15 @@ impl<'a> Contents<'a> {
     fn kernels(&'a self) -> Vec<Page<'a>> {
         let mut pages = Vec::new();
         for (key, records) in &self.kernels {
-            let hashes = records.iter().map(|stored| stored.record.record_sha256.clone());
+            // Compared with an earlier release alone, as a page of runs is: see `related`.
+            let baseline =
+                judge::kernels::before(&self.catalog.registry.kernels, &records[0].record);
+            let all = || records.iter().copied().chain(baseline);
+            let hashes = all().map(|stored| stored.record.record_sha256.clone());
             let mut sources = Sources::runs(Vec::new()).with(hashes.collect());
-            sources.fresh = records.iter().any(|stored| stored.root != 0);
+            sources.fresh = all().any(|stored| stored.root != 0);
             let Link { text, target } = self.kernel_pages(|other| other == key).swap_remove(0);
-            let (view, rows) = kernels::view(records);
+            let (view, rows) = kernels::view(records, baseline.map(|stored| &stored.record));
             let list = List { view, first: context! {}, key: "records", rows, most: 1 };
             pages.extend(self.parts(("kernels", target), &text, Vec::new(), sources, list));
         }

@@ -4,6 +4,7 @@
 mod backends;
 mod comparisons;
 mod html;
+mod kernels;
 mod labs;
 mod published;
 
@@ -15,7 +16,6 @@ use expect_test::expect_file;
 use judge::Registry;
 use judge::records::Retraction;
 use samples::registry as sample;
-use schema::kernel::{KernelBench, KernelRecord};
 use schema::run::{Failure, FailureClass, Phase, RunRecord, Status, ValidityVerdict};
 use schema::untrusted::is_web_address;
 use site::{Catalog, Renderer, build, pages, text};
@@ -96,34 +96,13 @@ fn hostile() -> Registry {
     sample::registry(records)
 }
 
-/// The whole made-up registry, with its campaign and a kernel record.
+/// The whole made-up registry, with its campaign and the kernel records of two releases.
 fn whole() -> Registry {
     let records = sample::records();
-    let first = &records[0];
-    let kernels = KernelRecord {
-        schema: schema::kernel::SCHEMA.into(),
-        id: first.id.clone(),
-        record_sha256: "k".into(),
-        engine: first.engine.clone(),
-        hardware: first.hardware.clone(),
-        benches: vec![KernelBench {
-            op: "matmul_int8".into(),
-            shape: "T512_K576_N1536".into(),
-            dtype: "q4_1".into(),
-            isa: "avx512".into(),
-            device: "cpu".into(),
-            median_ns: 812_345.6,
-            mad_ns: 1_234.5,
-            samples: 40,
-            bytes: Some(1 << 20),
-            flops: None,
-            limit_share: Some(0.614),
-        }],
-        ..KernelRecord::default()
-    };
+    let kernels = [("v0.9.1", 812_345.6), ("v0.10.0", 649_876.5)]
+        .map(|(release, median_ns)| kernels::record(&records[0], release, median_ns));
     let mut registry = sample::registry(records);
-    let path = "kernels/redline/v0.9.1/hw/x.json".to_owned();
-    registry.kernels.push(judge::Stored { path, root: 0, record: kernels });
+    registry.kernels.extend(kernels);
     let record = sample::campaign_in_turns();
     let path = schema::path::of_campaign(&record).expect("a path");
     registry.campaigns.push(judge::Stored { path, root: 0, record });
