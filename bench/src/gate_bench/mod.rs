@@ -53,11 +53,16 @@ const WHOLE_US: u64 = 600_000_000;
 /// apply, an input cannot be obtained, the machine or a tool fails, or the command is interrupted.
 /// Finished trials stay.
 pub fn run(world: &World, flags: &GateBench) -> Result<Exit, Stop> {
-    if let Some(folder) = &flags.estimators {
-        return answer(world, flags, ESTIMATORS, &estimators::render(folder)?);
-    }
     let planted = Planted::read(&world.places.root)?;
     let path = world.places.root.join(TRIALS);
+    if let Some(folder) = &flags.estimators {
+        let trials = read_lines::<Trial>(&path)?.lines;
+        let same = planted.kinds.iter().filter(|kind| kind.patch.is_none());
+        let same: Vec<&str> = same.map(|kind| kind.id.as_str()).collect();
+        let same: Vec<&Trial> =
+            trials.iter().filter(|trial| same.contains(&trial.kind.as_str())).collect();
+        return answer(world, flags, ESTIMATORS, &estimators::render(folder, &same)?);
+    }
     if !flags.kept {
         let kinds = planted.select(&flags.kinds)?;
         let _lock = Lock::take(&world.places.lock(), world.pid)?;

@@ -31,7 +31,8 @@ fn clone() -> TempDir {
 fn run(clone: &Path, flags: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
     command.arg("--root").arg(clone).arg("gate-bench").args(flags);
-    command.env("REDLINE_CACHE", clone.join("cache")).output().unwrap()
+    // Of a cache that is not there, nothing is read or written.
+    command.env("REDLINE_CACHE", clone.join("no-cache")).output().unwrap()
 }
 
 #[test]
@@ -44,6 +45,20 @@ fn the_table_of_finished_trials_goes_into_the_page() {
     assert!(said.contains("| identical code | 0.0 % [0.0 to 0.4 %]"), "{said}");
     let page = fs::read_to_string(clone.path().join("docs/method/gate.md")).unwrap();
     assert!(page.contains(said.trim()) && page.contains("## To measure it again"), "{page}");
+}
+
+#[test]
+fn the_page_has_the_tables_of_the_trials_that_are_kept() {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let ended = run(tree, &["--kept"]);
+    let said = String::from_utf8_lossy(&ended.stdout);
+    assert!(ended.status.success(), "{said}{}", String::from_utf8_lossy(&ended.stderr));
+    let page = fs::read_to_string(tree.join("docs/method/gate.md")).unwrap();
+    let begin = "<!-- The table below is written by `cargo xtask gate-bench --document`. -->";
+    let (_, rest) = page.split_once(begin).unwrap();
+    let (tables, _) = rest.split_once("<!-- End of the table. -->").unwrap();
+    let hint = "run `cargo xtask gate-bench --kept --document`";
+    assert_eq!(tables.trim(), said.trim(), "docs/method/gate.md is not of its trials: {hint}");
 }
 
 #[test]

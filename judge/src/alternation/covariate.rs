@@ -1,19 +1,22 @@
-//! Steal time as a covariate: a slice from which the hypervisor took more time is slower by a slope
-//! that the pairs themselves show, and the ratio of a pair is corrected for the difference.
+//! Covariates of a slice: what the machine did meanwhile, by which the ratio of a pair is corrected
+//! with a slope that the pairs themselves show.
 //!
-//! Steal is caused by neighbors and not by the server, so that a correction hides no change of the
-//! server. Memory bandwidth and clock right before a slice are recorded too; on recorded noise they
-//! explain nothing beyond steal (`docs/method/gate.md`).
+//! The judgement corrects for steal alone: it is caused by neighbors and not by the server, so that
+//! the correction hides no change of the server. Memory bandwidth and clock right before a slice are
+//! recorded too; `gate-bench --estimators` shows what they explain beside steal.
 
 use schema::alternation::Slice;
 
-/// Log ratio of one pair of slices, with the difference of their steal.
+/// Value of a covariate in a slice; `None` where it is not known.
+pub type Covariate = fn(&Slice) -> Option<f64>;
+
+/// Log ratio of one pair of slices, with the difference of their covariate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Paired {
     /// Log ratio of the metric, candidate over baseline.
     pub log_ratio: f64,
-    /// Steal per elapsed time, candidate minus baseline, summed over cores; 0 where it is not known.
-    pub steal: f64,
+    /// Covariate of the candidate's slice minus that of the baseline's; 0 where it is not known.
+    pub covariate: f64,
 }
 
 /// Returns the steal of a slice per elapsed time, summed over cores; `None` where it is not known.
@@ -22,11 +25,23 @@ pub fn steal(slice: &Slice) -> Option<f64> {
     (slice.elapsed_us > 0).then_some(slice.steal_us? as f64 / slice.elapsed_us as f64)
 }
 
+/// Returns the logarithm of the memory bandwidth right before a slice; `None` where it is not known.
+#[expect(clippy::cast_precision_loss, reason = "a bandwidth is far below 2^53 MB/s")]
+pub fn bandwidth(slice: &Slice) -> Option<f64> {
+    (slice.memory_mb_per_s > 0).then(|| (slice.memory_mb_per_s as f64).ln())
+}
+
+/// Returns the logarithm of the rate of multiplications right before a slice, which is proportional to
+/// the clock; `None` where it is not known.
+pub fn clock(slice: &Slice) -> Option<f64> {
+    (slice.multiplications_per_us > 0.0).then(|| slice.multiplications_per_us.ln())
+}
+
 /// Returns the corrected log ratios of the pairs of each start. The slope is that of least squares
 /// over the pairs of all starts, each start about its own mean.
 pub fn corrected(starts: &[Vec<Paired>]) -> Vec<Vec<f64>> {
     let slope = slope(starts);
-    let one = |pair: &Paired| pair.log_ratio - slope * pair.steal;
+    let one = |pair: &Paired| pair.log_ratio - slope * pair.covariate;
     starts.iter().map(|pairs| pairs.iter().map(one).collect()).collect()
 }
 
@@ -36,10 +51,10 @@ fn slope(starts: &[Vec<Paired>]) -> f64 {
     for pairs in starts {
         let count = pairs.len() as f64;
         let mean = |of: fn(&Paired) -> f64| pairs.iter().map(of).sum::<f64>() / count;
-        let (x, y) = (mean(|pair| pair.steal), mean(|pair| pair.log_ratio));
+        let (x, y) = (mean(|pair| pair.covariate), mean(|pair| pair.log_ratio));
         for pair in pairs {
-            products += (pair.steal - x) * (pair.log_ratio - y);
-            squares += (pair.steal - x).powi(2);
+            products += (pair.covariate - x) * (pair.log_ratio - y);
+            squares += (pair.covariate - x).powi(2);
         }
     }
     if squares > 0.0 { products / squares } else { 0.0 }
@@ -51,7 +66,7 @@ mod tests {
 
     fn pairs(of: &[(f64, f64)]) -> Vec<Paired> {
         of.iter()
-            .map(|(log_ratio, steal)| Paired { log_ratio: *log_ratio, steal: *steal })
+            .map(|(log_ratio, covariate)| Paired { log_ratio: *log_ratio, covariate: *covariate })
             .collect()
     }
 

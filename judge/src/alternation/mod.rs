@@ -27,7 +27,7 @@ pub use decision::{
 };
 pub use location::{hodges_lehmann, interval};
 
-use covariate::{Paired, corrected};
+use covariate::{Covariate, Paired, corrected};
 
 use crate::diff::estimate;
 use crate::quantile::median;
@@ -105,16 +105,20 @@ pub fn of_pairs(starts: &[&Alternation], name: &str) -> Vec<Vec<f64>> {
     let Some((_, figure)) = OF_SLICE.iter().find(|(known, _)| *known == name) else {
         return Vec::new();
     };
-    corrected(&paired(starts, *figure))
+    corrected(&paired(starts, *figure, covariate::steal))
 }
 
-/// Returns the log ratios of the pairs of each start with the difference of their steal.
-fn paired(starts: &[&Alternation], figure: fn(&Slice) -> Option<f64>) -> Vec<Vec<Paired>> {
+/// Returns the log ratios of the pairs of each start with the difference of a covariate.
+fn paired(
+    starts: &[&Alternation],
+    figure: fn(&Slice) -> Option<f64>,
+    covariate: Covariate,
+) -> Vec<Vec<Paired>> {
     let paired = |pair: [&Slice; 2]| {
-        let [baseline, candidate] = pair.map(covariate::steal);
-        let steal =
+        let [baseline, candidate] = pair.map(covariate);
+        let covariate =
             baseline.zip(candidate).map_or(0.0, |(baseline, candidate)| candidate - baseline);
-        Some(Paired { log_ratio: log_ratio(pair.map(figure))?, steal })
+        Some(Paired { log_ratio: log_ratio(pair.map(figure))?, covariate })
     };
     let of_start = |found: &&Alternation| pairs(found).into_iter().filter_map(paired).collect();
     starts.iter().map(of_start).collect()
