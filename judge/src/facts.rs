@@ -1,10 +1,12 @@
 //! Facts about one run that lists, checks and rules over several runs need, without its latency
 //! and throughput distributions.
 
+use std::collections::BTreeSet;
+
 use schema::canonical::sha256_hex;
 use schema::engine::ApiFormat;
 use schema::path::config_slug;
-use schema::run::{Check, Level, RunRecord, ScenarioFacts, Status, ValidityVerdict};
+use schema::run::{Check, IdsSource, Level, RunRecord, ScenarioFacts, Status, ValidityVerdict};
 use schema::scenario::Arrival;
 use serde::{Deserialize, Serialize};
 
@@ -37,8 +39,40 @@ pub struct RunFacts {
     /// Output throughput in tokens per second; `None` for a run whose status is not `ok` or whose
     /// verdict is INVALID, and where the record has none.
     pub output_tokens_per_s: Option<f64>,
+    /// Outputs of the run for the fixed prompts; `None` for a run without a hash of them.
+    pub outputs: Option<OutputsDigest>,
     /// Quality rules that the run breaks.
     pub broken: Vec<Broken>,
+}
+
+/// Hash of a run's greedy outputs for the fixed prompts. Hashes compare only where both the number of
+/// prompts and the source of the token ids are the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OutputsDigest {
+    /// Number of fixed prompts; `None` where the record does not state it.
+    pub prompts: Option<u64>,
+    /// True for token ids of the suite's own tokenizer, false for those that the engine reported.
+    pub is_retokenized: bool,
+    /// SHA-256 of all output token ids, lower-case hex.
+    pub tokens_sha256: String,
+}
+
+/// Returns the hash of a run's outputs for the fixed prompts; `None` where the record has none.
+pub fn outputs_digest(record: &RunRecord) -> Option<OutputsDigest> {
+    let found = record.correctness.as_ref()?;
+    Some(OutputsDigest {
+        prompts: found.prompts,
+        // Records that are older than the field hold ids that the engine reported.
+        is_retokenized: found.ids_source == Some(IdsSource::Retokenized),
+        tokens_sha256: found.tokens_sha256.clone()?,
+    })
+}
+
+/// True where outputs for the same prompts, with ids of the same source, differ among `digests`.
+pub fn has_other_outputs(digests: &BTreeSet<OutputsDigest>) -> bool {
+    let kinds: BTreeSet<_> =
+        digests.iter().map(|digest| (digest.prompts, digest.is_retokenized)).collect();
+    kinds.len() < digests.len()
 }
 
 /// A quality rule that a run breaks.
@@ -78,6 +112,7 @@ pub fn run_facts(record: &RunRecord) -> RunFacts {
         }),
         campaign: record.campaign.as_ref().map(|slot| slot.id.clone()),
         output_tokens_per_s: metrics.and_then(|metrics| metrics.output_tokens_per_s),
+        outputs: outputs_digest(record),
         broken: broken
             .map(|(Check { rule, level, detail, .. }, later)| Broken { rule, level, detail, later })
             .collect(),

@@ -1,8 +1,8 @@
 //! Quality rules over several runs: copied figures, defaults that moved between releases, repeats
-//! that scatter. Pure: facts about each run go in, broken rules come out; a whole record is
+//! that scatter or answer differently. Pure: facts about each run go in, broken rules come out; a whole record is
 //! requested by its path only where configurations differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schema::comparison::FlagChange;
 use schema::run::{Level, RunRecord};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use statrs::statistics::Statistics;
 
 use crate::diff::flags;
-use crate::facts::RunFacts;
+use crate::facts::{OutputsDigest, RunFacts, has_other_outputs};
 use crate::order::ReleaseKey;
 use crate::records::Stored;
 
@@ -61,8 +61,19 @@ pub const SCATTERED: GroupRule = GroupRule {
     scope: "repeats of a campaign in one cell",
 };
 
+/// Rule W20: repeats of a campaign answer alike.
+pub const UNSTABLE: GroupRule = GroupRule {
+    id: "W20",
+    title: "repeats in a campaign give the same outputs for the fixed prompts",
+    why: "The prompts are sent one at a time and answered greedily: outputs that differ show that \
+          something besides the prompt chooses the tokens, and that equal work is not assured.",
+    level: Level::Warning,
+    since: 12,
+    scope: "repeats of a campaign in one cell and configuration",
+};
+
 /// All quality rules over several runs.
-pub const GROUP_RULES: &[GroupRule] = &[TWINS, RECONFIGURED, SCATTERED];
+pub const GROUP_RULES: &[GroupRule] = &[TWINS, RECONFIGURED, SCATTERED, UNSTABLE];
 
 /// Smallest number of repeats whose coefficient of variation rule W09 judges.
 const REPEATS_MIN: usize = 3;
@@ -125,6 +136,7 @@ pub fn badges(runs: &[Known<'_>], read: &dyn Fn(&str) -> Option<RunRecord>) -> V
     let mut badges = twins(runs);
     badges.extend(reconfigured(runs, read));
     badges.extend(scattered(runs));
+    badges.extend(unstable(runs));
     badges
 }
 
@@ -231,6 +243,40 @@ fn scattered(runs: &[Known<'_>]) -> Vec<Badge> {
             let (percent, count) = (variation * 100.0, repeats.len());
             let detail = format!("output throughput varies by {percent:.1} % over {count} repeats");
             repeats[0].0.badge(SCATTERED, detail)
+        })
+    };
+    groups.into_values().filter_map(badge).collect()
+}
+
+/// Finds breaches of rule W20: one badge, at the first repeat, for each campaign, release, cell and
+/// configuration whose repeats gave different outputs for the fixed prompts. Scenarios are not
+/// joined: one may ask for another form of answers, such as JSON.
+fn unstable(runs: &[Known<'_>]) -> Vec<Badge> {
+    let mut groups: BTreeMap<[&str; 7], Vec<(&Known<'_>, &OutputsDigest)>> = BTreeMap::new();
+    for known in runs {
+        let run = known.run;
+        let (Some(campaign), Some(config), Some(outputs)) =
+            (run.campaign.as_deref(), known.config_folder(), &run.outputs)
+        else {
+            continue;
+        };
+        let cell = [&run.engine, &run.release, &run.hardware, &run.model, &run.scenario];
+        let [engine, release, hardware, model, scenario] = cell.map(String::as_str);
+        let key = [campaign, engine, release, hardware, model, scenario, config];
+        groups.entry(key).or_default().push((known, outputs));
+    }
+    let badge = |repeats: Vec<(&Known<'_>, &OutputsDigest)>| {
+        let distinct: BTreeSet<OutputsDigest> =
+            repeats.iter().map(|(_, outputs)| (*outputs).clone()).collect();
+        has_other_outputs(&distinct).then(|| {
+            let (first, outputs) = repeats[0];
+            let prompts = outputs.prompts.map_or_else(String::new, |prompts| format!("{prompts} "));
+            let detail = format!(
+                "{} repeats gave {} different outputs for the {prompts}fixed prompts",
+                repeats.len(),
+                distinct.len(),
+            );
+            first.badge(UNSTABLE, detail)
         })
     };
     groups.into_values().filter_map(badge).collect()

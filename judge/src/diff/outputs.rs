@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schema::alternation::OutputsCompared;
 use schema::comparison::{FlagChange, Outputs, OutputsChange};
-use schema::run::{IdsSource, RunRecord};
+use schema::run::RunRecord;
 use schema::verdict::Cell;
 
 use super::Compared;
+use crate::facts::{OutputsDigest, has_other_outputs, outputs_digest};
 use crate::quantile::median;
 use crate::summary::difference_pct;
 
@@ -33,11 +34,6 @@ struct Sides<'a> {
     /// Explanations of changed outputs: flags of [`FORMAT_FLAGS`] whose values differ.
     explained: BTreeSet<String>,
 }
-
-/// Hash of the outputs for fixed prompts: number of prompts, true for ids of the suite's own
-/// tokenizer, and digest.
-/// Only hashes that share the first two can be compared.
-type Digest<'a> = (Option<u64>, bool, &'a str);
 
 /// Compares the outputs of both releases, once for each engine, hardware, model and configuration
 /// of `compared`: the fixed prompts are the same in every scenario.
@@ -71,8 +67,8 @@ fn explanation(change: &FlagChange, whose: &str) -> String {
 
 fn outputs(cell: Cell, sides: &Sides<'_>) -> Outputs {
     let (before, after) = (digests(&sides.baseline), digests(&sides.candidate));
-    let kinds = |digests: &BTreeSet<Digest<'_>>| -> BTreeSet<(Option<u64>, bool)> {
-        digests.iter().map(|(prompts, source, _)| (*prompts, *source)).collect()
+    let kinds = |digests: &BTreeSet<OutputsDigest>| -> BTreeSet<(Option<u64>, bool)> {
+        digests.iter().map(|digest| (digest.prompts, digest.is_retokenized)).collect()
     };
     let change = if before.is_empty() || after.is_empty() || kinds(&before) != kinds(&after) {
         OutputsChange::NotCompared
@@ -83,7 +79,7 @@ fn outputs(cell: Cell, sides: &Sides<'_>) -> Outputs {
     };
     let differ = change == OutputsChange::Differ;
     let unstable = [(&sides.baseline, &before), (&sides.candidate, &after)].into_iter();
-    let unstable = unstable.filter(|(_, digests)| has_two_of_a_kind(digests));
+    let unstable = unstable.filter(|(_, digests)| has_other_outputs(digests));
     let measured = agreement(&sides.candidate).or_else(|| agreement(&sides.baseline));
     let (agreement, reference) = measured.unzip();
     Outputs {
@@ -92,7 +88,7 @@ fn outputs(cell: Cell, sides: &Sides<'_>) -> Outputs {
         model: cell.model,
         config: cell.config,
         change,
-        prompts: after.iter().find_map(|digest| digest.0),
+        prompts: after.iter().find_map(|digest| digest.prompts),
         requests: None,
         agreement,
         reference,
@@ -122,20 +118,8 @@ fn explained(sides: &Sides<'_>) -> Option<String> {
 }
 
 /// Returns the distinct hashes of outputs among `runs`.
-fn digests<'a>(runs: &[&'a RunRecord]) -> BTreeSet<Digest<'a>> {
-    let digest = |run: &&'a RunRecord| {
-        let found = run.correctness.as_ref()?;
-        // Records that are older than the field hold ids that the engine reported.
-        let own = found.ids_source == Some(IdsSource::Retokenized);
-        Some((found.prompts, own, found.tokens_sha256.as_deref()?))
-    };
-    runs.iter().filter_map(digest).collect()
-}
-
-/// True where runs of one release gave different outputs for the same prompts.
-fn has_two_of_a_kind(digests: &BTreeSet<Digest<'_>>) -> bool {
-    let kinds: BTreeSet<_> = digests.iter().map(|(prompts, source, _)| (prompts, source)).collect();
-    kinds.len() < digests.len()
+fn digests(runs: &[&RunRecord]) -> BTreeSet<OutputsDigest> {
+    runs.iter().filter_map(|run| outputs_digest(run)).collect()
 }
 
 /// Returns the median perplexity of the fixed text among `runs`; `None` where no run measured it.

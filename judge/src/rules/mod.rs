@@ -2,7 +2,8 @@
 //!
 //! Rules that need files or other records are elsewhere: `E01` (path equals key) and `E03` (hash)
 //! are storage rules of the registry; `E09` (the same figures in two runs), `W08` (configuration
-//! differs from the release before) and `W09` (repeats that scatter) are rules over several runs.
+//! differs from the release before), `W09` (repeats that scatter) and `W20` (repeats that answer
+//! differently) are rules over several runs.
 
 pub mod client;
 mod counts;

@@ -5,8 +5,8 @@ use std::fs;
 
 use crate::scratch::{Answer, Scratch, place, repeats};
 use samples::{Sample, campaign_id, reseal};
-use schema::canonical::to_file_text;
-use schema::run::RunRecord;
+use schema::canonical::{sha256_hex, to_file_text};
+use schema::run::{IdsSource, RunRecord};
 
 fn edit(scratch: &Scratch, path: &str) {
     let text = fs::read_to_string(scratch.path(path)).unwrap();
@@ -219,6 +219,37 @@ fn repeats_that_scatter_are_named_once_for_each_cell() {
         let named = format!("{} output throughput varies by ", records[3].id);
         assert!(answer.out.contains(&named), "{}", answer.out);
         assert!(answer.out.contains(" % over 3 repeats"), "{}", answer.out);
+    }
+}
+
+#[test]
+fn repeats_that_answer_differently_are_named_once_for_each_cell_and_configuration() {
+    let scratch = Scratch::new();
+    let run = |serial: u64, scenario: &str, batch: u64, outputs: &str| {
+        let flags = [("max-batch-size".to_owned(), batch.into())].into();
+        let scenario = scenario.to_owned();
+        let sample = Sample { serial, seed: serial, scenario, flags, ..Sample::default() };
+        let mut record = sample.record();
+        let correctness = record.correctness.as_mut().unwrap();
+        correctness.tokens_sha256 = Some(sha256_hex(outputs.as_bytes()));
+        reseal(record)
+    };
+    let (one, other) = ("balanced-lite", "thinking-lite");
+    // A second scenario, configuration or source of ids is no repeat.
+    let mut own = run(5, one, 128, "c");
+    own.correctness.as_mut().unwrap().ids_source = Some(IdsSource::Retokenized);
+    let steady = [run(1, one, 128, "a"), run(2, one, 128, "a"), run(3, other, 128, "b")];
+    let apart = [run(4, one, 256, "d"), reseal(own)];
+    let records: Vec<RunRecord> = steady.into_iter().chain(apart).collect();
+    assert_eq!(scratch.record(&scratch.staged("o", &records)).code, 0);
+    assert!(!scratch.results(&["check"]).out.contains("W20"));
+    let unstable = [run(11, other, 128, "b"), run(12, other, 128, "e")];
+    assert_eq!(scratch.record(&scratch.staged("p", &unstable)).code, 0);
+    for _ in ["examined", "from the index"] {
+        let answer = scratch.results(&["check"]);
+        assert_eq!((answer.code, answer.out.contains("W20 1 run")), (0, true), "{answer:?}");
+        let said = "3 repeats gave 2 different outputs for the 8 fixed prompts";
+        assert!(answer.out.contains(&format!("{} {said}", records[2].id)), "{}", answer.out);
     }
 }
 

@@ -26,6 +26,16 @@ fn mutated_reports_are_read_or_named_by_their_line() {
 
 #[test]
 fn mutated_settings_are_taken_or_refused() {
-    let folders = ["suite/engines", "suite/labs", "suite/scenarios"];
+    let folders = [
+        "results/events/2026",
+        "suite/datasets",
+        "suite/engines",
+        "suite/labs",
+        "suite/models",
+        "suite/policies",
+        "suite/scenarios",
+        "suite/targets",
+        "suite/validations",
+    ];
     mutation::run_mutated(&files(&folders), targets::settings, 50);
 }
