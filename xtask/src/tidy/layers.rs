@@ -62,7 +62,8 @@ const BANS: &[Ban] = &[
     Ban {
         within: &[],
         except: &["engine/cpu", "engine/cuda", "engine/weights/src/map.rs"],
-        words: &["unsafe"],
+        // With the space, so that an option of another program may have the word.
+        words: &["unsafe "],
         instead: "`unsafe` lives in `engine/cpu`, `engine/cuda` and `engine/weights/src/map.rs`",
     },
     Ban {
@@ -116,7 +117,9 @@ fn check_file(file: &File) -> Vec<Finding> {
     for (line, code) in code_lines(text) {
         for ban in &bans {
             if let Some(word) = ban.words.iter().find(|word| has_word(code, word)) {
-                findings.push(file.finding(line, format!("`{word}` here: {}", ban.instead)));
+                findings.push(
+                    file.finding(line, format!("`{}` here: {}", word.trim_end(), ban.instead)),
+                );
             }
         }
     }

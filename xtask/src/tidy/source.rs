@@ -23,7 +23,7 @@ const FILE_BYTES_MAX: u64 = 256 * 1024;
 const DATA_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Limit on the size of all files of the tree together, in bytes, so that it stays quick to clone.
-const TREE_BYTES_MAX: u64 = 40 * 1024 * 1024;
+const TREE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 pub fn check(files: &[File]) -> Vec<Finding> {
     let excused = files
