@@ -1,8 +1,8 @@
-//! Recomputes comparisons of releases from their interleaved blocks: ratio, t interval, means, and
-//! the figures of the sentence that states the verdict. The verdict itself is taken from the page.
+//! Recomputes comparisons of releases from their interleaved blocks, or from their slices in turns:
+//! ratio, t interval, means, and the figures of the sentence that states the verdict. The verdict
+//! itself is taken from the page.
 
-use tests::clone::repository;
-
+use super::in_turns;
 use super::pages::{Number, Page, Table, unit_of};
 use super::records::{Figure, Metric, Records, Run, grouped, metric};
 use super::tables::{Audit, compare, release_of};
@@ -10,22 +10,22 @@ use super::tables::{Audit, compare, release_of};
 /// Two releases of an engine on a hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
-    engine: String,
-    baseline: String,
-    candidate: String,
-    hardware: String,
+    pub engine: String,
+    pub baseline: String,
+    pub candidate: String,
+    pub hardware: String,
 }
 
 /// Row of a comparison: what the page calls it, and its effect as it is recomputed.
 #[derive(Debug, Clone)]
 pub struct Row {
-    pair: Pair,
-    is_blocking: bool,
-    scenario: String,
-    title: String,
-    verdict: String,
-    effect_pct: f64,
-    interval_pct: Option<(f64, f64)>,
+    pub pair: Pair,
+    pub is_blocking: bool,
+    pub scenario: String,
+    pub title: String,
+    pub verdict: String,
+    pub effect_pct: f64,
+    pub interval_pct: Option<(f64, f64)>,
     min_effect_pct: f64,
 }
 
@@ -106,11 +106,9 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
                 min_effect_pct,
             });
         };
-        // Slices decided, which are in the campaign's record and in no run's: the change is that of
-        // the page, the means of both releases are those of their runs, except of a metric that is
-        // another quantity in turns.
-        let in_turns = verdict.contains("in turns").then(|| in_turns(table, row)).flatten();
-        if let Some((effect_pct, interval_pct)) = in_turns {
+        // Slices decided, which are in the campaign's record: the means of both releases are those of
+        // their runs, except of a metric that is another quantity in turns.
+        if verdict.contains("in turns") {
             let best = best.filter(|_| measured == title);
             let means = best.into_iter().flat_map(|(_, statements)| statements);
             for (column, stated, found) in
@@ -118,7 +116,15 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
             {
                 audit.note(*line, &format!("{what}, {column}"), stated, found);
             }
-            add(effect_pct, Some(interval_pct));
+            let cell = (model, scenario, measured);
+            let Some(change) = in_turns::change(records, pair, cell, (table, row)) else {
+                audit.note(*line, &what, "a row", Err("no slices in turns".to_owned()));
+                continue;
+            };
+            for (column, stated, found) in change.statements(table, row, pair, divisor) {
+                audit.note(*line, &format!("{what}, {column}"), &stated, found);
+            }
+            add(change.effect_pct, Some(change.interval_pct));
             continue;
         }
         let Some((exact, statements)) = best else {
@@ -131,13 +137,6 @@ fn table_of(records: &Records, table: &Table, pair: &Pair, audit: &mut Audit) ->
         add(exact.effect_pct, exact.interval_pct);
     }
     found
-}
-
-/// Returns the change and the interval that a row states, in percent.
-fn in_turns(table: &Table, row: &[String]) -> Option<(f64, (f64, f64))> {
-    let percent = |text: &str| Some(Number::parse(text.trim().trim_end_matches('%'))?.value);
-    let (low, high) = table.cell(row, "95 % interval").split_once(" to ")?;
-    Some((percent(table.cell(row, "Change"))?, (percent(low)?, percent(high)?)))
 }
 
 /// Returns the blocks of the newest campaign that interleaved both releases in a cell, those of its
@@ -223,8 +222,8 @@ impl Exact {
         let mean = logs.iter().sum::<f64>() / n;
         let percent = |log: f64| log.exp_m1() * 100.0;
         let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
-        let reach =
-            (logs.len() > 1).then(|| t_975(logs.len() - 1) * (squares / (n - 1.0) / n).sqrt());
+        let reach = (logs.len() > 1)
+            .then(|| t_quantile(logs.len() - 1, 0.975) * (squares / (n - 1.0) / n).sqrt());
         let old: Vec<&Run> = blocks.iter().flat_map(|(old, _)| old.clone()).collect();
         let new: Vec<&Run> = blocks.iter().flat_map(|(_, new)| new.clone()).collect();
         Some(Self {
@@ -265,7 +264,7 @@ impl Exact {
 }
 
 /// Compares `+121 %` with an exact change.
-fn percent(stated: &str, exact: f64) -> Result<(), String> {
+pub fn percent(stated: &str, exact: f64) -> Result<(), String> {
     let number = stated.trim().strip_suffix('%').and_then(Number::parse);
     match number {
         Some(number) if number.is(exact) => Ok(()),
@@ -274,7 +273,7 @@ fn percent(stated: &str, exact: f64) -> Result<(), String> {
 }
 
 /// Compares `+106 to +137 %` with an exact interval.
-fn interval_is(stated: &str, exact: Option<(f64, f64)>) -> Result<(), String> {
+pub fn interval_is(stated: &str, exact: Option<(f64, f64)>) -> Result<(), String> {
     let Some((low, high)) = exact else {
         return if stated == "-" { Ok(()) } else { Err("-".to_owned()) };
     };
@@ -290,8 +289,9 @@ fn interval_is(stated: &str, exact: Option<(f64, f64)>) -> Result<(), String> {
     }
 }
 
-/// Quantile 0.975 of Student's t distribution, by bisection over Simpson's integral of its density.
-fn t_975(freedom: usize) -> f64 {
+/// Quantile of Student's t distribution at the probability `p`, of at least one half, by bisection over
+/// Simpson's integral of its density.
+pub fn t_quantile(freedom: usize, p: f64) -> f64 {
     let nu = freedom as f64;
     let density = |t: f64| (1.0 + t * t / nu).powf(-f64::midpoint(nu, 1.0));
     let integral = |end: f64| {
@@ -314,7 +314,7 @@ fn t_975(freedom: usize) -> f64 {
     let (mut low, mut high) = (0.0, 64.0);
     for _ in 0..40 {
         let middle = f64::midpoint(low, high);
-        if scale * integral(middle) < 0.475 { low = middle } else { high = middle }
+        if scale * integral(middle) < p - 0.5 { low = middle } else { high = middle }
     }
     f64::midpoint(low, high)
 }
@@ -373,8 +373,8 @@ impl Pair {
     }
 }
 
-/// Statement of a sentence: what it is about, its words, and whether it holds.
-type Statement = (String, String, Result<(), String>);
+/// Statement of a sentence or row: what it is about, its words, and whether it holds.
+pub type Statement = (String, String, Result<(), String>);
 
 /// Checks the figures of a sentence about the comparison that has the given rows.
 fn statements(rows: &[&Row], text: &str) -> Vec<Statement> {
@@ -402,7 +402,7 @@ fn is_open(row: &Row, rows: &[&Row]) -> bool {
 
 impl Row {
     /// True for a row about several scenarios, whose metrics have rows of their own.
-    fn is_together(&self) -> bool {
+    pub fn is_together(&self) -> bool {
         self.scenario.ends_with(" scenarios together")
     }
 
@@ -436,7 +436,7 @@ fn holds(is_true: bool, exact: String) -> Result<(), String> {
 }
 
 /// Checks `121 to 165` or `121` against the smallest and the largest of exact values.
-fn range(stated: &str, exact: impl Iterator<Item = f64>) -> Result<(), String> {
+pub fn range(stated: &str, exact: impl Iterator<Item = f64>) -> Result<(), String> {
     let (low, high) =
         exact.fold((f64::MAX, f64::MIN), |(low, high), of| (low.min(of), high.max(of)));
     let numbers: Vec<Number> = stated.split(" to ").filter_map(Number::parse).collect();
@@ -530,38 +530,14 @@ fn times(rows: &[&Row], text: &str) -> Option<Statement> {
     Some(("ratio of output tokens".to_owned(), stated, found))
 }
 
-/// Checks the ratios of output tokens that the landing page states, each against the comparison of
-/// releases or the engines side by side that its line links.
-pub fn landing(rows: &[Row], text: &str, audit: &mut Audit) {
-    for (index, line) in text.lines().enumerate() {
-        let Some((before, _)) = line.split_once(" times its output tokens") else { continue };
-        let link = line.split("](").nth(1).and_then(|rest| rest.split(')').next());
-        let address = link.expect("the line links a page");
-        let Some(pair) = address.strip_prefix("results/pages/").and_then(Pair::of) else {
-            let stated = before.rsplit('[').next().unwrap_or(before);
-            audit.note(index + 1, "lead", stated, range(stated, leads(address).into_iter()));
-            continue;
-        };
-        let own: Vec<&Row> =
-            rows.iter().filter(|row| row.is_blocking && row.pair == pair).collect();
-        for (what, stated, found) in statements(&own, line) {
-            audit.note(index + 1, &what, &stated, found);
-        }
-    }
-}
-
-/// Reads the ratios of output tokens from a page of engines side by side.
-fn leads(address: &str) -> Vec<f64> {
-    let page = repository().join(address);
-    let page = std::fs::read_to_string(page).expect("README links a page");
-    let rows = page.lines().filter(|row| row.contains(" | Output tokens/s | "));
-    rows.filter_map(|row| row.split(" | ").nth(4)?.strip_suffix('x')?.parse().ok()).collect()
-}
-
 #[test]
 fn quantiles_of_t_are_those_of_tables() {
     for (freedom, expected) in [(1, 12.706), (2, 4.303), (4, 2.776), (7, 2.365), (12, 2.179)] {
-        let found = t_975(freedom);
+        let found = t_quantile(freedom, 0.975);
+        assert!((found - expected).abs() < 0.001, "{freedom}: {found}");
+    }
+    for (freedom, expected) in [(3, 10.215), (7, 4.785), (20, 3.552)] {
+        let found = t_quantile(freedom, 0.999);
         assert!((found - expected).abs() < 0.001, "{freedom}: {found}");
     }
 }

@@ -1,10 +1,13 @@
-//! Recomputes every headline figure and every pick of the committed pages and of the site from the
-//! records. Shares no code with the programs that render the pages.
+//! Recomputes from the records the headline figures and picks of the committed pages and of the site,
+//! what comparisons in turns decided, and the figures in sentences of README and of the page about
+//! comparisons. Shares no code with the programs that render the pages.
 
 mod comparisons;
+mod in_turns;
 mod pages;
 mod picks;
 mod records;
+mod sentences;
 mod tables;
 
 use std::path::Path;
@@ -23,6 +26,9 @@ static RECORDS: LazyLock<Records> = LazyLock::new(|| Records::read(&repository()
 
 static PICKS: LazyLock<Vec<picks::Pick<'static>>> = LazyLock::new(|| picks::picks(&RECORDS));
 
+/// Page about comparisons, some of whose sentences have figures of records.
+const METHOD: &str = "docs/method/comparisons.md";
+
 /// Committed page: its path in the repository, and its text.
 type Text = (String, String);
 
@@ -30,7 +36,7 @@ type Text = (String, String);
 fn committed() -> Vec<Text> {
     let root = repository();
     let mut files = files_under(&root.join("results/pages"));
-    files.extend(["README.md", "results/README.md"].map(|name| root.join(name)));
+    files.extend(["README.md", "results/README.md", METHOD].map(|name| root.join(name)));
     files.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
     files.sort();
     files.into_iter().map(|path| read(&root, &path)).collect()
@@ -64,7 +70,10 @@ fn audited((path, text): &Text, rows: &[Row]) -> Audit {
     comparisons::sentences(rows, &read, path, &mut audit);
     if path == "README.md" {
         tables::landing(&RECORDS, &read, text, &mut audit);
-        comparisons::landing(rows, text, &mut audit);
+        sentences::landing(&RECORDS, rows, text, &mut audit);
+    }
+    if path == METHOD {
+        sentences::method(&RECORDS, rows, text, &mut audit);
     }
     audit
 }
@@ -118,6 +127,20 @@ fn with_another_digit(text: &str, start: &str) -> String {
     format!("{}{other}{}", &text[..last], &text[last + 1..])
 }
 
+/// What stands before figures in the sentences of the landing page.
+const LANDING: [&str; 10] = [
+    "their range, ",
+    "sent at once, ",
+    "It has ",
+    "(95 % interval ",
+    "Of the ",
+    "none worse; ",
+    "v0.11.0 reaches [",
+    "for four users: ",
+    "output tokens/s, and ",
+    "by those of that day ",
+];
+
 #[test]
 fn one_changed_digit_on_a_page_is_one_finding() {
     let texts = committed();
@@ -143,6 +166,12 @@ fn one_changed_digit_on_a_page_is_one_finding() {
     plant(&is_comparison, "| sharegpt-lite@1 | Output tokens /s | ");
     plant(&is_comparison, "| ladder-lite-c1@1 | TTFT p50 ms | 81.1 ±13 % | ");
     plant(&is_comparison, "−62.9 % | ");
+    plant(&is_comparison, "| 5 of 7 scenarios together | Output tokens /s | - | - | ");
+    plant(
+        &is_comparison,
+        "| thinking-lite@1 | Output tokens /s | 879 ±5.2 % | 905 ±5.8 % | +5.0 % | ",
+    );
+    plant(&is_comparison, "not worse (in turns, decided by ");
     plant(&is_pick, "**: ");
     plant(&is_pick, "TTFT p50 ");
     plant(&is_pick, "median of ");
@@ -160,5 +189,10 @@ fn one_changed_digit_on_a_page_is_one_finding() {
     plant(&|path| path == "README.md", "| sharegpt-lite@1 | ");
     plant(&|path| path == "README.md", "in each of seven scenarios: ");
     plant(&|path| path == "README.md", "runs that alternated on this machine: ");
-    assert_eq!(tried, 17);
+    for start in LANDING {
+        plant(&|path| path == "README.md", start);
+    }
+    plant(&|path| path == METHOD, "that gave between ");
+    plant(&|path| path == METHOD, "it was +");
+    assert_eq!(tried, 22 + LANDING.len());
 }

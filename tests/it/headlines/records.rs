@@ -79,6 +79,8 @@ pub struct Run {
     has_figures: bool,
     /// Error rules that the run fails.
     errors: Vec<String>,
+    /// True for a run with a release-blocking metric that the rules of its day called INVALID.
+    pub was_invalid: bool,
 }
 
 impl Run {
@@ -106,6 +108,7 @@ impl Run {
             is_copy: false,
             has_figures: is_believed && json["metrics"].is_object(),
             errors: Vec::new(),
+            was_invalid: text("/validity/metrics/output_tokens_per_s") == "invalid",
             id,
             is_published,
             path,
@@ -113,11 +116,13 @@ impl Run {
         }
     }
 
-    fn text(&self, pointer: &str) -> &str {
+    /// Text at a place of the record; empty where there is none.
+    pub fn text(&self, pointer: &str) -> &str {
         self.json.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
-    fn count(&self, pointer: &str) -> Option<u64> {
+    /// Whole number at a place of the record.
+    pub fn count(&self, pointer: &str) -> Option<u64> {
         self.json.pointer(pointer).and_then(Value::as_u64)
     }
 
@@ -191,7 +196,8 @@ pub struct Figure {
 }
 
 impl Figure {
-    fn of(mut values: Vec<f64>) -> Option<Self> {
+    /// Returns the figure over these values; `None` without any.
+    pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let n = values.len();
         let (min, max) = (*values.first()?, *values.last()?);
@@ -217,10 +223,13 @@ impl Figure {
 /// What findings.md says of a rule: the families of metrics that it affects, none for all metrics.
 type Affected = Option<Vec<String>>;
 
-/// All run records of a repository, and the rules that exclude figures.
+/// All run records of a repository, its campaigns that compared in turns, and the rules that exclude
+/// figures.
 #[derive(Debug)]
 pub struct Records {
     pub runs: Vec<Run>,
+    /// Records of the campaigns that asked two servers in turns.
+    pub turns: Vec<Value>,
     rules: BTreeMap<String, Affected>,
     /// Rule of each reason for which a load generator calls a metric INVALID.
     reasons: BTreeMap<String, String>,
@@ -231,7 +240,13 @@ impl Records {
     pub fn read(root: &Path) -> Self {
         let results = root.join("results");
         let (rules, reasons) = rules(&root.join("docs/reference/findings.md"));
-        let labs = labs(&results.join("campaigns"));
+        let campaigns: Vec<Value> =
+            files_under(&results.join("campaigns")).iter().map(|path| json(path)).collect();
+        let labs = labs(&campaigns);
+        let is_in_turns = |campaign: &Value| {
+            campaign["alternations"].as_array().is_some_and(|all| !all.is_empty())
+        };
+        let turns = campaigns.into_iter().filter(is_in_turns).collect();
         let retracted = retractions(&results.join("events"));
         let mut files: Vec<PathBuf> = ["runs", "imports"]
             .iter()
@@ -240,7 +255,7 @@ impl Records {
         files.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
         files.sort();
         let mut seen = Vec::new();
-        let mut records = Self { runs: Vec::new(), rules, reasons };
+        let mut records = Self { runs: Vec::new(), turns, rules, reasons };
         for file in files {
             let path = file.strip_prefix(&results).expect("below results").display().to_string();
             let mut run = Run::new(path, json(&file));
@@ -287,6 +302,9 @@ impl Records {
         // E37 took the place of E16, and does not judge runs whose requests are sent at once.
         let is_burst = run.json["scenario"]["arrival"]["kind"] == "all-at-once";
         rules.retain(|rule| rule != "E16" || !is_burst);
+        // E38 took the place of E31, and lets chunks outnumber tokens that were counted again.
+        let is_counted_again = run.count("/counts/output_tokens_retokenized").is_some();
+        rules.retain(|rule| rule != "E31" || !is_counted_again);
         rules
     }
 
@@ -357,9 +375,9 @@ fn rules(findings: &Path) -> (BTreeMap<String, Affected>, BTreeMap<String, Strin
     (rules, reasons)
 }
 
-fn labs(campaigns: &Path) -> Vec<String> {
-    let all = files_under(campaigns).into_iter().map(|path| json(&path));
-    let labs = all.filter(|campaign| campaign["lab"].is_object());
+/// Returns the ids of the campaigns of labs.
+fn labs(campaigns: &[Value]) -> Vec<String> {
+    let labs = campaigns.iter().filter(|campaign| campaign["lab"].is_object());
     labs.filter_map(|campaign| campaign["id"].as_str().map(str::to_owned)).collect()
 }
 
