@@ -29,16 +29,20 @@ namespace shim {
 constexpr std::size_t STACK_BYTES = 1 << 16;
 constexpr u32 EXCHANGE_BYTES = 64;
 
+/// Copy of 16 bytes by a thread; zeros where nothing is there. `source` is what it had to copy when
+/// it was started.
 struct Copy {
     void* to;
     const void* from;
     bool is_there;
+    u8 source[16];
 };
 
 struct BulkCopy {
     void* to;
     const void* from;
     u32 bytes;
+    std::vector<u8> source;
 };
 
 /// Arrival barrier in shared memory: announced bytes, and bytes of copies started, in the current
@@ -47,6 +51,8 @@ struct Arrival {
     const u64* at;
     u32 phase, expected, begun;
     std::vector<BulkCopy> copies;
+    /// Numbers, among the block's, of the bulk copies of the current phase and of the phase before.
+    u32 current, completed;
     /// Thread that initialized the barrier, the number of the block's barriers before that, and
     /// whether the thread published it.
     u32 opener, barriers;
@@ -130,6 +136,8 @@ struct Block {
     std::vector<u8> shared;
     std::vector<Granule> granules;
     std::vector<Arrival> arrivals;
+    /// Waits for the bulk copies of each phase of the arrival barriers.
+    std::vector<Awaited> bulk_copies;
     const std::function<void()>* body = nullptr;
     Place launcher;
     u32 current = 0;
@@ -233,9 +241,10 @@ inline void run_block(dim3 index) {
     // Unwritten shared memory is NaN, so that a kernel that reads it fails its test.
     std::fill(b.shared.begin(), b.shared.end(), u8{0xff});
     b.arrivals.clear();
+    b.bulk_copies.clear();
     b.barriers = 0;
     if (IS_WATCHED) {
-        std::memset(b.granules.data(), 0xff, b.granules.size() * sizeof(Granule));
+        std::fill(b.granules.begin(), b.granules.end(), Granule{});
         watch = {b.shared.data(), b.shared.size(), b.granules.data(), 0, 0, 0};
     }
     for (u32 i = 0; i < b.threads; ++i) begin_thread(b.fibers[i]);

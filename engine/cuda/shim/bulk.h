@@ -2,12 +2,11 @@
 //!
 //! Copies are executed when they are started, or as late as allowed, when a thread waits for them.
 //! It detects bytes that are announced and never copied, or copied and not announced; copies that
-//! no thread waits for; misaligned addresses; arrival barriers that are used before the thread that
-//! initialized them has published them and all threads have passed a barrier; and what
-//! `proxies.h` says.
+//! no thread waits for; sources that change before the wait; misaligned addresses; arrival barriers
+//! that are used before the thread that initialized them has published them and all threads have
+//! passed a barrier; and what `fences.h` and `accesses.h` say.
 #pragma once
 
-#include "fences.h"
 #include "shim.h"
 
 namespace shim {
@@ -27,6 +26,26 @@ inline Arrival& arrival(const u64* at) {
     fail("bytes at a place that was not opened");
 }
 
+/// Number of the bulk copies of an arrival barrier's next phase, which nobody has waited for.
+inline u32 next_copies() {
+    std::vector<Awaited>& all = block().bulk_copies;
+    all.emplace_back();
+    return static_cast<u32>(all.size() - 1);
+}
+
+/// Completes the current phase of an arrival barrier.
+inline void complete(Arrival& arrival) {
+    for (const BulkCopy& copy : arrival.copies) {
+        check_source(copy.from, copy.source.data(), copy.bytes);
+        if (!block().are_copies_early) std::memcpy(copy.to, copy.from, copy.bytes);
+    }
+    arrival.copies.clear();
+    arrival.expected = arrival.begun = 0;
+    arrival.phase ^= 1;
+    arrival.completed = arrival.current;
+    arrival.current = next_copies();
+}
+
 /// Wakes the threads that wait for bytes, so that they check again.
 inline void wake_waiting() {
     for (Fiber& one : block().fibers) {
@@ -38,7 +57,8 @@ inline void wake_waiting() {
 
 inline void open_arrival(u64* at) {
     shim::Block& b = shim::block();
-    b.arrivals.push_back({at, 0, 0, 0, {}, b.current, b.barriers, false});
+    u32 completed = shim::next_copies(), current = shim::next_copies();
+    b.arrivals.push_back({at, 0, 0, 0, {}, current, completed, b.current, b.barriers, false});
 }
 
 inline void publish_arrivals() {
@@ -65,8 +85,9 @@ inline void copy_bulk(void* to, const void* from, u32 bytes, u64* at) {
     }
     shim::Arrival& arrival = shim::arrival(at);
     arrival.begun += bytes;
-    arrival.copies.push_back({to, from, bytes});
-    shim::check_overwrite(to, bytes);
+    const u8* source = static_cast<const u8*>(from);
+    arrival.copies.push_back({to, from, bytes, std::vector<u8>(source, source + bytes)});
+    shim::begin_bulk_copy(to, bytes, arrival.current);
     if (shim::block().are_copies_early) std::memcpy(to, from, bytes);
     shim::wake_waiting();
 }
@@ -78,11 +99,10 @@ inline void await_bytes(u64* at, u32 phase) {
             shim::wait(shim::AWAITS_BYTES);
             continue;
         }
-        for (const shim::BulkCopy& copy : arrival.copies) {
-            if (!shim::block().are_copies_early) std::memcpy(copy.to, copy.from, copy.bytes);
-        }
-        arrival.copies.clear();
-        arrival.expected = arrival.begun = 0;
-        arrival.phase ^= 1;
+        shim::complete(arrival);
     }
+    shim::Block& b = shim::block();
+    shim::Awaited& awaited = b.bulk_copies[arrival.completed];
+    awaited.warps |= 1u << (b.current / LANES);
+    awaited.barriers = std::min(awaited.barriers, b.barriers);
 }

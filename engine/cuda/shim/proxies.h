@@ -1,14 +1,8 @@
-//! Order of accesses to dynamic shared memory by threads (generic proxy) and by asynchronous
-//! instructions (asynchronous proxy), for each 16 bytes.
+//! State of dynamic shared memory, for each 16 bytes: the last accesses by threads (generic proxy) and
+//! by asynchronous instructions (copies, warpgroup multiplications), and what orders them.
 //!
-//! An access of a bulk copy or of a warpgroup multiplication fails unless each earlier write of a
-//! thread was followed by a fence of that thread, and the fence by a barrier; and a copy fails
-//! unless each earlier read was followed by a barrier. Lanes of one warp need no barrier.
-//! Source: PTX ISA 8.0, asynchronous proxy.
-//!
-//! Threads' loads and stores are seen through AddressSanitizer, where WATCHES is defined: with the
-//! flags of the tests, the compiler calls a function before each, which the linker replaces by one
-//! of those below. It calls none for a store to the address of a load just before it.
+//! `fences.h` checks asynchronous instructions by it, and `accesses.h` threads. In files where
+//! WATCHES is not defined nothing is recorded.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +19,34 @@ constexpr bool IS_WATCHED = false;
 #define NOT_WATCHED __attribute__((no_sanitize("address,undefined")))
 
 constexpr std::size_t GRANULE_BYTES = 16;
-/// Reader of a granule that several warps have read since the same barrier.
+/// Stands for a warp where several warps did the same since the same barrier.
 constexpr u32 SEVERAL = 0xfffffffeu;
 
-/// Last accesses of threads to 16 bytes; NONE if there was none since the last bulk copy.
+/// Last accesses to 16 bytes; NONE if there was none since the last bulk copy.
 struct Granule {
     /// Thread that wrote last, the number of its fences and of the block's barriers before that.
-    u32 writer, fences, write_barriers;
+    u32 writer = NONE, fences = NONE, write_barriers = NONE;
     /// Warp that read last, and the number of the block's barriers before that.
-    u32 reader, read_barriers;
+    u32 reader = NONE, read_barriers = NONE;
+    /// Thread whose copy (`copy_async`) to these bytes is in flight.
+    u32 copier = NONE;
+    /// Bulk copy to these bytes that not all threads have waited for: its index among the block's.
+    u32 bulk_copy = NONE;
+    /// Number of multiplications in flight that read these bytes.
+    u32 multiplications = 0;
+    /// Warp that waited last for such a multiplication, and the number of barriers before that.
+    u32 multiplier = NONE, multiply_barriers = NONE;
+    /// True if `writer` wrote by a copy that it has waited for.
+    bool is_copied = false;
+    /// True if accesses by threads have to be checked: false where all that is above of asynchronous
+    /// instructions was before the last barrier.
+    bool is_asynchronous = false;
+};
+
+/// Waits for the bulk copies of one phase of an arrival barrier: the warps that have waited, one bit
+/// each, and the number of the block's barriers before the first of them did.
+struct Awaited {
+    u32 warps = 0, barriers = NONE;
 };
 
 /// Shared memory of the block that this host thread runs, and the thread that is running.
@@ -46,50 +59,4 @@ struct Watch {
 
 inline thread_local Watch watch = {};
 
-NOT_WATCHED inline void see(const void* at, std::size_t bytes, bool is_write) {
-    Watch& w = watch;
-    std::size_t from = static_cast<std::size_t>(static_cast<const u8*>(at) - w.start);
-    if (from >= w.bytes) return;
-    for (std::size_t i = from / GRANULE_BYTES; i * GRANULE_BYTES < from + bytes; ++i) {
-        Granule& g = w.granules[i];
-        if (is_write) {
-            g.writer = w.thread;
-            g.fences = w.fences;
-            g.write_barriers = w.barriers;
-        } else {
-            u32 warp = w.thread / LANES;
-            bool is_shared = g.reader != NONE && g.reader != warp && g.read_barriers == w.barriers;
-            g.reader = is_shared ? SEVERAL : warp;
-            g.read_barriers = w.barriers;
-        }
-    }
-}
-
 }  // namespace shim
-
-#ifdef WATCHES
-#define WATCHED(CHECK, BYTES, IS_WRITE)                                                            \
-    extern "C" void __real___asan_##CHECK(const void* at);                                         \
-    extern "C" NOT_WATCHED void __wrap___asan_##CHECK(const void* at) {                            \
-        shim::see(at, BYTES, IS_WRITE);                                                            \
-        __real___asan_##CHECK(at);                                                                 \
-    }
-#define WATCHED_RANGE(CHECK, IS_WRITE)                                                             \
-    extern "C" void __real___asan_##CHECK(const void* at, std::size_t bytes);                      \
-    extern "C" NOT_WATCHED void __wrap___asan_##CHECK(const void* at, std::size_t bytes) {         \
-        shim::see(at, bytes, IS_WRITE);                                                            \
-        __real___asan_##CHECK(at, bytes);                                                          \
-    }
-WATCHED(load1, 1, false)
-WATCHED(load2, 2, false)
-WATCHED(load4, 4, false)
-WATCHED(load8, 8, false)
-WATCHED(load16, 16, false)
-WATCHED(store1, 1, true)
-WATCHED(store2, 2, true)
-WATCHED(store4, 4, true)
-WATCHED(store8, 8, true)
-WATCHED(store16, 16, true)
-WATCHED_RANGE(loadN, false)
-WATCHED_RANGE(storeN, true)
-#endif

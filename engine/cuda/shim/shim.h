@@ -12,7 +12,7 @@
 #include <cmath>
 #include <thread>
 
-#include "block.h"
+#include "accesses.h"
 
 #define __global__
 #define __shared__ static
@@ -281,12 +281,29 @@ DEVICE void give_way() { std::this_thread::yield(); }
 
 namespace shim {
 
+/// Fails if the bytes that a copy had to copy when it was started are others at the wait.
+inline void check_source(const void* from, const u8* source, std::size_t bytes) {
+    if (std::memcmp(from, source, bytes) != 0) fail("a source changes before its copy is awaited");
+}
+
 inline void perform(const Copy& copy) {
     if (copy.is_there) {
         std::memcpy(copy.to, copy.from, 16);
     } else {
         std::memset(copy.to, 0, 16);
     }
+}
+
+/// Completes a copy that the current thread has waited for, as late as allowed if it was not
+/// performed when it was started. For fences, it is a write of the thread.
+inline void complete(const Copy& copy) {
+    if (copy.is_there) check_source(copy.from, copy.source, sizeof copy.source);
+    Granule* g = granule(copy.to);
+    if (g) g->copier = NONE;
+    if (!block().are_copies_early) perform(copy);
+    if (!g) return;
+    see(copy.to, sizeof copy.source, true);
+    g->is_copied = g->is_asynchronous = true;
 }
 
 }  // namespace shim
@@ -297,8 +314,12 @@ DEVICE void copy_async(void* to, const void* from, bool is_there) {
     }
     auto& copies = shim::fiber().copies;
     if (copies.empty()) copies.emplace_back();
-    copies.back().push_back({to, from, is_there});
-    if (shim::block().are_copies_early) shim::perform(copies.back().back());
+    copies.back().push_back({to, from, is_there, {}});
+    shim::Copy& copy = copies.back().back();
+    if (is_there) std::memcpy(copy.source, from, 16);
+    shim::check_copy(to);
+    if (shim::block().are_copies_early) shim::perform(copy);
+    shim::begin_copy(to);
 }
 
 DEVICE void close_copies() {
@@ -307,16 +328,12 @@ DEVICE void close_copies() {
     copies.emplace_back();
 }
 
-/// Waits for copy groups. Copies that were not executed when they were started are executed here,
-/// as late as allowed. For fences, these are writes of the thread.
+/// Waits for copy groups.
 template <int Open> DEVICE void await_copies() {
     auto& groups = shim::fiber().copies;
     if (!groups.empty() && !groups.back().empty()) shim::fail("copies of no closed group");
     while (groups.size() > Open + 1) {
-        for (const shim::Copy& copy : groups.front()) {
-            if (!shim::block().are_copies_early) shim::perform(copy);
-            if (shim::IS_WATCHED) shim::see(copy.to, 16, true);
-        }
+        for (const shim::Copy& copy : groups.front()) shim::complete(copy);
         groups.erase(groups.begin());
     }
     if (Open == 0) groups.clear();

@@ -6,10 +6,9 @@
 //! for them; their sums are NaN until then. It detects groups that are not begun by
 //! `begin_wgmma`, not closed, or not waited for; registers of the left operand that change before
 //! the wait or are out of scope at it (AddressSanitizer); sums that are written before it; and
-//! what `proxies.h` says.
+//! what `fences.h` and `accesses.h` say.
 #pragma once
 
-#include "fences.h"
 #include "shim.h"
 
 namespace shim {
@@ -196,7 +195,7 @@ inline void begin_multiplication(float (&c)[N][4], const u32* a, u64 a_tile, u64
         }
         if (!is_ordered) fail("a multiplication without begin_wgmma");
         if (warp.multiplications.empty()) warp.multiplications.emplace_back();
-        for_each_eight(m, b.current / LANES, [](u64 at, bool, u32, u32) { check_operand(at); });
+        for_each_eight(m, b.current / LANES, [](u64 at, bool, u32, u32) { begin_operand(at); });
         if (b.are_copies_early) {
             hide(warp, m);
         } else {
@@ -250,6 +249,8 @@ template <int Open = 0> inline void await_wgmma() {
             for (const shim::Multiplication& m : groups.front()) {
                 shim::check_registers(m);
                 if (shim::block().are_copies_early) shim::perform_late(warp, m);
+                shim::for_each_eight(m, shim::block().current / LANES,
+                                     [](u64 at, bool, u32, u32) { shim::end_operand(at); });
             }
             groups.erase(groups.begin());
         }

@@ -19,8 +19,17 @@
 //@ bulk_copy_before_the_last_read: registers 16, shared 8
 //@ bulk_copy_over_unpublished_writes: registers 16, shared 8
 //@ unpublished_arrivals: registers 16, shared 8
+//@ copy_before_the_last_reads: registers 16, shared 0
+//@ copies_to_the_same_bytes: registers 16, shared 0
+//@ copy_is_read_without_a_barrier: registers 16, shared 0
+//@ bulk_source_changes_before_the_wait: registers 16, shared 8
+//@ bulk_copy_is_read_before_the_wait: registers 16, shared 8
+//@ bulk_copy_is_overwritten_before_the_wait: registers 16, shared 8
 //@ operand_changes_before_the_wait: registers 32, shared 0
 //@ operand_is_refilled_before_the_wait: registers 32, shared 0
+//@ operand_changes_after_one_wait: registers 32, shared 0
+//@ bulk_copy_over_an_operand: registers 32, shared 8
+//@ operand_before_its_bulk_copy: registers 32, shared 8
 //@ sums_are_read_before_the_wait: registers 32, shared 0
 //@ sums_are_written_before_the_wait: registers 32, shared 0
 //@ registers_change_before_the_wait: registers 32, shared 0
@@ -39,7 +48,7 @@ extern "C" __global__ void copies_that_nobody_awaits(float* x) {
     if (threadIdx.x == 0) copy_async(shared, x, true);
     close_copies();
     __syncthreads();
-    x[threadIdx.x] = reinterpret_cast<float*>(shared)[threadIdx.x % 4];
+    x[threadIdx.x] = 0.0f;
 }
 
 /// Starts a bulk copy of 64 bytes and announces `expected` bytes.
@@ -57,7 +66,7 @@ extern "C" __global__ void bytes_that_nobody_awaits(float* x) {
     DYNAMIC_SHARED(shared);
     __shared__ u64 arrival;
     copy_by_one(shared, x, &arrival, 64);
-    x[threadIdx.x] = reinterpret_cast<float*>(shared)[threadIdx.x % 4];
+    x[threadIdx.x] = 0.0f;
 }
 
 extern "C" __global__ void bytes_that_nobody_copies(float* x) {
@@ -143,6 +152,33 @@ extern "C" __global__ void copy_before_the_last_read(float* x) {
     x[1024 + threadIdx.x] = last;
 }
 
+extern "C" __global__ void copy_before_the_last_reads(float* x) {
+    DYNAMIC_SHARED(shared);
+    reinterpret_cast<float*>(shared)[threadIdx.x * 4] = 0.0f;
+    __syncthreads();
+    // Read by another warp than the one that copies to it.
+    float last = reinterpret_cast<float*>(shared)[(threadIdx.x + LANES) % 128 * 4];
+    copy_own(shared, x);
+    await_copies<0>();
+    x[1024 + threadIdx.x] = last;
+}
+
+extern "C" __global__ void copies_to_the_same_bytes(float* x) {
+    DYNAMIC_SHARED(shared);
+    copy_own(shared, x);
+    copy_own(shared, x + 512);
+    await_copies<0>();
+    x[1024 + threadIdx.x] = own(shared);
+}
+
+extern "C" __global__ void copy_is_read_without_a_barrier(float* x) {
+    DYNAMIC_SHARED(shared);
+    copy_own(shared, x);
+    __syncthreads();
+    await_copies<0>();
+    x[1024 + threadIdx.x] = reinterpret_cast<float*>(shared)[(threadIdx.x + LANES) % 128 * 4];
+}
+
 /// Initializes an arrival barrier for one bulk copy of 2 KiB to `shared`, which the first thread
 /// starts.
 DEVICE void open_by_one(u64* arrival) {
@@ -153,12 +189,16 @@ DEVICE void open_by_one(u64* arrival) {
     __syncthreads();
 }
 
-DEVICE void copy_tile(u8* shared, const float* from, u64* arrival) {
+DEVICE void begin_tile(u8* shared, const float* from, u64* arrival) {
     if (threadIdx.x == 0) {
         expect_bytes(arrival, 2048);
         copy_bulk(shared, from, 2048, arrival);
     }
     __syncthreads();
+}
+
+DEVICE void copy_tile(u8* shared, const float* from, u64* arrival) {
+    begin_tile(shared, from, arrival);
     await_bytes(arrival, 0);
 }
 
@@ -176,6 +216,35 @@ extern "C" __global__ void bulk_copy_before_the_last_read(float* x) {
     float last = own(shared);
     copy_tile(shared, x, &arrival);
     x[512 + threadIdx.x] = last;
+}
+
+extern "C" __global__ void bulk_source_changes_before_the_wait(float* x) {
+    DYNAMIC_TILES(shared);
+    __shared__ u64 arrival;
+    open_by_one(&arrival);
+    begin_tile(shared, x, &arrival);
+    x[threadIdx.x] = -1.0f;
+    await_bytes(&arrival, 0);
+}
+
+extern "C" __global__ void bulk_copy_is_read_before_the_wait(float* x) {
+    DYNAMIC_TILES(shared);
+    __shared__ u64 arrival;
+    open_by_one(&arrival);
+    begin_tile(shared, x, &arrival);
+    float first = own(shared);
+    await_bytes(&arrival, 0);
+    x[512 + threadIdx.x] = first;
+}
+
+/// The first warp alone waits for the bytes.
+extern "C" __global__ void bulk_copy_is_overwritten_before_the_wait(float* x) {
+    DYNAMIC_TILES(shared);
+    __shared__ u64 arrival;
+    open_by_one(&arrival);
+    begin_tile(shared, x, &arrival);
+    if (warp() == 0) await_bytes(&arrival, 0);
+    fill(shared, 0);
 }
 
 extern "C" __global__ void bulk_copy_over_unpublished_writes(float* x) {
@@ -240,6 +309,39 @@ extern "C" __global__ void operand_is_refilled_before_the_wait(float* x) {
     copy_own(shared, x);
     m.finish(x + 512);
     await_copies<0>();
+}
+
+/// Each warp waits for its own part of the multiplication, and none for that of the others.
+extern "C" __global__ void operand_changes_after_one_wait(float* x) {
+    DYNAMIC_TILES(shared);
+    Multiplied m;
+    fill_and_publish(shared);
+    m.begin(shared);
+    __syncthreads();
+    m.finish(x);
+    fill(shared, 0);
+}
+
+extern "C" __global__ void bulk_copy_over_an_operand(float* x) {
+    DYNAMIC_TILES(shared);
+    __shared__ u64 arrival;
+    open_by_one(&arrival);
+    Multiplied m;
+    fill_and_publish(shared);
+    m.begin(shared);
+    copy_tile(shared, x, &arrival);
+    m.finish(x + 512);
+}
+
+extern "C" __global__ void operand_before_its_bulk_copy(float* x) {
+    DYNAMIC_TILES(shared);
+    __shared__ u64 arrival;
+    open_by_one(&arrival);
+    begin_tile(shared, x, &arrival);
+    Multiplied m;
+    m.begin(shared);
+    await_bytes(&arrival, 0);
+    m.finish(x + 512);
 }
 
 extern "C" __global__ void sums_are_read_before_the_wait(float* x) {
