@@ -87,16 +87,31 @@ fn expanded(text: &str, definition: &str) -> String {
     out
 }
 
-/// Replaces every asm statement of `text` by the calls of its instructions.
+/// Returns the name of the function of each asm statement of `text`.
+fn functions_with_asm(text: &str) -> Vec<&str> {
+    let (mut function, mut names) = ("", Vec::new());
+    for line in text.lines() {
+        if let Some((_, definition)) = line.split_once("DEVICE ") {
+            let head = definition.split('(').next().unwrap();
+            function = head.rsplit(' ').next().unwrap();
+        }
+        names.extend(line.matches("asm").map(|_| function));
+    }
+    names
+}
+
+/// Replaces every asm statement of `text` by the calls of its instructions, after one that counts
+/// the statement.
 fn without_asm(text: &str) -> String {
     let mut parts = text.split("asm");
     let mut out = parts.next().unwrap().to_owned();
-    for part in parts {
+    for (index, part) in parts.enumerate() {
         let (statement, rest) = match part.trim_start_matches(" volatile").strip_prefix('(') {
             Some(open) => open.split_at(end_of(open)),
             None => panic!("an unknown asm statement: {part}"),
         };
-        write!(out, "{{ {} }}{}", calls(statement), &rest[1..]).unwrap();
+        let calls = calls(statement);
+        write!(out, "{{ ++ptx::executed[{index}]; {calls} }}{}", &rest[1..]).unwrap();
     }
     out
 }
@@ -220,6 +235,7 @@ fn program() -> Option<Program> {
         let wrong = with_asm(&asm.replace(from, to));
         namespace(&format!("mistake_{index}"), &wrong, Some(kernel));
     }
+    writeln!(text, "//@ executed: shared 0").unwrap();
     for header in HEADERS {
         writeln!(text, "#include \"{}/kernels/{header}.cuh\"", home().display()).unwrap();
     }
@@ -272,4 +288,34 @@ fn asm_statements_do_what_the_shim_does_and_mistakes_in_them_are_found() {
             assert!(is_found, "`{mistake}`");
         }
     }
+}
+
+#[test]
+fn every_asm_statement_is_in_a_known_header_and_executed() {
+    if fixtures::is_gpu_required() {
+        return;
+    }
+    let has_asm = |path: &std::path::Path| fs::read_to_string(path).unwrap().contains("asm");
+    let files = fs::read_dir(home().join("kernels")).unwrap().map(|file| file.unwrap().path());
+    let mut found: Vec<_> = files.filter(|path| has_asm(path)).collect();
+    found.sort();
+    let known =
+        ["bulk.cuh", "prims.cuh", "warpgroup.cuh"].map(|name| home().join("kernels").join(name));
+    assert_eq!(found, known, "files with asm statements");
+    let Some(program) = program() else { return };
+    let mut calls: Vec<Call> = KERNELS.iter().map(|kernel| call_of("by_asm", *kernel)).collect();
+    let asm = HEADERS.map(functions).concat();
+    let names = functions_with_asm(&asm);
+    let launch = Launch { grid: [1, 1, 1], block: 32, shared_bytes: 0 };
+    calls.push(
+        Call::new("executed", launch).buffer(&vec![0u32; names.len()]).value(names.len() as u32),
+    );
+    let results = program.run(&calls);
+    let counts: Vec<u32> = elements(&results.last().unwrap()[0]);
+    let missing: Vec<&str> =
+        names.iter().zip(counts).filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect();
+    assert!(
+        missing.is_empty(),
+        "`inline_asm.cuh` does not execute the asm statements of {missing:?}"
+    );
 }

@@ -10,6 +10,9 @@
 
 namespace ptx {
 
+/// How often each asm statement was executed, in the order of the headers.
+inline std::array<u32, 64> executed;
+
 inline u32& out_r(u32& x) { return x; }
 inline u16& out_h(u16& x) { return x; }
 inline float& out_f(float& x) { return x; }
@@ -289,3 +292,9 @@ WGMMA(64)
 WGMMA(128)
 
 }  // namespace ptx
+
+/// Returns how often each of the first `count` asm statements was executed.
+void executed(u32* out, u32 count) {
+    if (threadIdx.x > 0) return;
+    for (u32 i = 0; i < count; ++i) out[i] = ptx::executed.at(i);
+}
