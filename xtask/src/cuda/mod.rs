@@ -24,6 +24,9 @@ const KERNELS: &str = "engine/cuda/kernels";
 /// program loads none.
 const NVRTC: &str = include_str!("nvrtc.py");
 
+/// File of the kernel whose matrix multiplications ptxas serializes.
+const SERIALIZED: &str = "xtask/src/cuda/serialized.cu";
+
 /// GPU generation that kernels are compiled for.
 #[derive(Debug, Clone, Copy)]
 struct Generation {
@@ -63,12 +66,36 @@ pub fn run(shell: &Shell) -> Result<u8> {
     let units = units(&shell.root.join(KERNELS))?;
     let out = shell.target.join("cuda");
     fs::create_dir_all(&out).with_context(|| format!("cannot write `{}`", out.display()))?;
-    let reports = for_all(&units, |unit| unit.check(shell, &toolchain, &out))?;
+    let mut reports = for_all(&units, |unit| unit.check(shell, &toolchain, &out))?;
+    reports.push(check_messages(shell, &toolchain, &out)?);
     reports.iter().flat_map(|report| &report.within).for_each(|line| eprintln!("{line}"));
     // Findings are printed last, below the many lines about entries within their budgets.
     let findings: Vec<&String> = reports.iter().flat_map(|report| &report.findings).collect();
     findings.iter().for_each(|finding| eprintln!("{finding}"));
     Ok(u8::from(!findings.is_empty()))
+}
+
+/// Compiles a kernel whose matrix multiplications ptxas serializes. It is a finding if the messages of
+/// ptxas do not say so in the form that is looked for, since no other kernel's would be found then.
+fn check_messages(shell: &Shell, toolchain: &Path, out: &Path) -> Result<Report> {
+    let unit = Unit { source: shell.root.join(SERIALIZED), generation: GENERATIONS[1] };
+    let kept = out.join("kept").join(unit.stem());
+    fs::create_dir_all(&kept).with_context(|| format!("cannot write `{}`", kept.display()))?;
+    let words = unit.words(&kept.join("cubin"), &kept);
+    let compiled = shell.output(&toolchain.join("bin/nvcc"), &words)?;
+    let _gone = fs::remove_dir_all(&kept);
+    let messages = String::from_utf8_lossy(&compiled.stderr);
+    let mut report = Report::default();
+    match serialized(&messages).into_iter().find(|message| message.contains("are serialized")) {
+        Some(message) => report.within.push(format!("{}: as it should: {message}", unit.name())),
+        None => report.findings.push(format!(
+            "{}: ptxas does not say in the known form that it serializes multiplications: see what \
+             it says, and teach `serialized` in `xtask/src/cuda/budget.rs`\n{}",
+            unit.name(),
+            messages.trim_end()
+        )),
+    }
+    Ok(report)
 }
 
 /// Returns one unit for each pair of a kernel file and a GPU generation, also where the file is not
