@@ -8,7 +8,7 @@ use engine::bench::cases::{Case, Matmul, MoeOp, RowOp, SMOLLM2_135M, Shape, Step
 use engine::bench::list::{QWEN3_8B, QWEN3_30B_A3B, QWEN3_NEXT, add};
 use engine::bench::setup::{Make, Setup, sample};
 use engine_core::sample::Sampling;
-use engine_core::{KvType, WeightType};
+use engine_core::{Gate, KvType, WeightType};
 use engine_cpu::{Arithmetic, Cpu, Isa};
 
 const QWEN3_0_6B: Shape = Shape {
@@ -108,7 +108,8 @@ fn add_matmuls(
 fn portable() -> Vec<Make<Cpu>> {
     let mut list = Vec::new();
     for t in TOKENS {
-        for op in [MoeOp::Route, MoeOp::Dispatch, MoeOp::Combine] {
+        let route = MoeOp::Route(Gate::SoftmaxTop { normalized: true });
+        for op in [route, MoeOp::Dispatch, MoeOp::Combine] {
             add(&mut list, move |setup| setup.moe(op, QWEN3_30B_A3B, t));
         }
         for model in MODELS {

@@ -6,7 +6,7 @@ mod step;
 use engine::bench::cases::{Case, Matmul, MoeOp, MoeShape, RowOp, SMOLLM2_135M, Step};
 use engine::bench::setup::{Setup, sample};
 use engine_core::sample::Sampling;
-use engine_core::{DeltaNetShape, KvType, WeightType};
+use engine_core::{DeltaNetShape, Gate, KvType, WeightType};
 use engine_cpu::{Cpu, Isa};
 
 /// True for a size such as `T1`: a capital letter and a number.
@@ -35,7 +35,8 @@ fn small() -> Vec<Case> {
     for op in RowOp::ALL {
         cases.push(setup().rows(op, 1, 576));
     }
-    for op in [MoeOp::Route, MoeOp::Dispatch, MoeOp::Combine, MoeOp::ExpertMatmul(weight_type)] {
+    let route = MoeOp::Route(Gate::SoftmaxTop { normalized: true });
+    for op in [route, MoeOp::Dispatch, MoeOp::Combine, MoeOp::ExpertMatmul(weight_type)] {
         cases.push(setup().moe(op, moe, 1));
     }
     cases.into_iter().map(|case| case.expect("the case fits into memory")).collect()

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use engine_core::{
-    AttentionShape, Device, DeviceError, HostMatrix, KvShape, KvType, LogitRows, RowOrder,
+    AttentionShape, Device, DeviceError, Gate, HostMatrix, KvShape, KvType, RowOrder,
     ScheduledSequence, StateSlots, StepBatch, WeightType,
 };
 use engine_cpu::Cpu;
@@ -281,8 +281,8 @@ impl RowOp {
 /// Operation of a mixture-of-experts layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MoeOp {
-    /// Choice of each row's top-k experts by the router's logits.
-    Route,
+    /// Choice of each row's top-k experts by the router's logits, with weights of this kind.
+    Route(Gate),
     /// Copy of each row of activations to each of its top-k experts (dispatch).
     Dispatch,
     /// Grouped GEMM of the gate and up projections, with weights of this format.
@@ -304,8 +304,9 @@ pub struct Matmul {
     pub weight_type: WeightType,
 }
 
-/// Size of a step: number of sequences, number of new rows of each sequence, and number of
-/// positions (`context`) that each has already.
+/// Size of a step, or of a group of equal sequences in a step that mixes prompts and decoding:
+/// number of sequences, number of new rows of each sequence, and number of positions (`context`)
+/// that each has already.
 #[derive(Debug, Clone, Copy)]
 #[expect(missing_docs, reason = "the comment names them")]
 pub struct Step {
@@ -314,40 +315,105 @@ pub struct Step {
     pub context: usize,
 }
 
+/// KV pages of a group of sequences in a step: the index of their first page among `all` pages of the
+/// step, and the distance in page numbers between pages of successive indices.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pages {
+    first: usize,
+    all: usize,
+    stride: usize,
+}
+
 impl Step {
-    pub(super) fn pages_each(&self) -> usize {
+    fn pages_each(&self) -> usize {
         (self.context + self.rows).div_ceil(PAGE_TOKENS)
     }
 
     /// Returns the shape of a KV cache of one layer that has room for each sequence's context and
     /// new rows.
     pub(super) fn kv_shape(&self, shape: AttentionShape, kv_type: KvType) -> KvShape {
-        let AttentionShape { kv_heads, head_dim, .. } = shape;
-        let pages = self.sequences * self.pages_each();
-        KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens: PAGE_TOKENS, kv_type }
+        kv_shape(std::slice::from_ref(self), shape, kv_type)
+    }
+
+    /// Returns the KV pages of the sequences, if no others are in the step. Pages of successive
+    /// indices are `stride` numbers apart.
+    pub(super) fn pages(&self, stride: usize) -> Pages {
+        Pages { first: 0, all: self.sequences * self.pages_each(), stride }
     }
 
     /// Builds a batch with `rows` rows, the first at `position`, of each sequence whose index is in
-    /// the range `of`. Successive KV pages of a sequence are `stride` numbers apart.
+    /// the range `of`.
     pub(super) fn batch(
         &self,
-        stride: usize,
+        pages: Pages,
         of: Range<usize>,
         position: usize,
         rows: usize,
     ) -> StepBatch {
-        let (each, all) = (self.pages_each(), self.sequences * self.pages_each());
+        let each = self.pages_each();
+        let Pages { first, all, stride } = pages;
         let tokens = vec![0; of.len() * rows];
-        let sequence = |i: usize| ScheduledSequence {
-            row: i * rows,
-            rows,
-            position,
-            pages: (i * each..(i + 1) * each).map(|page| (page * stride % all) as u32).collect(),
-            logits: LogitRows::None,
-            state: Some(StateSlots { slot: i as u32, load: None, save: None }),
+        let sequence = |i: usize| {
+            let own = first + i * each..first + (i + 1) * each;
+            ScheduledSequence {
+                rows,
+                position,
+                pages: own.map(|page| (page * stride % all) as u32).collect(),
+                state: Some(StateSlots { slot: i as u32, load: None, save: None }),
+                ..ScheduledSequence::default()
+            }
         };
         StepBatch::known(&tokens, of.map(sequence).collect())
     }
+}
+
+/// Returns the shape of a KV cache of one layer that has room for the sequences of all groups of a
+/// step.
+pub(super) fn kv_shape(groups: &[Step], shape: AttentionShape, kv_type: KvType) -> KvShape {
+    let AttentionShape { kv_heads, head_dim, .. } = shape;
+    let pages = groups.iter().map(|group| group.sequences * group.pages_each()).sum();
+    KvShape { layers: 1, kv_heads, head_dim, pages, page_tokens: PAGE_TOKENS, kv_type }
+}
+
+/// Returns the groups of a step, such as prompts and decoding sequences, each with its KV pages.
+pub(super) fn with_pages(groups: &[Step], stride: usize) -> Vec<(Step, Pages)> {
+    let counts = groups.iter().map(|group| group.sequences * group.pages_each());
+    let all = counts.clone().sum();
+    let first = counts.scan(0, |end, count| {
+        *end += count;
+        Some(*end - count)
+    });
+    let pages = first.map(|first| Pages { first, all, stride });
+    groups.iter().copied().zip(pages).collect()
+}
+
+/// Builds the batch of the new rows of all sequences of a step's groups. The first row of each
+/// group's sequences is at its `position`; each sequence has a state slot of its own.
+pub(super) fn batch_of(groups: &[(Step, Pages)], position: impl Fn(&Step) -> usize) -> StepBatch {
+    let mut all = StepBatch::default();
+    for (group, pages) in groups {
+        let own = group.batch(*pages, 0..group.sequences, position(group), group.rows);
+        all.tokens.extend(own.tokens);
+        own.sequences.into_iter().for_each(|sequence| all.push(sequence));
+    }
+    for (slot, sequence) in all.sequences.iter_mut().enumerate() {
+        sequence.state = Some(StateSlots { slot: slot as u32, load: None, save: None });
+    }
+    all
+}
+
+/// Returns the number of new rows of all sequences of a step's groups.
+pub(super) fn rows_of(groups: &[Step]) -> usize {
+    groups.iter().map(|group| group.sequences * group.rows).sum()
+}
+
+/// Returns the name of a step in the shape of a case, such as `B1_T300_C0_B20_T20_C100`: for each
+/// group its sequences, its new rows and the context of each sequence.
+pub(super) fn step_name(groups: &[Step]) -> String {
+    let name = |Step { sequences, rows, context }: &Step| {
+        format!("B{sequences}_T{}_C{context}", sequences * rows)
+    };
+    groups.iter().map(name).collect::<Vec<_>>().join("_")
 }
 
 /// Returns `count` pseudo-random numbers from -1 to 1, the same on every run.

@@ -94,19 +94,18 @@ mod tests {
     use super::super::gpu::Bench;
     use super::super::gpu::tests::{LIMITS, flags, json, small};
     use super::super::list;
-    use super::super::setup::{Make, OWN_MATMUL, SCORES};
+    use super::super::setup::{Make, OWN_MATMUL, SCORES, rotation};
     use super::*;
     use crate::emulated::script::{Fault, FaultKind};
     use crate::emulated::{Emulated, Script};
 
     use engine_core::clock::Clock;
-    use engine_core::{AttentionShape, DeltaNetShape, KvType, WeightType};
+    use engine_core::{AttentionShape, DeltaNetShape, Gate, KvType, WeightType};
     use engine_cuda::Cuda;
     use engine_cuda::driver::{Cubins, Driver};
 
-    /// Test helper: returns cases of operations that are only checked, at small sizes.
-    fn small_checks() -> Vec<Make<Cuda>> {
-        let mut list: Vec<Make<Cuda>> = small().into_iter().map(|(make, _)| make).collect();
+    /// Test helper: adds cases of attention and of its KV cache, at small sizes.
+    fn add_attention(list: &mut Vec<Make<Cuda>>) {
         let shape = |heads, kv_heads, head_dim| AttentionShape {
             heads,
             kv_heads,
@@ -120,17 +119,34 @@ mod tests {
             for (sequences, rows, context) in [(3, 1, 70), (1, 1, 600), (2, 20, 50)] {
                 let step = Step { sequences, rows, context };
                 let layer = ("gpt-oss", shape, (rows > 1).then_some(40));
-                list::add(&mut list, move |setup| setup.attention(layer, kv_type, step));
+                list::add(list, move |setup| setup.attention(layer, kv_type, step));
                 let layer = ("x", shape, rows > 1);
-                list::add(&mut list, move |setup| setup.rope_of_step(layer, kv_type, step));
+                let (rotated, factor) =
+                    if rows > 1 { (head_dim / 4, 1.0) } else { (head_dim, 1.25) };
+                list::add(list, move |setup| {
+                    let rotation = rotation(head_dim, rotated, factor);
+                    setup.rope_of_step(layer, rotation, kv_type, step)
+                });
             }
+            let decoding = Step { sequences: 3, rows: 1, context: 70 };
+            let prompt = Step { sequences: 1, rows: 20, context: 30 };
+            let layer = ("gpt-oss", shape, None);
+            list::add(list, move |setup| setup.attention_of(layer, kv_type, &[prompt, decoding]));
         }
+    }
+
+    /// Test helper: returns cases of operations that are only checked, at small sizes.
+    fn small_checks() -> Vec<Make<Cuda>> {
+        let mut list: Vec<Make<Cuda>> = small().into_iter().map(|(make, _)| make).collect();
+        add_attention(&mut list);
         for op in [RowOp::AddBias, RowOp::ClampedSwiglu, RowOp::RmsNorm, RowOp::SigmoidMul] {
             list::add(&mut list, move |setup| setup.rows(op, 3, 64));
         }
         let moe = MoeShape { experts: 8, top_k: 2, hidden: 128, intermediate: 32 };
         for op in [
-            MoeOp::Route,
+            MoeOp::Route(Gate::TopSoftmax),
+            MoeOp::Route(Gate::SoftmaxTop { normalized: true }),
+            MoeOp::Route(Gate::SoftmaxTop { normalized: false }),
             MoeOp::Dispatch,
             MoeOp::Combine,
             MoeOp::SkewedExpertMatmul(WeightType::Mxfp4),
@@ -161,6 +177,9 @@ mod tests {
         {
             list::add(&mut list, move |setup| setup.delta_net(net, sequences, rows));
         }
+        let small_net = net(64, 64);
+        list::add(&mut list, move |setup| setup.delta_net_snapshots(small_net, &[[3, 1]]));
+        list::add(&mut list, move |setup| setup.delta_net_snapshots(small_net, &[[1, 40], [2, 1]]));
         list::add(&mut list, |setup| setup.embed(5, 100, 64, WeightType::Bf16));
         for is_greedy in [true, false] {
             list::add(&mut list, move |setup| setup.sample(5, 1000, is_greedy));

@@ -1,10 +1,10 @@
 //! Benchmark cases that `redline bench --kernels` measures on a GPU, and sizes of published models.
 
-use engine_core::{DeltaNetShape, DeviceError, KvType, WeightType};
+use engine_core::{DeltaNetShape, DeviceError, Gate, KvType, WeightType};
 use engine_cuda::Cuda;
 
 use super::cases::{Case, Matmul, MoeOp, MoeShape, RowOp, Shape, Step, attention_shape};
-use super::setup::{Make, OWN_MATMUL, SCORES, Setup};
+use super::setup::{Make, OWN_MATMUL, SCORES, Setup, rotation};
 
 /// Name and dimensions of Qwen3-8B.
 pub const QWEN3_8B: Shape = Shape {
@@ -102,6 +102,8 @@ pub fn checks() -> Vec<Make<Cuda>> {
     for (sequences, rows) in [(3, 100), (1, 8192)] {
         add(&mut list, move |setup| setup.delta_net(QWEN3_NEXT, sequences, rows));
     }
+    add(&mut list, |setup| setup.delta_net_snapshots(QWEN3_NEXT, &[[64, 1]]));
+    add(&mut list, |setup| setup.delta_net_snapshots(QWEN3_NEXT, &[[2, 1000], [60, 1]]));
     for sequences in [1, 7, 64] {
         for is_greedy in [true, false] {
             add(&mut list, move |setup| setup.sample(sequences, 151_936, is_greedy));
@@ -160,13 +162,36 @@ fn check_attention(list: &mut Vec<Make<Cuda>>) {
             add(list, move |setup| setup.attention((label, shape, window), kv_type, step));
         }
     }
-    for (heads, kv_heads, head_dim) in [(64, 8, 64), (32, 8, 128), (16, 4, 256)] {
+    // Steps of prompts and decoding.
+    let decoding = Step { sequences: 60, rows: 1, context: 3000 };
+    let prompts = Step { sequences: 2, rows: 1000, context: 1500 };
+    for (label, shape, kv_type) in [
+        ("gpt-oss-20b", attention_shape(64, 8, 64), KvType::Bf16),
+        ("qwen3-8b", QWEN3_8B.attention(), KvType::Bf16),
+        ("qwen3-8b", QWEN3_8B.attention(), KvType::Fp8),
+        ("qwen3.5-9b", attention_shape(16, 4, 256), KvType::Bf16),
+    ] {
+        let layer = (label, shape, None);
+        add(list, move |setup| setup.attention_of(layer, kv_type, &[prompts, decoding]));
+    }
+    check_rope(list);
+}
+
+fn check_rope(list: &mut Vec<Make<Cuda>>) {
+    for (label, heads, kv_heads, head_dim, rotated, factor) in [
+        // YaRN scales attention by this factor.
+        ("gpt-oss-20b", 64, 8, 64, 64, 1.346_573_6),
+        ("qwen3-8b", 32, 8, 128, 128, 1.0),
+        ("qwen3.5-9b", 16, 4, 256, 64, 1.0),
+    ] {
+        let layer = (label, attention_shape(heads, kv_heads, head_dim), label == "qwen3-8b");
         for kv_type in [KvType::Bf16, KvType::Fp8] {
             for (sequences, rows, context) in [(1, 1, 32_767), (100, 1, 1000), (2, 1280, 5)] {
-                let (step, shape) =
-                    (Step { sequences, rows, context }, attention_shape(heads, kv_heads, head_dim));
-                let layer = (if heads == 32 { "qwen3-8b" } else { "other" }, shape, heads == 32);
-                add(list, move |setup| setup.rope_of_step(layer, kv_type, step));
+                let step = Step { sequences, rows, context };
+                add(list, move |setup| {
+                    let rotation = rotation(head_dim, rotated, factor);
+                    setup.rope_of_step(layer, rotation, kv_type, step)
+                });
             }
         }
     }
@@ -185,10 +210,17 @@ fn check_experts(list: &mut Vec<Make<Cuda>>) {
             let op = MoeOp::ExpertMatmul(weight_type);
             add(list, move |setup| setup.moe(op, down(QWEN3_30B_A3B), t));
         }
-        for op in [MoeOp::Route, MoeOp::Dispatch, MoeOp::Combine] {
+        for op in [MoeOp::Dispatch, MoeOp::Combine] {
             for moe in [GPT_OSS_20B, QWEN3_30B_A3B] {
                 add(list, move |setup| setup.moe(op, moe, t));
             }
+        }
+        for (gate, moe) in [
+            (Gate::TopSoftmax, GPT_OSS_20B),
+            (Gate::SoftmaxTop { normalized: true }, QWEN3_30B_A3B),
+            (Gate::SoftmaxTop { normalized: false }, QWEN3_30B_A3B),
+        ] {
+            add(list, move |setup| setup.moe(MoeOp::Route(gate), moe, t));
         }
     }
 }

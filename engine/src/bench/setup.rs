@@ -3,17 +3,17 @@
 //! every run; no model is loaded.
 
 mod attention;
+mod delta_net;
 mod experts;
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use engine_core::sample::{Row, SampleParams, Sampler, Sampling};
-use engine_core::{
-    DeltaNetLayer, DeltaNetShape, DeviceError, KvType, LogitRows, Rotation, StateShape, StepBatch,
-    WeightType,
-};
+use engine_core::{DeviceError, KvType, LogitRows, Rotation, StepBatch, WeightType};
 use engine_cuda::check::Operation;
+
+pub use attention::rotation;
 
 use crate::log;
 
@@ -106,16 +106,6 @@ impl<D: BenchDevice> Setup<D> {
         k: usize,
     ) -> Result<Vec<D::Matrix>, DeviceError> {
         self.device.random_matrices(count, weight_type, n, k)
-    }
-
-    /// Prepares a step whose rows begin at `position`, for operations that use neither rotary
-    /// embedding nor KV cache. The KV cache that is created for the step serves only to check its
-    /// positions.
-    fn plan(&mut self, step: Step, position: usize) -> Result<D::StepMetadata, DeviceError> {
-        let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
-        let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), kv_type))?;
-        let batch = step.batch(D::PAGE_STRIDE, 0..step.sequences, position, step.rows);
-        self.device.prepare_step(&batch, &kv, &[unrotated()])
     }
 
     /// Creates the case of the operation `op`, which has no weight matrix, over `t` rows of `n`
@@ -243,7 +233,7 @@ impl<D: BenchDevice> Setup<D> {
         let step = Step { sequences: 1, rows: t, context: 0 };
         let kv = self.device.kv(step.kv_shape(attention_shape(1, 1, 128), KvType::F16))?;
         let ids: Vec<u32> = (0..t).map(|i| (i * STRIDE % vocab) as u32).collect();
-        let sequences = step.batch(D::PAGE_STRIDE, 0..1, 0, t).sequences;
+        let sequences = step.batch(step.pages(D::PAGE_STRIDE), 0..1, 0, t).sequences;
         let plan =
             self.device.prepare_step(&StepBatch::known(&ids, sequences), &kv, &[unrotated()])?;
         let mut out = self.output(t, n)?;
@@ -253,63 +243,6 @@ impl<D: BenchDevice> Setup<D> {
         Ok(Case::new("embed", shape, work, 1, move |call, _| {
             let (table, ids, step) = (&table, &ids[..], &plan);
             call.operation(&mut device, Operation::Embed { table, ids, step, out: &mut out })
-        }))
-    }
-
-    /// Creates the case of the gated delta net over `rows` rows of each sequence.
-    ///
-    /// # Errors
-    /// The device reports an error, or does not have enough memory.
-    pub fn delta_net(
-        mut self,
-        net: DeltaNetShape,
-        sequences: usize,
-        rows: usize,
-    ) -> Result<Case, DeviceError> {
-        let (heads, dim) = (net.value_heads, net.value_dim);
-        let shape = (format!("B{sequences}_T{}_H{heads}_D{dim}", sequences * rows), D::DTYPE);
-        self.begin("delta_net", (&shape.0, shape.1))?;
-        let one = StateShape { layers: 1, slots: sequences, net };
-        let layers = self.layers(sequences * one.slot_bytes());
-        let mut state = self.device.state(StateShape { layers, ..one })?;
-        let mut all = Vec::new();
-        let rates: Vec<f32> = numbers(net.value_heads).iter().map(|x| -0.2 - 0.1 * x).collect();
-        for index in 0..layers {
-            all.push(DeltaNetLayer {
-                shape: net,
-                index,
-                conv: self.device.vector(&numbers(net.taps * net.conv_cols()))?,
-                rate: self.device.vector(&rates)?,
-                bias: self.device.vector(&numbers(net.value_heads))?,
-                norm: self.device.vector(&vec![1.0; net.value_dim])?,
-                epsilon: 1e-6,
-            });
-        }
-        all.iter().try_for_each(|layer| self.device.prepare_delta_net(layer))?;
-        let step = Step { sequences, rows, context: rows };
-        // The first rows of a sequence set its state, which later rows then read.
-        let plan = self.plan(step, 0)?;
-        let t = self.device.rows(&plan).all;
-        let projected = self.input(t, net.cols())?;
-        let mut out = self.output(t, net.value_heads * net.value_dim)?;
-        for layer in &all {
-            self.device.delta_net(&projected, layer, &plan, &mut state, &mut out)?;
-        }
-        let plan = self.plan(step, rows)?;
-        let batch = step.batch(D::PAGE_STRIDE, 0..sequences, rows, rows);
-        let Self { mut device, .. } = self;
-        let t = sequences * rows;
-        // Per element of the state: decay, product with the key, update, product with the query.
-        let work = [
-            D::ELEMENT_BYTES * t * (net.cols() + heads * dim)
-                + 8 * sequences * net.state_elements(),
-            t * (7 * heads * net.key_dim * dim + 2 * net.taps * net.conv_cols()),
-        ];
-        Ok(Case::new("delta_net", shape, work, layers, move |call, layer| {
-            let (layer, sequences) = (&all[layer], &batch.sequences[..]);
-            let (projected, step, state, out) = (&projected, &plan, &mut state, &mut out);
-            let operation = Operation::DeltaNet { projected, layer, step, sequences, state, out };
-            call.operation(&mut device, operation)
         }))
     }
 
@@ -345,7 +278,7 @@ impl<D: BenchDevice> Setup<D> {
             .map(|(params, seed)| SampleParams { seed, index: seed % 7, ..params })
             .collect();
         let step = Step { sequences, rows: 1, context: 0 };
-        let mut batch = step.batch(D::PAGE_STRIDE, 0..sequences, 0, 1);
+        let mut batch = step.batch(step.pages(D::PAGE_STRIDE), 0..sequences, 0, 1);
         for (sequence, params) in batch.sequences.iter_mut().zip(&params) {
             sequence.logits = LogitRows::Sample(*params);
         }

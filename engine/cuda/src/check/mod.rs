@@ -2,6 +2,7 @@
 //! and its results are compared with those of reference kernels (`kernels/reference*.cu`), which
 //! compute single elements with plain loops.
 
+mod delta_net;
 mod operation;
 mod random;
 mod reference;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::sequences::{attention, delta_net, rope};
+use super::delta_net::delta_net;
+use super::sequences::{attention, rope};
 use super::sums::{BF16, F32_SUM, Sums};
 use super::{Operation, Target, Wanted, downloaded, sampled, uploaded};
 use crate::buffer::{Buffer, DType};

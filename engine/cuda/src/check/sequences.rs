@@ -1,20 +1,19 @@
-//! Launches of the reference kernels of operations that know sequences: attention, the rotation
-//! with the KV cache, and the gated delta net.
+//! Launches of the reference kernels of attention and of the rotation with the KV cache, which know
+//! sequences and their pages.
 
 use std::sync::Arc;
 
 use super::operation::rows;
 use super::sums::{BF16, F32_SUM, Sums};
-use super::{ResultType, Wanted, downloaded, read, sampled, uploaded};
+use super::{Wanted, downloaded, sampled, uploaded};
 use crate::Result;
 use crate::buffer::Buffer;
 use crate::driver::{Address, Arguments, Driver, Memory};
 use crate::launch::Launch;
 use crate::launch::attention::PageType;
-use crate::launch::delta_net::{DeltaNetArguments, SequenceArguments};
 use crate::layers::Kv;
 use crate::weights::Vector;
-use engine_core::{AttentionLayer, DeltaNetLayer, Rotation, ScheduledSequence};
+use engine_core::{AttentionLayer, Rotation, ScheduledSequence};
 
 /// Largest relative error of rounding to e4m3, and largest error of its smallest numbers.
 const E4M3: (f32, f32) = (1.0 / 16.0, 1.0 / 1024.0);
@@ -174,71 +173,4 @@ pub(super) fn rope(
         }
     }
     Ok(vec![queries, pages])
-}
-
-/// Reference of the gated delta net: its results, and the matrices of the sequences' state slots.
-pub(super) fn delta_net(
-    driver: &Arc<dyn Driver>,
-    projected: &Buffer,
-    layer: &DeltaNetLayer<Vector>,
-    sequences: &[ScheduledSequence],
-    (states, stride): (Address, u32),
-    share: f32,
-) -> Result<Vec<Wanted>> {
-    let net = &layer.shape;
-    let shape = DeltaNetArguments::new(layer, stride);
-    let spans: Vec<SequenceArguments> = sequences
-        .iter()
-        .map(|sequence| SequenceArguments {
-            row: sequence.row as u32,
-            rows: sequence.rows as u32,
-            position: sequence.position as u32,
-            slot: sequence.state.expect("sequences have state slots").slot,
-            load: SequenceArguments::NOWHERE,
-            save: SequenceArguments::NOWHERE,
-        })
-        .collect();
-    let (rows, count) = (rows(sequences), spans.len());
-    let (channels, cols) = (net.conv_cols(), net.value_heads * net.value_dim);
-    let head_elements = net.key_dim * net.value_dim;
-    let matrices = net.value_heads * head_elements;
-    let convolved = Memory::new(driver, 4 * rows * channels)?;
-    let results = Memory::new(driver, 4 * rows * cols)?;
-    let after = Memory::new(driver, 4 * count * matrices)?;
-    let uploaded_spans = uploaded(driver, &spans)?;
-    let from = [convolved.address(), states, projected.bf16(), uploaded_spans.address()];
-    let arguments = Arguments::of(from).address(layer.conv.part.address());
-    let arguments = arguments.sizes([count]).value(shape);
-    driver.launch("reference_convolve", Launch::reference(channels), &arguments)?;
-    let arguments = Arguments::of([
-        results.address(),
-        after.address(),
-        convolved.address(),
-        states,
-        projected.bf16(),
-        uploaded_spans.address(),
-        layer.rate.part.address(),
-        layer.bias.part.address(),
-    ]);
-    let arguments = arguments.sizes([count]).value(shape);
-    driver.launch("reference_delta", Launch::reference(count * cols), &arguments)?;
-    let at = sampled(rows, cols);
-    let (indices, want) = (uploaded(driver, &at)?, Memory::new(driver, 4 * at.len())?);
-    let from = [want.address(), indices.address(), results.address(), projected.bf16()];
-    let arguments = Arguments::of(from).address(layer.norm.part.address());
-    let arguments = arguments.sizes([at.len()]).value(shape);
-    driver.launch("reference_delta_gate", Launch::reference(at.len()), &arguments)?;
-    let tolerance = |want: &Vec<f32>| want.iter().map(|x| (1.0 + x.abs()) * share).collect();
-    let want: Vec<f32> = downloaded(driver, want.address(), at.len())?;
-    let out = Wanted { tolerance: tolerance(&want), at, want };
-    // Elements of the matrices, among those of all layers and slots.
-    let from = sampled(count * net.value_heads, head_elements);
-    let want = read(driver, after.address(), &from, ResultType::F32)?;
-    let first = layer.index * net.state_elements() + (net.taps - 1) * channels;
-    let place = |index: &u32| {
-        let (sequence, element) = (*index as usize / matrices, *index as usize % matrices);
-        (spans[sequence].slot as usize * stride as usize + first + element) as u32
-    };
-    let at = from.iter().map(place).collect();
-    Ok(vec![out, Wanted { tolerance: tolerance(&want), at, want }])
 }

@@ -6,7 +6,9 @@ use engine_core::{
 use engine_cuda::check::Operation;
 
 use super::{Setup, unrotated};
-use crate::bench::cases::{BenchDevice, Case, Shape, Step, numbers};
+use crate::bench::cases::{
+    BenchDevice, Case, Pages, Shape, Step, batch_of, kv_shape, numbers, step_name, with_pages,
+};
 use crate::config::PAGE_TOKENS;
 
 /// Limit on the number of positions of a sequence that one step writes to the KV cache while a
@@ -26,17 +28,19 @@ impl<D: BenchDevice> Setup<D> {
     pub fn rope(self, model: &Shape, t: usize) -> Result<Case, DeviceError> {
         let step = Step { sequences: 1, rows: t, context: 0 };
         let kv_type = if D::ELEMENT_BYTES == 2 { KvType::Bf16 } else { KvType::F16 };
-        self.rope_of_step((model.model, model.attention(), false), kv_type, step)
+        let rotation = rotation(model.head_dim, model.head_dim, 1.0);
+        self.rope_of_step((model.model, model.attention(), false), rotation, kv_type, step)
     }
 
-    /// Creates the case of [`Setup::rope`] for the rows of any step, in a layer with norms of heads
-    /// if `is_normed`. `label` names the layer in the result.
+    /// Creates the case of [`Setup::rope`] for the rows of any step and any rotation, in a layer with
+    /// norms of heads if `is_normed`. `label` names the layer in the result.
     ///
     /// # Errors
     /// The device reports an error, or does not have enough memory.
     pub fn rope_of_step(
         mut self,
         (label, shape, is_normed): (&str, AttentionShape, bool),
+        rotation: Rotation,
         kv_type: KvType,
         step: Step,
     ) -> Result<Case, DeviceError> {
@@ -55,11 +59,8 @@ impl<D: BenchDevice> Setup<D> {
         }
         self.device.prepare_attention(&layer)?;
         let mut kv = self.device.kv(step.kv_shape(shape, kv_type))?;
-        let pairs = 0..head_dim / 2;
-        let inverse_frequencies =
-            pairs.map(|i| 1e6f32.powf(-2.0 * i as f32 / head_dim as f32)).collect();
-        let rotation = Rotation { inverse_frequencies, factor: 1.0 };
-        let batch = step.batch(D::PAGE_STRIDE, 0..step.sequences, step.context, step.rows);
+        let pages = step.pages(D::PAGE_STRIDE);
+        let batch = step.batch(pages, 0..step.sequences, step.context, step.rows);
         let plan = self.device.prepare_step(&batch, &kv, std::slice::from_ref(&rotation))?;
         let mut qkv = self.input(self.device.rows(&plan).all, shape.qkv_cols())?;
         let Self { mut device, .. } = self;
@@ -79,18 +80,28 @@ impl<D: BenchDevice> Setup<D> {
     /// # Errors
     /// The device reports an error, or does not have enough memory.
     pub fn attention(
-        mut self,
-        (label, shape, window): (&str, AttentionShape, Option<usize>),
+        self,
+        layer: (&str, AttentionShape, Option<usize>),
         kv_type: KvType,
         step: Step,
     ) -> Result<Case, DeviceError> {
-        let Step { sequences, rows, context } = step;
-        let names = (
-            format!("B{sequences}_T{}_C{context}", sequences * rows),
-            format!("{label}_{}", kv_type.name()),
-        );
+        self.attention_of(layer, kv_type, &[step])
+    }
+
+    /// Creates the case of [`Setup::attention`] in a step of several groups of sequences, such as
+    /// prompts and decoding.
+    ///
+    /// # Errors
+    /// The device reports an error, or does not have enough memory.
+    pub fn attention_of(
+        mut self,
+        (label, shape, window): (&str, AttentionShape, Option<usize>),
+        kv_type: KvType,
+        step: &[Step],
+    ) -> Result<Case, DeviceError> {
+        let names = (step_name(step), format!("{label}_{}", kv_type.name()));
         self.begin("attention", (&names.0, &names.1))?;
-        let one = step.kv_shape(shape, kv_type);
+        let one = kv_shape(step, shape, kv_type);
         let layers = self.layers(one.pages * PAGE_TOKENS * one.token_bytes());
         let mut all: Vec<AttentionLayer<D::Vector>> = (0..layers)
             .map(|kv_layer| AttentionLayer { window, ..AttentionLayer::new(shape, kv_layer) })
@@ -105,22 +116,21 @@ impl<D: BenchDevice> Setup<D> {
         }
         all.iter().try_for_each(|layer| self.device.prepare_attention(layer))?;
         let mut kv = self.device.kv(KvShape { layers, ..one })?;
-        self.fill_kv(&all, &mut kv, step)?;
-        let batch = step.batch(D::PAGE_STRIDE, 0..sequences, context, rows);
+        let groups = with_pages(step, D::PAGE_STRIDE);
+        for (group, pages) in &groups {
+            self.fill_kv(&all, &mut kv, *group, *pages)?;
+        }
+        let batch = batch_of(&groups, |group| group.context);
         let plan = self.device.prepare_step(&batch, &kv, &[unrotated()])?;
         let t = self.device.rows(&plan).all;
         let qkv = self.input(t, shape.qkv_cols())?;
         let mut out = self.output(t, shape.heads * shape.head_dim)?;
         let Self { mut device, .. } = self;
-        // With a window, rows read from the window of the first row to the last position.
-        let most = window.unwrap_or(context + rows);
-        let read = (context + rows).min(most + rows - 1);
-        let seen: usize = (context..context + rows).map(|at| (at + 1).min(most)).sum();
-        let lines = rows * shape.heads * shape.head_dim;
-        let work = [
-            sequences * (read * one.token_bytes() + 2 * D::ELEMENT_BYTES * lines),
-            4 * sequences * seen * shape.heads * shape.head_dim,
-        ];
+        let mut work = [0, 0];
+        for group in step {
+            let own = attention_work::<D>(shape, one.token_bytes(), window, *group);
+            work.iter_mut().zip(own).for_each(|(sum, own)| *sum += own);
+        }
         Ok(Case::new("attention", names, work, layers, move |call, layer| {
             let (layer, sequences) = (&all[layer], &batch.sequences[..]);
             let (qkv, step, kv, out) = (&qkv, &plan, &kv, &mut out);
@@ -129,13 +139,14 @@ impl<D: BenchDevice> Setup<D> {
         }))
     }
 
-    /// Writes keys and values of all `layers` to the KV cache at every position of the step's
-    /// sequences.
+    /// Writes keys and values of all `layers` to the KV cache at every position of a group of the
+    /// step's sequences.
     fn fill_kv(
         &mut self,
         layers: &[AttentionLayer<D::Vector>],
         kv: &mut D::Kv,
         step: Step,
+        pages: Pages,
     ) -> Result<(), DeviceError> {
         let end = step.context + step.rows;
         let mut done = self.output(1, 8)?;
@@ -145,7 +156,7 @@ impl<D: BenchDevice> Setup<D> {
             let sequences = sequence..step.sequences.min(sequence + together);
             for position in (0..end).step_by(rows_max) {
                 let rows = rows_max.min(end - position);
-                let batch = step.batch(D::PAGE_STRIDE, sequences.clone(), position, rows);
+                let batch = step.batch(pages, sequences.clone(), position, rows);
                 let plan = self.device.prepare_step(&batch, kv, &[unrotated()])?;
                 let mut qkv =
                     self.input(self.device.rows(&plan).all, layers[0].shape.qkv_cols())?;
@@ -158,6 +169,33 @@ impl<D: BenchDevice> Setup<D> {
         }
         Ok(())
     }
+}
+
+/// Returns the bytes and the floating-point operations of attention of one group of sequences, whose
+/// keys and values take `token_bytes` per position.
+fn attention_work<D: BenchDevice>(
+    shape: AttentionShape,
+    token_bytes: usize,
+    window: Option<usize>,
+    Step { sequences, rows, context }: Step,
+) -> [usize; 2] {
+    // With a window, rows read from the window of the first row to the last position.
+    let most = window.unwrap_or(context + rows);
+    let read = (context + rows).min(most + rows - 1);
+    let seen: usize = (context..context + rows).map(|at| (at + 1).min(most)).sum();
+    let lines = rows * shape.heads * shape.head_dim;
+    [
+        sequences * (read * token_bytes + 2 * D::ELEMENT_BYTES * lines),
+        4 * sequences * seen * shape.heads * shape.head_dim,
+    ]
+}
+
+/// Returns the rotation of the first `rotated` of the `head_dim` elements of a head, whose cosines
+/// and sines have this factor.
+pub fn rotation(head_dim: usize, rotated: usize, factor: f32) -> Rotation {
+    assert!(rotated <= head_dim, "{rotated} of {head_dim} elements are rotated");
+    let of = |pair: usize| 1e6f32.powf(-2.0 * pair as f32 / rotated as f32);
+    Rotation { inverse_frequencies: (0..rotated / 2).map(of).collect(), factor }
 }
 
 /// Returns scales of keys and values, `[2, KV]`, that differ from one another.

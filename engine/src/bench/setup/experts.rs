@@ -12,14 +12,13 @@ impl<D: BenchDevice> Setup<D> {
     /// # Errors
     /// The device reports an error, or does not have enough memory.
     pub fn moe(mut self, op: MoeOp, moe: MoeShape, t: usize) -> Result<Case, DeviceError> {
-        const GATE: Gate = Gate::SoftmaxTop { normalized: true };
         let MoeShape { experts, top_k, hidden, intermediate } = moe;
         let n = 2 * intermediate;
         let activations = |letter, size| (format!("T{t}_{letter}{size}_C{top_k}"), D::DTYPE);
         let weights =
             |weight_type: WeightType| (format!("T{t}_C{top_k}_K{hidden}_N{n}"), weight_type.name());
         let (name, shape) = match op {
-            MoeOp::Route => ("route", activations('E', experts)),
+            MoeOp::Route(gate) => (route_name(gate), activations('E', experts)),
             MoeOp::Dispatch => ("dispatch", activations('N', hidden)),
             MoeOp::Combine => ("combine", activations('N', hidden)),
             MoeOp::ExpertMatmul(of) => ("expert_matmul", weights(of)),
@@ -41,18 +40,22 @@ impl<D: BenchDevice> Setup<D> {
             let bias = self.device.vector(&bias)?;
             self.device.add_bias(&mut logits, &bias)?;
         }
-        let routes = self.device.route(&logits, top_k, GATE, 0..experts)?;
+        let gate = match op {
+            MoeOp::Route(gate) => gate,
+            _ => Gate::SoftmaxTop { normalized: true },
+        };
+        let routes = self.device.route(&logits, top_k, gate, 0..experts)?;
         let routed = self.device.routed_rows(&routes);
         let element = D::ELEMENT_BYTES;
         let copied = [element * t * (1 + top_k) * hidden, 2 * t * top_k * hidden];
         Ok(match op {
-            MoeOp::Route => {
+            MoeOp::Route(_) => {
                 let Self { mut device, .. } = self;
                 // Sorting only compares; each top-k expert has an exponential and a division.
                 let work = [4 * t * (experts + 2 * top_k), 2 * t * top_k];
                 Case::new(name, shape, work, 1, move |call, _| {
                     let logits = &logits;
-                    let operation = Operation::Route { logits, top_k, gate: GATE, experts };
+                    let operation = Operation::Route { logits, top_k, gate, experts };
                     call.operation(&mut device, operation)
                 })
             }
@@ -111,6 +114,16 @@ impl<D: BenchDevice> Setup<D> {
             let operation = Operation::ExpertMatmul { x, experts, biases, routes, out };
             call.operation(&mut device, operation)
         }))
+    }
+}
+
+/// Returns the name of the routing operation with weights of this kind: `route` for those of
+/// Qwen3-MoE, which most models have.
+fn route_name(gate: Gate) -> &'static str {
+    match gate {
+        Gate::SoftmaxTop { normalized: true } => "route",
+        Gate::SoftmaxTop { normalized: false } => "route_unnormalized",
+        Gate::TopSoftmax => "route_top_softmax",
     }
 }
 
