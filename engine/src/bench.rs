@@ -113,6 +113,10 @@ struct Report {
     /// document.
     #[serde(skip)]
     failed_cases: usize,
+    /// Kernels of which a multiprocessor runs fewer blocks at once than their grids assume; not part
+    /// of the JSON document.
+    #[serde(skip)]
+    low_occupancy: Vec<&'static str>,
     limits: Value,
     /// Lines about the device and its limits that the printed table begins with; not part of the
     /// JSON document.
@@ -167,8 +171,9 @@ impl Limits {
 /// # Errors
 /// The model cannot be found, loaded or run; the device cannot be opened, or its limits cannot be
 /// measured; the lengths exceed the model's context; `--device cuda` finds no supported GPU;
-/// neither MODEL nor `--kernels` is given; `--kernels` is given for a CPU; or a kernel case failed
-/// ([`ChecksFailed`], which has the document).
+/// neither MODEL nor `--kernels` is given; `--kernels` is given for a CPU; or a kernel case failed,
+/// or a GPU runs fewer blocks of a kernel at once than its grid assumes ([`ChecksFailed`], which has
+/// the document).
 pub fn run(
     model: Option<&str>,
     hub_cache: Option<&Path>,
@@ -196,22 +201,41 @@ pub fn run(
         Some(source) if !has_gpu => on_cpu(source, flags, clock)?,
         source => gpu::run(source, flags, cubins, clock)?,
     };
-    let failed = report.failed_cases;
-    let document = if flags.json {
-        serde_json::to_string_pretty(&report).expect("plain values are JSON") + "\n"
+    document(&report, flags.json)
+}
+
+/// Returns the table or the JSON document of a report; [`ChecksFailed`] where it has failures.
+fn document(report: &Report, is_json: bool) -> Result<String> {
+    let document = if is_json {
+        serde_json::to_string_pretty(report).expect("plain values are JSON") + "\n"
     } else {
         report.to_string()
     };
-    if failed > 0 { Err(ChecksFailed { failed, document }.into()) } else { Ok(document) }
+    let mut failures = Vec::new();
+    if report.failed_cases > 0 {
+        failures.push(format!("{} kernel cases failed", report.failed_cases));
+    }
+    if !report.low_occupancy.is_empty() {
+        let names: Vec<String> =
+            report.low_occupancy.iter().map(|entry| format!("`{entry}`")).collect();
+        failures.push(format!(
+            "a multiprocessor runs fewer blocks than their grids assume of {}; hint: report the GPU \
+             and its driver, on which these kernels are slow",
+            names.join(", ")
+        ));
+    }
+    if failures.is_empty() {
+        return Ok(document);
+    }
+    Err(ChecksFailed { failures: failures.join("; "), document }.into())
 }
 
-/// Error: kernel cases failed, or their results are wrong. The measurements are printed all the
-/// same.
+/// Error: kernel cases failed, their results are wrong, or a GPU runs fewer blocks of a kernel at once
+/// than its grid assumes. The measurements are printed all the same.
 #[derive(Debug, thiserror::Error)]
-#[error("{failed} kernel cases failed")]
+#[error("{failures}")]
 pub struct ChecksFailed {
-    /// Number of kernel cases that failed, or whose results are wrong.
-    failed: usize,
+    failures: String,
     /// Table or JSON document of all measurements.
     pub document: String,
 }

@@ -12,14 +12,17 @@ use std::thread;
 use super::compiler::{compiled, home};
 use engine_cuda::driver::Arguments;
 use engine_cuda::driver::{Source, kernels};
-use engine_cuda::launch::{BLOCK_MAX, GRID_MAX, Launch};
+use engine_cuda::launch::{BLOCK_MAX, GRID_MAX, Launch, Processors, SYSTEM_BYTES};
 
 const COMPILE: &str = "-std=c++17 -O2 -U_FORTIFY_SOURCE -ftree-vectorize -DSHIM -shared -fPIC -fvisibility=hidden \
                        -fno-strict-aliasing -ffp-contract=off";
 
-/// Largest size in bytes of a block's shared memory, static and dynamic, on GPUs of compute
-/// capability 9.0.
-const SHARED_BYTES_MAX: usize = 227 << 10;
+/// Largest numbers of threads and of blocks that a multiprocessor of compute capability 8.0 or 9.0
+/// runs at once.
+const RESIDENT_THREADS_MAX: usize = 2048;
+const RESIDENT_BLOCKS_MAX: usize = 32;
+/// Step in which a multiprocessor gives registers to a thread.
+const REGISTERS_STEP: usize = 8;
 
 /// Entry function of a compiled library: runs the kernel of the given name with grid, block and
 /// shared memory sizes and arguments and returns 0, or returns 1 if the library has no such kernel.
@@ -43,6 +46,8 @@ struct Entry {
     /// without. Kernels with shared memory need the lock, so those whose ranks wait for one another
     /// must have none, since they must run at the same time.
     static_bytes: usize,
+    /// Registers of a thread that the head of the kernel's file allows.
+    registers: usize,
 }
 
 impl Libraries {
@@ -65,13 +70,15 @@ impl Libraries {
             kernel.entries().map(move |entry| {
                 let own = format!("//@ {entry}: ");
                 let head = kernel.text.lines().find_map(|line| line.strip_prefix(&own));
-                let shared = head.and_then(|line| {
-                    line.split(", ").find_map(|part| part.strip_prefix("shared "))
-                });
-                let static_bytes = shared.and_then(|bytes| bytes.parse().ok());
-                let static_bytes =
-                    static_bytes.unwrap_or_else(|| panic!("`{entry}` has no budget"));
-                (entry, Entry { run, static_bytes })
+                let limit = |name: &str| {
+                    let value = head?.split(", ").find_map(|part| part.strip_prefix(name))?;
+                    value.parse().ok()
+                };
+                let limits = [limit("registers "), limit("shared ")];
+                let [Some(registers), Some(static_bytes)] = limits else {
+                    panic!("`{entry}` has no budget");
+                };
+                (entry, Entry { run, static_bytes, registers })
             })
         };
         let mut all: Vec<_> = halves.into_iter().flatten().collect();
@@ -85,17 +92,33 @@ impl Libraries {
         self.entries.iter().map(|(name, entry)| (*name, entry.static_bytes))
     }
 
-    /// Runs the kernel `entry` on the host processor.
+    /// Returns the number of blocks of the kernel `entry`, of so many threads and bytes of dynamic
+    /// shared memory, that a multiprocessor with `registers` registers runs at once.
+    pub fn resident_blocks(
+        &self,
+        entry: &str,
+        (threads, shared_bytes): (usize, usize),
+        registers: usize,
+        processors: Processors,
+    ) -> usize {
+        let own = &self.entries[entry];
+        let by_registers = registers / (own.registers.next_multiple_of(REGISTERS_STEP) * threads);
+        let block_bytes = shared_bytes + own.static_bytes + SYSTEM_BYTES;
+        let by_memory = processors.shared_bytes / block_bytes;
+        (RESIDENT_THREADS_MAX / threads).min(by_registers).min(by_memory).min(RESIDENT_BLOCKS_MAX)
+    }
+
+    /// Runs the kernel `entry` on the host processor, as a GPU with these processors does.
     ///
     /// # Panics
-    /// No compiled library has a kernel of that name, or the launch exceeds a limit of GPUs.
-    pub fn run(&self, entry: &str, launch: Launch, arguments: &Arguments) {
+    /// No compiled library has a kernel of that name, or the launch exceeds a limit of the GPU.
+    pub fn run(&self, entry: &str, launch: Launch, arguments: &Arguments, processors: Processors) {
         let Launch { grid: [x, y, z], block, shared_bytes } = launch;
         let (name, pointers) = (CString::new(entry).unwrap(), arguments.pointers());
         let shape = [x, y, z, block, shared_bytes];
-        let Entry { run, static_bytes } =
+        let Entry { run, static_bytes, .. } =
             *self.entries.get(entry).unwrap_or_else(|| panic!("no kernel is called `{entry}`"));
-        if let Some(limit) = exceeded(&launch, static_bytes) {
+        if let Some(limit) = exceeded(&launch, static_bytes, processors) {
             panic!("`{entry}` of {launch:?} with {static_bytes} static bytes exceeds {limit}");
         }
         let is_sharing = static_bytes > 0 || shared_bytes > 0;
@@ -108,9 +131,9 @@ impl Libraries {
     }
 }
 
-/// Returns the limit of GPUs that `launch` of a kernel with `static_bytes` bytes of static shared
-/// memory exceeds; `None` if a GPU runs it.
-fn exceeded(launch: &Launch, static_bytes: usize) -> Option<&'static str> {
+/// Returns the limit that `launch` of a kernel with `static_bytes` bytes of static shared memory
+/// exceeds; `None` if a GPU with these processors runs it.
+fn exceeded(launch: &Launch, static_bytes: usize, processors: Processors) -> Option<&'static str> {
     let Launch { grid: [x, y, z], block, shared_bytes } = *launch;
     let [x, y, z, block] = [x, y, z, block].map(|count| count as usize);
     let shared = shared_bytes as usize + static_bytes;
@@ -119,7 +142,9 @@ fn exceeded(launch: &Launch, static_bytes: usize) -> Option<&'static str> {
         (x > 0 && x < 1 << 31, "2^31 - 1 blocks, or has none"),
         (y > 0 && z > 0 && y.max(z) <= GRID_MAX, "65,535 blocks in y or z, or has none"),
         (is_whole && block <= BLOCK_MAX, "1,024 threads, or has no whole warps"),
-        (shared <= SHARED_BYTES_MAX, "227 KiB of shared memory"),
+        // A block has all of a multiprocessor's shared memory but what the system reserves for it:
+        // 227 KiB on an H200, 163 KiB on an A100.
+        (shared + SYSTEM_BYTES <= processors.shared_bytes, "the shared memory of a block"),
     ];
     limits.into_iter().find(|(fits, _)| !fits).map(|(_, limit)| limit)
 }
@@ -161,16 +186,24 @@ mod tests {
 
     #[test]
     fn launches_that_a_gpu_refuses_are_found() {
+        let [h200, a100] = [(true, 228), (false, 164)].map(|(has_warpgroups, kib)| Processors {
+            count: 2,
+            shared_bytes: kib << 10,
+            has_warpgroups,
+        });
         let fits = Launch { grid: [70_000, 65_535, 1], block: 1024, shared_bytes: 226 << 10 };
-        assert_eq!(exceeded(&fits, 1024), None);
-        for (launch, limit) in [
-            (Launch { grid: [1, 65_536, 1], ..fits }, "65,535"),
-            (Launch { grid: [1, 1, 0], ..fits }, "or has none"),
-            (Launch { block: 1056, ..fits }, "1,024"),
-            (Launch { block: 33, ..fits }, "whole warps"),
-            (Launch { shared_bytes: 227 << 10, ..fits }, "227 KiB"),
+        assert_eq!(exceeded(&fits, 1024, h200), None);
+        let smaller = Launch { shared_bytes: 162 << 10, ..fits };
+        assert_eq!(exceeded(&smaller, 1024, a100), None);
+        for (launch, processors, limit) in [
+            (Launch { grid: [1, 65_536, 1], ..fits }, h200, "65,535"),
+            (Launch { grid: [1, 1, 0], ..fits }, h200, "or has none"),
+            (Launch { block: 1056, ..fits }, h200, "1,024"),
+            (Launch { block: 33, ..fits }, h200, "whole warps"),
+            (Launch { shared_bytes: 227 << 10, ..fits }, h200, "shared memory"),
+            (Launch { shared_bytes: 163 << 10, ..fits }, a100, "shared memory"),
         ] {
-            let found = exceeded(&launch, 1024).unwrap_or_default();
+            let found = exceeded(&launch, 1024, processors).unwrap_or_default();
             assert!(found.contains(limit), "{launch:?}: {found}");
         }
     }

@@ -182,7 +182,9 @@ impl Emulated {
         let has_warpgroups = script.has_warpgroups;
         let capability = if has_warpgroups { (9, 0) } else { (8, 0) };
         let libraries = Libraries::compile(generation(capability))?;
-        let processors = Processors { count: 2, shared_bytes: 228 << 10, has_warpgroups };
+        // Those of an H200 or an A100.
+        let shared_bytes = if has_warpgroups { 228 << 10 } else { 164 << 10 };
+        let processors = Processors { count: 2, shared_bytes, has_warpgroups };
         let facts = Facts { name: "this processor".to_owned(), processors, capability };
         let asked = |(entry, bytes)| Some((entry, carveout(entry, bytes, processors)?));
         let carveouts = libraries.static_bytes().filter_map(asked).collect();
@@ -254,7 +256,7 @@ impl Emulated {
                 if entry == "all_reduce" {
                     self.state().together.push(format!("{entry} by {:?}", launch.grid));
                 }
-                self.libraries.run(entry, *launch, arguments);
+                self.libraries.run(entry, *launch, arguments, self.facts.processors);
                 if let Some(fault) = self.script.fault.filter(|fault| fault.entry == entry) {
                     let first = arguments.addresses().next().expect("kernels have results");
                     self.state().faults += 1;
@@ -366,6 +368,12 @@ impl Driver for Emulated {
         self.refuse(entry)?;
         let (entry, arguments) = (entry.to_owned(), Box::new(arguments.clone()));
         self.begin(Work::Launch { entry, launch, arguments })
+    }
+
+    fn resident_blocks(&self, entry: &str, threads: usize, shared_bytes: usize) -> Result<usize> {
+        let block = (threads, shared_bytes);
+        let (registers, processors) = (self.script.registers, self.facts.processors);
+        Ok(self.libraries.resident_blocks(entry, block, registers, processors))
     }
 
     fn event(&self) -> Result<Event> {

@@ -16,11 +16,14 @@ pub struct Script {
     pub fault: Option<Fault>,
     /// True for a GPU of compute capability 9.0 with the kernels for it, else 8.0.
     pub has_warpgroups: bool,
+    /// Number of registers of a multiprocessor.
+    pub registers: usize,
 }
 
 impl Default for Script {
     fn default() -> Self {
-        Self { algorithms: 0, ns: |_| 1000.0, fault: None, has_warpgroups: false }
+        let (algorithms, fault, has_warpgroups) = (0, None, false);
+        Self { algorithms, ns: |_| 1000.0, fault, has_warpgroups, registers: 1 << 16 }
     }
 }
 

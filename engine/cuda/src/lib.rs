@@ -20,6 +20,7 @@ mod group;
 pub mod launch;
 mod layers;
 pub mod limits;
+pub mod occupancy;
 mod outputs;
 #[cfg(test)]
 #[path = "../../core/tests/reference/mod.rs"]

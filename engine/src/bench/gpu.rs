@@ -24,6 +24,7 @@ use engine_cuda::driver::gpu::Gpu;
 use engine_cuda::driver::{Cubins, Driver};
 use engine_cuda::generation;
 use engine_cuda::limits::{Limits, Sizes};
+use engine_cuda::occupancy::{Occupancy, occupancies};
 use engine_cuda::stopwatch::Stopwatch;
 use engine_weights::{Checkpoint, ModelSource};
 
@@ -86,6 +87,7 @@ pub(super) struct Bench<'a> {
 
 impl Bench<'_> {
     /// Measures the kernel cases, and the steps of a model if one is given, and returns the report.
+    /// Prints the occupancy of kernels first.
     pub(super) fn report(
         &self,
         source: Option<ModelSource>,
@@ -95,6 +97,7 @@ impl Bench<'_> {
     ) -> Result<Report> {
         let facts = self.driver.facts();
         let isa = generation(facts.capability);
+        let low_occupancy = self.low_occupancy()?;
         let (kernels, failed_cases) = self.kernels(flags, limits, cases)?;
         let device = Report::new("cuda", facts.name.clone());
         let mut report = match source {
@@ -115,7 +118,16 @@ impl Bench<'_> {
             "bf16_flops_per_s": bf16_flops_per_s, "read_bytes_per_s": read_bytes_per_s,
             "library": library,
         });
-        Ok(Report { isa: Some(isa), kernels, failed_cases, limits, ..report })
+        Ok(Report { isa: Some(isa), kernels, low_occupancy, failed_cases, limits, ..report })
+    }
+
+    /// Prints how many blocks of each kernel a multiprocessor runs at once, as the driver says, and
+    /// returns the kernels whose grids assume more.
+    fn low_occupancy(&self) -> Result<Vec<&'static str>> {
+        let all = occupancies(&*self.driver)?;
+        all.iter().for_each(|occupancy| log::log_lines(&occupancy.to_string()));
+        let low = all.iter().filter(|occupancy| !occupancy.is_enough());
+        Ok(low.map(|Occupancy { entry, .. }| *entry).collect())
     }
 
     /// Measures the kernel cases one after another, and prints each result to standard error at
@@ -254,6 +266,7 @@ pub(super) mod tests {
     use std::sync::LazyLock;
 
     use super::super::cases::{Matmul, MoeOp, MoeShape, RowOp, Step};
+    use super::super::{ChecksFailed, document};
     use super::*;
     use crate::emulated::{Emulated, Script};
 
@@ -333,6 +346,28 @@ pub(super) mod tests {
             }
             assert!(json["limits"]["library"].is_null() && json.get("kernels").is_none());
             assert_eq!(text.lines().count(), 7, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_of_which_fewer_blocks_run_than_its_grid_assumes_fails_the_command() {
+        static CUBINS: LazyLock<Cubins> = LazyLock::new(Cubins::default);
+        for (registers, failed) in [(1 << 16, false), (1 << 15, true)] {
+            let Some(driver) = Emulated::with(1 << 30, Script { registers, ..Script::default() })
+            else {
+                return;
+            };
+            let bench = Bench { driver, cubins: &CUBINS, clock: Clock::start() };
+            let report = bench.report(None, &flags(&["--kernels"]), LIMITS, &[]).unwrap();
+            assert_eq!(report.low_occupancy.contains(&"attention_bf16_128"), failed);
+            let document = document(&report, false);
+            assert_eq!(document.is_err(), failed);
+            if let Err(error) = document {
+                let (told, kernel) = (error.to_string(), "`attention_bf16_128`");
+                assert!(told.contains("fewer blocks") && told.contains(kernel), "{told}");
+                let printed = &error.downcast_ref::<ChecksFailed>().unwrap().document;
+                assert!(printed.contains("limits: "), "measurements are printed: {printed}");
+            }
         }
     }
 

@@ -163,6 +163,12 @@ impl Gpu {
         call().map_err(|error| named(operation, error))
     }
 
+    /// Returns the loaded kernel `entry`.
+    fn function(&self, operation: &'static str, entry: &str) -> Result<sys::CUfunction> {
+        let missing = || failed(operation, format!("no kernel is called `{entry}`"));
+        self.functions.get(entry).copied().ok_or_else(missing)
+    }
+
     /// Creates an event in the GPU's context with these flags.
     fn new_event(&self, operation: &'static str, flags: sys::CUevent_flags) -> Result<Event> {
         self.with(operation, || result::event::create(flags)).map(|event| Event(event as u64))
@@ -267,9 +273,7 @@ impl Driver for Gpu {
     }
 
     fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<()> {
-        let Some(function) = self.functions.get(entry) else {
-            return Err(failed("launch", format!("no kernel is called `{entry}`")));
-        };
+        let function = self.function("launch", entry)?;
         let (grid, block) = (launch.grid.into(), (launch.block, 1, 1));
         let (shared, stream) = (launch.shared_bytes, self.stream);
         let mut pointers: Vec<*mut c_void> =
@@ -277,9 +281,22 @@ impl Driver for Gpu {
         // SAFETY: the function is loaded, and the arguments are copied before this call returns.
         // Tests with the emulated driver show that the arguments match the kernel's parameters.
         self.with("launch", || unsafe {
-            result::launch_kernel(*function, grid, block, shared, stream, &mut pointers)
+            result::launch_kernel(function, grid, block, shared, stream, &mut pointers)
         })
         .map_err(|error| failed("launch", format!("`{entry}` of {launch:?}: {}", error.message)))
+    }
+
+    fn resident_blocks(&self, entry: &str, threads: usize, shared_bytes: usize) -> Result<usize> {
+        let function = self.function("resident_blocks", entry)?;
+        // SAFETY: the function is loaded.
+        let blocks = self.with("resident_blocks", || unsafe {
+            result::occupancy::max_active_block_per_multiprocessor(
+                function,
+                threads as i32,
+                shared_bytes,
+            )
+        })?;
+        Ok(blocks as usize)
     }
 
     fn event(&self) -> Result<Event> {

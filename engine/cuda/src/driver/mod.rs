@@ -138,6 +138,10 @@ pub trait Driver: Send + Sync + fmt::Debug {
     /// `launch`.
     fn launch(&self, entry: &str, launch: Launch, arguments: &Arguments) -> Result<()>;
 
+    /// Returns the number of blocks of the kernel `entry`, of `threads` threads and `shared_bytes`
+    /// bytes of dynamic shared memory, that one multiprocessor runs at once: 0 if it runs none.
+    fn resident_blocks(&self, entry: &str, threads: usize, shared_bytes: usize) -> Result<usize>;
+
     /// Creates an event without timing; before it is recorded it counts as reached.
     fn event(&self) -> Result<Event>;
 

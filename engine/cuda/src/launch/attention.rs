@@ -23,14 +23,14 @@ const TILE: usize = 64;
 const TILES_MIN: usize = 4;
 /// Number of blocks that a multiprocessor runs at once if its shared memory allows; the attention
 /// kernels are compiled for it.
-const BLOCKS_PER_PROCESSOR: usize = 2;
+pub(super) const BLOCKS_PER_PROCESSOR: usize = 2;
 /// The same for heads of 64 elements on GPUs with warpgroups, whose blocks need fewer registers.
 const NARROW_BLOCKS_PER_PROCESSOR: usize = 4;
 /// Bytes of static shared memory of a block of the `attention` kernels, in addition to the dynamic
 /// part; the barriers of their variants for warpgroups are not counted.
 const DECLARED_BYTES: usize = 512;
 /// Number of threads of a block of either attention kernel.
-const THREADS: usize = 128;
+pub(super) const THREADS: usize = 128;
 /// Number of 32-bit words at the beginning of the attention plan, before its work items.
 const HEAD_WORDS: usize = 8;
 /// Value of `Item::part`, the first line of an item's partial results, for a work item that is not
@@ -312,8 +312,8 @@ fn blocks_max(processors: Processors, head_dim: usize) -> usize {
     }
 }
 
-/// Returns the shared memory of a block of an attention kernel, and how many blocks it is compiled
-/// for; `None` if `name` is none of them.
+/// Returns the block of an attention kernel, and how many blocks it is compiled for; `None` if `name`
+/// is none of them.
 pub(super) fn residency(name: &str, processors: Processors) -> Option<Residency> {
     let (page_type, head_dim) = name.strip_prefix("attention_")?.split_once('_')?;
     let page_type = match page_type {
@@ -321,9 +321,16 @@ pub(super) fn residency(name: &str, processors: Processors) -> Option<Residency>
         "e4m3" => PageType::E4m3,
         _ => return None,
     };
-    let head_dim = head_dim.parse().ok()?;
-    let shared_bytes = shared_bytes(processors, page_type, head_dim);
-    Some(Residency { shared_bytes, blocks_max: blocks_max(processors, head_dim) })
+    Some(residency_of(processors, page_type, head_dim.parse().ok()?))
+}
+
+fn residency_of(processors: Processors, page_type: PageType, head_dim: usize) -> Residency {
+    Residency {
+        threads: THREADS,
+        shared_bytes: shared_bytes(processors, page_type, head_dim),
+        declared_bytes: DECLARED_BYTES,
+        blocks_max: blocks_max(processors, head_dim),
+    }
 }
 
 /// Returns the number of bytes of dynamic shared memory of a block of an attention kernel: queries,
@@ -338,10 +345,9 @@ fn shared_bytes(processors: Processors, page_type: PageType, head_dim: usize) ->
 impl Launch {
     /// Returns the launch shape of `attention`: as many blocks as run at once.
     pub fn attention(processors: Processors, page_type: PageType, head_dim: usize) -> Self {
-        let shared_bytes = shared_bytes(processors, page_type, head_dim);
-        let blocks = processors
-            .resident_blocks(shared_bytes + DECLARED_BYTES, blocks_max(processors, head_dim));
-        Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], THREADS) }
+        let residency = residency_of(processors, page_type, head_dim);
+        let blocks = processors.resident_blocks(residency);
+        Self { shared_bytes: residency.shared_bytes as u32, ..Self::new([blocks, 1, 1], THREADS) }
     }
 
     /// Returns the launch shape of `attention_merge`, whose blocks use no shared memory.

@@ -2,14 +2,14 @@
 //! its L1 cache. Kernels that are compiled for several blocks per multiprocessor ask for what these
 //! blocks need: the driver chooses for one launch at a time, and may leave room for one block only.
 
-use super::{Processors, Residency, SYSTEM_BYTES, attention, matmul};
+use super::{Processors, Residency, SYSTEM_BYTES, residency};
 
 /// Returns the shared memory that the kernel `entry` asks for in percent of what a multiprocessor
-/// has, if two or more of its blocks fit. `static_bytes` is the static shared memory of a block.
+/// has, if it uses any and two or more of its blocks fit. `static_bytes` is the static shared memory
+/// of a block.
 pub fn carveout(entry: &str, static_bytes: usize, processors: Processors) -> Option<u32> {
-    let own =
-        attention::residency(entry, processors).or_else(|| matmul::residency(entry, processors));
-    let Residency { shared_bytes, blocks_max } = own?;
+    let own = residency(entry, processors).filter(|own| own.shared_bytes > 0);
+    let Residency { shared_bytes, blocks_max, .. } = own?;
     let block_bytes = shared_bytes + static_bytes + SYSTEM_BYTES;
     let blocks = (processors.shared_bytes / block_bytes).min(blocks_max);
     (blocks > 1).then(|| (100 * blocks * block_bytes).div_ceil(processors.shared_bytes) as u32)

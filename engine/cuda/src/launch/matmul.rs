@@ -157,7 +157,7 @@ impl MatmulPlan {
         let steps = matrix_type.steps(k);
         // With fewer steps than it buffers, a warp could not overlap copies with computation.
         let splits_max = (steps / (WARPS * STAGES)).max(1);
-        let resident = processors.resident_blocks(shared_bytes(), BLOCKS_PER_PROCESSOR);
+        let resident = processors.resident_blocks(few_rows_residency());
         let splits = (resident / columns).clamp(1, splits_max);
         let steps_of_one = steps.div_ceil(splits);
         // Rounding up the steps of a split may leave no steps for the last splits.
@@ -197,11 +197,10 @@ impl Launch {
     /// # Panics
     /// A multiprocessor has too little shared memory.
     pub fn grouped_matmul(processors: Processors, matrix_type: MatrixType) -> Self {
-        let is_own = processors.has_warpgroups && matrix_type == MatrixType::Mxfp4;
-        let warps = if is_own { MXFP4_WARPS } else { TILE_WARPS };
-        let Residency { shared_bytes, blocks_max } = grouped_residency(processors, matrix_type);
-        let blocks = processors.resident_blocks(shared_bytes, blocks_max);
-        Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], warps * LANES) }
+        let residency = grouped_residency(processors, matrix_type);
+        let blocks = processors.resident_blocks(residency);
+        let Residency { threads, shared_bytes, .. } = residency;
+        Self { shared_bytes: shared_bytes as u32, ..Self::new([blocks, 1, 1], threads) }
     }
 
     /// Returns true if `grouped_matmul` is faster than `expert_matmul` for `rows` rows of `experts`
@@ -218,24 +217,38 @@ impl Launch {
     }
 }
 
-/// Returns the shared memory of a block of the tiled GEMM kernels for experts, and how many blocks
-/// they are compiled for.
+/// Returns the block of the tiled GEMM kernels for experts, and how many blocks they are compiled
+/// for.
 fn grouped_residency(processors: Processors, matrix_type: MatrixType) -> Residency {
     if processors.has_warpgroups && matrix_type == MatrixType::Mxfp4 {
         let shared_bytes = MXFP4_STAGES * MXFP4_STAGE_BYTES + MXFP4_RESULT_BYTES;
-        return Residency { shared_bytes, blocks_max: 1 };
+        let threads = MXFP4_WARPS * LANES;
+        return Residency { threads, shared_bytes, declared_bytes: 0, blocks_max: 1 };
     }
-    let shared_bytes = matrix_type.tile_shared_bytes();
-    Residency { shared_bytes, blocks_max: matrix_type.blocks_per_processor() }
+    Residency {
+        threads: TILE_WARPS * LANES,
+        shared_bytes: matrix_type.tile_shared_bytes(),
+        declared_bytes: 0,
+        blocks_max: matrix_type.blocks_per_processor(),
+    }
 }
 
-/// Returns the shared memory of a block of a GEMM kernel, and how many blocks it is compiled for;
-/// `None` if `name` is none of them.
+/// Returns the block of the GEMM kernels for few rows, and how many blocks they are compiled for.
+fn few_rows_residency() -> Residency {
+    Residency {
+        threads: WARPS * LANES,
+        shared_bytes: shared_bytes(),
+        declared_bytes: 0,
+        blocks_max: BLOCKS_PER_PROCESSOR,
+    }
+}
+
+/// Returns the block of a GEMM kernel, and how many blocks it is compiled for; `None` if `name` is
+/// none of them.
 pub(super) fn residency(name: &str, processors: Processors) -> Option<Residency> {
-    let few = Residency { shared_bytes: shared_bytes(), blocks_max: BLOCKS_PER_PROCESSOR };
     [MatrixType::Bf16, MatrixType::E4m3, MatrixType::Mxfp4].into_iter().find_map(|one| {
         if one.matmul() == Some(name) || one.expert_matmul() == name {
-            Some(few)
+            Some(few_rows_residency())
         } else if one.tile_matmul() == Some(name) || one.grouped_matmul() == name {
             Some(grouped_residency(processors, one))
         } else {

@@ -26,8 +26,10 @@ pub const SORT_BLOCK: usize = 512;
 const SORT_PAIRS_MIN: usize = 4096;
 /// Largest number of blocks of `sort_pairs`: each reads the counts of all.
 const SORT_BLOCKS_MAX: usize = 64;
-/// Number of threads of a block of the kernel `stream_read`; a multiprocessor runs two such blocks.
+/// Number of threads of a block of the kernel `stream_read`, and number of its blocks that a
+/// multiprocessor runs at once.
 const READ_BLOCK: usize = 512;
+const READ_BLOCKS: usize = 2;
 /// Number of threads of a block of the reference kernels.
 const REFERENCE_BLOCK: usize = 128;
 /// Largest number of threads of a reference kernel that goes over all elements of a result.
@@ -38,7 +40,7 @@ pub const BLOCK_MAX: usize = 1024;
 /// since it has 2^31 - 1.
 pub const GRID_MAX: usize = 65_535;
 /// Number of bytes of shared memory that CUDA reserves for each block.
-const SYSTEM_BYTES: usize = 1024;
+pub const SYSTEM_BYTES: usize = 1024;
 
 /// Largest number of ranks that the all-reduce kernel supports.
 pub const RANKS_MAX: usize = 8;
@@ -52,12 +54,43 @@ const SUM_BLOCK: usize = 512;
 /// other has not been measured.
 const READ_BYTES_MAX: usize = 1 << 20;
 
-/// Dynamic shared memory of a block of a kernel, in bytes, and the largest number of blocks that a
-/// multiprocessor runs at once.
+/// Block of a kernel of which a multiprocessor runs several at once, and how many the kernel's grid
+/// counts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Residency {
-    shared_bytes: usize,
+pub struct Residency {
+    /// Number of threads of a block.
+    pub threads: usize,
+    /// Bytes of dynamic shared memory of a block.
+    pub shared_bytes: usize,
+    /// Bytes of static shared memory of a block that grids count with.
+    declared_bytes: usize,
+    /// Number of blocks for which the kernel is compiled: a multiprocessor runs them at once if it
+    /// has enough shared memory.
     blocks_max: usize,
+}
+
+impl Residency {
+    /// Returns the number of blocks that one of `processors` runs at once, as the kernel's grid
+    /// assumes; 0 if a block uses more shared memory than it has.
+    pub fn blocks(self, processors: Processors) -> usize {
+        let block_bytes = self.shared_bytes + self.declared_bytes + SYSTEM_BYTES;
+        (processors.shared_bytes / block_bytes).min(self.blocks_max)
+    }
+}
+
+/// Returns the block of the kernel `entry`, and how many of its blocks a multiprocessor runs at once;
+/// `None` for a kernel whose grid does not depend on that.
+pub fn residency(entry: &str, processors: Processors) -> Option<Residency> {
+    let plain = |threads, blocks_max| {
+        Some(Residency { threads, shared_bytes: 0, declared_bytes: 0, blocks_max })
+    };
+    match entry {
+        "stream_read" => plain(READ_BLOCK, READ_BLOCKS),
+        "attention_merge" => plain(attention::THREADS, attention::BLOCKS_PER_PROCESSOR),
+        _ => {
+            attention::residency(entry, processors).or_else(|| matmul::residency(entry, processors))
+        }
+    }
 }
 
 /// Number and properties of a GPU's multiprocessors, from which grid sizes are computed.
@@ -72,15 +105,15 @@ pub struct Processors {
 }
 
 impl Processors {
-    /// Returns the number of blocks that the GPU runs at once, if each uses `shared_bytes` bytes of
-    /// shared memory, and at most `most` run on one multiprocessor.
+    /// Returns the number of blocks of a kernel that the GPU runs at once.
     ///
     /// # Panics
     /// A block uses more shared memory than a multiprocessor has.
-    fn resident_blocks(self, shared_bytes: usize, most: usize) -> usize {
-        let fit = self.shared_bytes / (shared_bytes + SYSTEM_BYTES);
-        assert!(fit > 0, "{shared_bytes} bytes of shared memory are more than a processor has");
-        self.count * fit.min(most)
+    fn resident_blocks(self, residency: Residency) -> usize {
+        let blocks = residency.blocks(self);
+        let bytes = residency.shared_bytes;
+        assert!(blocks > 0, "{bytes} bytes of shared memory are more than a processor has");
+        self.count * blocks
     }
 }
 
@@ -174,7 +207,7 @@ impl Launch {
     /// Returns the launch shape of `stream_read`, which measures memory bandwidth: as many blocks
     /// as run at once.
     pub fn stream_read(processors: Processors) -> Self {
-        Self::new([2 * processors.count, 1, 1], READ_BLOCK)
+        Self::new([READ_BLOCKS * processors.count, 1, 1], READ_BLOCK)
     }
 
     /// Returns the number of warps in all blocks of the launch.
