@@ -21,6 +21,7 @@ mod made_up;
 mod on_gpu;
 mod ranks;
 mod scales;
+mod warpgroups;
 
 /// Number of bytes of memory of the emulated GPU.
 const MEMORY: u64 = 1 << 30;
@@ -82,8 +83,14 @@ fn given(reference: &Reference) -> Vec<Case> {
 /// Checks the test checkpoint `name` under all conditions on an emulated GPU.
 fn check(name: &str) {
     let Some(reference) = reference(name) else { return };
-    let Some((mut model, gpu)) = on_cuda(&reference.folder, KvType::Bf16) else { return };
-    conforms(&mut model, &reference, &CONDITIONS, TIMES);
+    let Some(gpu) = Emulated::new(MEMORY) else { return };
+    conforms_on(gpu, &reference, &CONDITIONS);
+}
+
+/// Checks a test checkpoint under the given conditions on an emulated GPU.
+fn conforms_on(gpu: Arc<Emulated>, reference: &Reference, conditions: &[Condition]) {
+    let mut model = on(Arc::clone(&gpu) as _, &reference.folder, KvType::Bf16);
+    conforms(&mut model, reference, conditions, TIMES);
     assert!(gpu.replays() > 0, "decoding steps were replayed");
 }
 
