@@ -134,14 +134,16 @@ pub enum Source {
     Profile,
     /// Origin of a value taken from the checkpoint, such as the longest context.
     Model,
+    /// Origin of a value that no flag sets: a library that was found on the machine.
+    Machine,
 }
 
 /// Value of a flag, with its origin, as `/server_info` shows it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting {
-    /// Value of one flag of `redline serve` that is in effect.
+    /// Value of one flag of `redline serve` that is in effect, or name of a library.
     pub value: Value,
-    /// Origin of the flag's value: command line, profile, model or built-in default.
+    /// Origin of the value: command line, profile, model, machine or built-in default.
     pub source: Source,
 }
 
@@ -390,13 +392,15 @@ fn name_of(value: &impl Serialize) -> String {
 
 /// Returns the SHA-256, in hex, of the canonical JSON (RFC 8785) of the server's flags with their
 /// values. Flags that do not change what is computed, such as `--port`, are left out (`UNHASHED`),
-/// and so are flags that are newer than the hash, where they change nothing (`NEWER`).
+/// and so are flags that are newer than the hash, where they change nothing (`NEWER`), and libraries
+/// of the machine: the hash names what was asked for.
 pub fn config_sha256(effective: &BTreeMap<String, Setting>) -> String {
     let is_as_before = |flag: &str, value: &Value| {
         NEWER.iter().any(|(newer, before)| *newer == flag && value == before)
     };
     let values: BTreeMap<_, _> = effective
         .iter()
+        .filter(|(_, setting)| setting.source != Source::Machine)
         .filter(|(flag, _)| !UNHASHED.contains(&flag.as_str()))
         .filter(|(flag, setting)| !is_as_before(flag.as_str(), &setting.value))
         .map(|(flag, setting)| (flag, canonical(&setting.value)))

@@ -1,5 +1,6 @@
 //! Loading of a model: from its name to weights on a device.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
@@ -8,14 +9,14 @@ use engine_core::collective::InProcess;
 use engine_core::{DeviceError, KvType};
 use engine_cpu::{Arithmetic, Cpu, Isa};
 use engine_cuda::Cuda;
-use engine_cuda::driver::gpu::Gpu;
+use engine_cuda::driver::gpu::{Gpu, kernel_code, nccl_version};
 use engine_cuda::driver::{Cubins, Driver};
 use engine_model::{
     Decoder, LoadError as ModelError, Model, ModelInfo, Parallel, RopeChoice, on_ranks,
 };
 use engine_weights::{Checkpoint, CheckpointError, Digest, ModelSource};
 
-use crate::config::{CPU, CUDA, DeviceChoice, DtypeChoice, KvDtypeChoice};
+use crate::config::{CPU, CUDA, Config, DeviceChoice, DtypeChoice, KvDtypeChoice, Setting, Source};
 use crate::tokenize::TokenizerError;
 use crate::{log, memory};
 
@@ -132,9 +133,56 @@ pub struct DeviceInfo {
     /// GPUs that the driver lists although the model is on the CPU, because `--device auto` could
     /// not use them; otherwise empty.
     pub idle_gpus: Vec<engine_cuda::Gpu>,
-    /// True if the model is on a GPU and the GEMM library cuBLASLt, which may be faster than this
-    /// engine's own kernels, was not found.
-    pub lacks_library: bool,
+    /// Libraries of NVIDIA that compute for a model on a GPU; `None` on a CPU.
+    pub libraries: Option<Libraries>,
+}
+
+impl DeviceInfo {
+    /// Returns true if the model is on a GPU and the GEMM library cuBLASLt, which may be faster than
+    /// this engine's own kernels, was not found.
+    pub fn lacks_library(&self) -> bool {
+        self.libraries.as_ref().is_some_and(|libraries| libraries.gemm.is_none())
+    }
+
+    /// Returns the effective configuration of a server on the device: all flags, and on a GPU the
+    /// libraries that compute.
+    pub fn effective(&self, config: &Config) -> BTreeMap<String, Setting> {
+        let mut all = config.effective();
+        all.extend(self.libraries.iter().flat_map(Libraries::settings));
+        all
+    }
+}
+
+/// Libraries of NVIDIA that this machine has and that change what computes: two machines with equal
+/// GPUs may differ in them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Libraries {
+    /// GEMM library with its version; `None` if our own kernels compute all matmuls.
+    pub gemm: Option<String>,
+    /// Origin of the kernels' machine code: the compiler with its version, or a folder of cubins.
+    pub kernel_code: String,
+    /// Library of collective operations with its version; `None` where one rank needs none.
+    pub collectives: Option<String>,
+}
+
+impl Libraries {
+    /// Returns the libraries that `driver` and the other GPUs of `ranks` ranks use.
+    fn of(driver: &dyn Driver, cubins: &Cubins, ranks: usize) -> Self {
+        Self {
+            gemm: driver.blas().map(|blas| blas.version().to_owned()),
+            kernel_code: kernel_code(cubins),
+            collectives: if ranks > 1 { nccl_version() } else { None },
+        }
+    }
+
+    fn settings(&self) -> Vec<(String, Setting)> {
+        let gemm = self.gemm.as_deref().unwrap_or("own kernels");
+        let always = [("gemm-library", gemm), ("kernel-code", &self.kernel_code)];
+        let collectives = self.collectives.as_deref().map(|version| ("collectives", version));
+        let named = always.into_iter().chain(collectives);
+        let setting = |value: &str| Setting { value: value.into(), source: Source::Machine };
+        named.map(|(name, value)| (name.to_owned(), setting(value))).collect()
+    }
 }
 
 /// Model on its device, with the facts that its server reports.
@@ -289,7 +337,7 @@ fn on_cuda(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice> {
         threads: ranks,
         isa: engine_cuda::generation(facts.capability),
         idle_gpus: Vec::new(),
-        lacks_library: driver.blas().is_none(),
+        libraries: Some(Libraries::of(&*driver, &options.cubins, ranks)),
     };
     let memory = driver.memory()?;
     Ok((model, info, memory.free))
@@ -311,7 +359,7 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice> {
             DeviceChoice::Auto => engine_cuda::gpus(),
             DeviceChoice::Cpu | DeviceChoice::Cuda => Vec::new(),
         },
-        lacks_library: false,
+        libraries: None,
     };
     let refused =
         || LoadError::unsupported(checkpoint, "the KV cache of the CPU is in f32, f16 or bf16");
@@ -331,8 +379,26 @@ fn on_cpu(checkpoint: &Checkpoint, options: &LoadOptions) -> Result<OnDevice> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use crate::emulated::{Emulated, Script};
     use crate::tiny_gguf::tiny_llama_gguf;
+
+    #[test]
+    fn libraries_of_a_gpu_are_named_with_their_versions() {
+        let cubins = Cubins { prepared: Some("/somewhere".into()), ..Cubins::default() };
+        for (algorithms, gemm) in [(0, "own kernels"), (1, "emulated")] {
+            let script = Script { algorithms, ..Script::default() };
+            let Some(gpu) = Emulated::with(1 << 20, script) else { return };
+            let libraries = Libraries::of(&*gpu, &cubins, 1);
+            let settings: Vec<(String, Value)> =
+                libraries.settings().into_iter().map(|(name, one)| (name, one.value)).collect();
+            let wanted = [("gemm-library", gemm), ("kernel-code", "cubins")];
+            let wanted = wanted.map(|(name, value)| (name.to_owned(), Value::from(value)));
+            assert_eq!(settings, wanted, "one rank needs no collectives");
+        }
+    }
 
     #[test]
     fn a_denied_thread_is_the_environments_fault_and_a_wrong_template_the_checkpoints() {

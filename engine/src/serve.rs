@@ -168,14 +168,14 @@ pub fn prepare(start: &Start, handle: Handle) -> Result<Loaded> {
     for gpu in &loaded.device.idle_gpus {
         log(format_args!("`{}` stays idle: the CPU computes the requested types", gpu.name));
     }
-    log_libraries(loaded.device.lacks_library);
+    log_libraries(loaded.device.lacks_library());
     let info = loaded.model.info().clone();
     settle(&mut config, &info, &source.id)?;
     let is_cuda = loaded.device.kind == "cuda";
     config.device = if is_cuda { DeviceChoice::Cuda } else { DeviceChoice::Cpu };
     let limits = allocate_kv(&config, &info, &mut loaded)?;
     log_model(&source.id, &info, &loaded, &limits);
-    let effective = config.effective();
+    let effective = loaded.device.effective(&config);
     let server_info = ServerInfo {
         engine: "redline",
         version: env!("CARGO_PKG_VERSION"),

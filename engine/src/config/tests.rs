@@ -194,6 +194,15 @@ fn the_hash_minds_what_is_computed_and_not_where() {
 }
 
 #[test]
+fn the_hash_names_what_was_asked_for_and_not_what_the_machine_has() {
+    let mut effective = resolve("").unwrap().effective();
+    let hash = config_sha256(&effective);
+    let library = Setting { value: "cuBLASLt 130101".into(), source: Source::Machine };
+    effective.insert("gemm-library".to_owned(), library);
+    assert_eq!(config_sha256(&effective), hash);
+}
+
+#[test]
 fn the_longest_matching_name_decides_the_batch() {
     for (device, expected) in [
         ("NVIDIA A100-SXM4-80GB", 512),

@@ -90,7 +90,8 @@ pub struct ServerInfo {
     pub device: &'static str,
     /// Name of the processor or the GPU.
     pub device_name: String,
-    /// Value and origin of every flag, by the flag's name.
+    /// Value and origin of every flag, by the flag's name; and on a GPU of the libraries of NVIDIA
+    /// that compute.
     pub config: BTreeMap<String, Setting>,
     /// Hash of the flags in `config`, as [`config_sha256`](crate::config::config_sha256) computes
     /// it.

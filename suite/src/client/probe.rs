@@ -424,6 +424,7 @@ mod tests {
                 "no-prefix-cache": {"value": false, "source": "default"},
                 "profile": {"value": null, "source": "default"},
                 "port": {"value": 23333, "source": "flag"},
+                "gemm-library": {"value": "cuBLASLt 130101, driver 13000", "source": "machine"},
             },
             "config_sha256": "c0", "kv": {"pages": 9, "page_tokens": 16, "bytes": 77, "dtype": "f16"},
             "model": {"id": "m", "weights": "real", "weights_sha256": "w", "tokenizer_sha256": "t",
@@ -440,7 +441,8 @@ mod tests {
         assert_eq!((server.kv_bytes, server.kv_dtype.as_deref()), (Some(77), Some("f16")));
         let flags: Vec<&str> =
             server.config.iter().flatten().map(|(flag, _)| flag.as_str()).collect();
-        assert_eq!(flags, ["max-batch-size", "no-prefix-cache", "tp"], "neither place nor unset");
+        let kept = ["gemm-library", "max-batch-size", "no-prefix-cache", "tp"];
+        assert_eq!(flags, kept, "neither place nor unset");
         assert_eq!(probed.probe.model.parameters, Some(5));
     }
 

@@ -12,8 +12,9 @@ mod libraries;
 mod nccl;
 mod version;
 
+pub use compile::kernel_code;
 pub use libraries::opened;
-pub use nccl::has_nccl;
+pub use nccl::{has_nccl, nccl_version};
 pub use version::{UnusableDriver, check_driver};
 
 use std::collections::BTreeMap;

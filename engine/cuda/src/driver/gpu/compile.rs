@@ -45,6 +45,15 @@ pub fn images(capability: (u32, u32), cubins: &Cubins) -> Result<Vec<Image>> {
     all.map_err(|message| failed("load_kernels", message))
 }
 
+/// Returns the origin of the kernels' machine code: `cubins` for a prepared folder, else NVRTC with
+/// its version, which compiled them now or at an earlier start.
+pub fn kernel_code(cubins: &Cubins) -> String {
+    match cubins.prepared {
+        Some(_) => "cubins".to_owned(),
+        None => format!("NVRTC {}", version()).trim_end().to_owned(),
+    }
+}
+
 /// Returns the version of NVRTC, part of the key of cached machine code; empty where NVRTC is not
 /// installed or reports no version.
 fn version() -> String {

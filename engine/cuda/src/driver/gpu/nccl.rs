@@ -107,6 +107,18 @@ pub fn has_nccl() -> bool {
     Library::Nccl.open().is_some()
 }
 
+/// Returns NCCL with its version, such as `NCCL 22707` for 2.27.7; `None` if it is not installed or
+/// does not say.
+pub fn nccl_version() -> Option<String> {
+    type GetVersion = unsafe extern "C" fn(*mut c_int) -> ncclResult_t;
+    let library = &Library::Nccl.open()?.library;
+    let mut version = 0;
+    // SAFETY: the type is that of NCCL's documentation, and the number is writable.
+    let got = unsafe { library.get::<GetVersion>("ncclGetVersion").ok()?(&raw mut version) };
+    got.result().ok()?;
+    Some(format!("NCCL {version}"))
+}
+
 impl Gpu {
     /// Opens the first `count` GPUs, loads all kernels and connects the GPUs with NCCL.
     ///
