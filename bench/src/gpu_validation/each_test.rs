@@ -18,6 +18,9 @@ use schema::gpu_validation::{EachTest, Outcome};
 
 /// Time that an ended test may take before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
+/// Beginning of the line by which a test says that the machine lacks something that it needs, as
+/// `tests/fixtures` prints it.
+const SKIPPED: &str = "skipped: ";
 
 /// Tests of one stage and how to run them.
 pub struct Tests<'a> {
@@ -41,6 +44,8 @@ pub struct Tests<'a> {
 enum Ended {
     Passed,
     Failed(String),
+    /// The test could not run on this machine, for the reason that it printed.
+    Skipped(String),
     /// The watchdog ended the test.
     TooLong,
     /// The stage had no time left for the test.
@@ -48,8 +53,8 @@ enum Ended {
 }
 
 impl Tests<'_> {
-    /// Runs the tests that the stage's filters select. Returns the stage's outcome with the names
-    /// of the tests that did not pass, and a text with one line for each test.
+    /// Runs the tests that the stage's filters select. Returns the stage's outcome with the number of
+    /// tests that passed and the names of the others, and a text with one line for each test.
     ///
     /// # Errors
     /// The program cannot list its tests, an output cannot be written, a test cannot be started, or
@@ -108,7 +113,7 @@ impl Tests<'_> {
         if status.is_none() {
             group.end(GRACE);
         }
-        Ok(end_of(status, &fs::read_to_string(&path).unwrap_or_default()))
+        Ok(end_of(name, status, &fs::read_to_string(&path).unwrap_or_default()))
     }
 
     fn command(&self, words: &[String], more: &[&str]) -> Command {
@@ -124,19 +129,32 @@ fn names(listed: &str) -> Vec<String> {
     listed.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
 }
 
-/// Returns how a test ended from its process's exit status, `None` if the watchdog ended it, and
-/// its output.
-fn end_of(status: Option<ExitStatus>, output: &str) -> Ended {
+/// Returns how the test `name` ended from its process's exit status, `None` if the watchdog ended it,
+/// and its output.
+fn end_of(name: &str, status: Option<ExitStatus>, output: &str) -> Ended {
     match status {
         None => Ended::TooLong,
         Some(status) if !status.success() => Ended::Failed(describe(status)),
         // A name that selects no test passes as well.
         Some(_) if !output.contains("1 passed") => Ended::Failed("it did not run".to_owned()),
-        Some(_) => Ended::Passed,
+        Some(_) => reason_of_skip(name, output).map_or(Ended::Passed, Ended::Skipped),
     }
 }
 
-/// Returns the outcome of a stage and the names of the tests that did not pass.
+/// Returns what the test `name` printed where the machine lacks something that it needs. For its test
+/// program, such a test has passed.
+fn reason_of_skip(name: &str, output: &str) -> Option<String> {
+    // The test program begins the line on which the test prints first.
+    let begun = format!("test {name} ... ");
+    let reason = |line: &str| {
+        let of_test = line.strip_prefix(begun.as_str()).unwrap_or(line);
+        of_test.strip_prefix(SKIPPED).map(str::to_owned)
+    };
+    output.lines().find_map(reason)
+}
+
+/// Returns the outcome of a stage, the number of tests that passed, and the names of the others. A
+/// stage whose tests were all skipped is skipped.
 fn summary(rows: &[(&str, (Ended, Duration))], limit_s: u64) -> (Outcome, Option<String>) {
     let of = |fits: fn(&Ended) -> bool| {
         let names = rows.iter().filter(|(_, (end, _))| fits(end)).map(|(name, _)| *name);
@@ -147,16 +165,26 @@ fn summary(rows: &[(&str, (Ended, Duration))], limit_s: u64) -> (Outcome, Option
         (format!("ended after {limit_s} s"), of(|end| *end == Ended::TooLong)),
         ("not run for lack of time".to_owned(), of(|end| *end == Ended::NotRun)),
     ];
-    let bad: Vec<String> = groups
+    let passed = of(|end| *end == Ended::Passed).len();
+    let skipped = ("skipped".to_owned(), of(|end| matches!(end, Ended::Skipped(_))));
+    let is_bad = groups.iter().any(|(_, names)| !names.is_empty());
+    let others: Vec<String> = groups
         .iter()
+        .chain([&skipped])
         .filter(|(_, names)| !names.is_empty())
         .map(|(what, names)| format!("{} {what}: {}", names.len(), names.join(" ")))
         .collect();
-    match (rows.len(), bad.is_empty()) {
-        (0, _) => (Outcome::Failed, Some("its test program ran no test".to_owned())),
-        (count, true) => (Outcome::Done, Some(format!("{count} tests passed"))),
-        (count, false) => (Outcome::Failed, Some(format!("of {count} tests {}", bad.join("; ")))),
-    }
+    let outcome = match (is_bad, passed) {
+        _ if rows.is_empty() => {
+            return (Outcome::Failed, Some("its test program ran no test".to_owned()));
+        }
+        (true, _) => Outcome::Failed,
+        (false, 0) => Outcome::Skipped,
+        (false, _) => Outcome::Done,
+    };
+    let tests = if passed == 1 { "test" } else { "tests" };
+    let parts = [vec![format!("{passed} {tests} passed")], others].concat();
+    (outcome, Some(parts.join("; ")))
 }
 
 /// Formats a line for each test: its end, its duration in seconds and its name.
@@ -165,6 +193,7 @@ fn lines(rows: &[(&str, (Ended, Duration))]) -> String {
         let end = match end {
             Ended::Passed => "passed".to_owned(),
             Ended::Failed(why) => format!("FAILED ({why})"),
+            Ended::Skipped(why) => format!("skipped ({why})"),
             Ended::TooLong => "ENDED".to_owned(),
             Ended::NotRun => "not run".to_owned(),
         };
@@ -178,15 +207,17 @@ mod tests {
     use super::*;
     use campaign::clock::Clock;
 
-    /// Text of a shell script that behaves like a Rust test program with four tests: one passes,
-    /// one fails, one crashes, one never ends.
+    /// Text of a shell script that behaves like a Rust test program with five tests: one passes,
+    /// one fails, one crashes, one never ends, one lacks something.
     const PROGRAM: &str = "#!/bin/sh\n\
+        ok='test result: ok. 1 passed; 0 failed'\n\
         case \"$*\" in\n\
-        *--list*) printf 'a::good: test\\na::bad: test\\na::dead: test\\na::slow: test\\n' ;;\n\
-        *a::good*) echo 'test result: ok. 1 passed; 0 failed' ;;\n\
+        *--list*) for name in good bad dead slow bare; do echo \"a::$name: test\"; done ;;\n\
+        *a::good*) echo \"test a::good ... ok\"; echo \"$ok\" ;;\n\
         *a::bad*) exit 101 ;;\n\
         *a::dead*) kill -9 $$ ;;\n\
         *a::slow*) sleep 100 ;;\n\
+        *a::bare*) echo 'test a::bare ... skipped: a GPU is missing; hint: buy one'; echo \"$ok\" ;;\n\
         esac\n";
 
     #[test]
@@ -209,11 +240,14 @@ mod tests {
         assert_eq!(outcome, Outcome::Failed);
         let detail = detail.unwrap();
         assert_eq!(
-            detail, "of 4 tests 2 failed: a::bad a::dead; 1 ended after 1 s: a::slow",
+            detail,
+            "1 test passed; 2 failed: a::bad a::dead; 1 ended after 1 s: a::slow; \
+             1 skipped: a::bare",
             "{lines}"
         );
         let begins: Vec<&str> = lines.lines().filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(begins, ["passed", "FAILED", "FAILED", "ENDED"], "{lines}");
+        assert_eq!(begins, ["passed", "FAILED", "FAILED", "ENDED", "skipped"], "{lines}");
+        assert!(lines.contains("skipped (a GPU is missing; hint: buy one) "), "{lines}");
         let output = fs::read_to_string(dir.path().join("outputs/a.good.txt")).unwrap();
         assert!(output.contains("1 passed"));
     }
@@ -225,8 +259,27 @@ mod tests {
         let rows = [("a", (Ended::Passed, Duration::ZERO)), ("b", (Ended::NotRun, Duration::ZERO))];
         let (outcome, detail) = summary(&rows, 30);
         assert_eq!(outcome, Outcome::Failed);
-        assert_eq!(detail.unwrap(), "of 2 tests 1 not run for lack of time: b");
-        let rows = [("a", (Ended::Passed, Duration::ZERO))];
-        assert_eq!(summary(&rows, 30).1.unwrap(), "1 tests passed");
+        assert_eq!(detail.unwrap(), "1 test passed; 1 not run for lack of time: b");
+    }
+
+    #[test]
+    fn a_skipped_test_has_not_passed() {
+        let row = |name, end| (name, (end, Duration::ZERO));
+        let skipped = || Ended::Skipped("NCCL is missing".to_owned());
+        let rows = [row("a", Ended::Passed), row("b", Ended::Passed), row("c", skipped())];
+        let text = "2 tests passed; 1 skipped: c".to_owned();
+        assert_eq!(summary(&rows, 30), (Outcome::Done, Some(text)));
+        let text = "0 tests passed; 1 skipped: c".to_owned();
+        assert_eq!(summary(&rows[2..], 30), (Outcome::Skipped, Some(text)));
+
+        let ended = |output: &str| end_of("a::b", Some(ExitStatus::default()), output);
+        let result = "test result: ok. 1 passed; 0 failed";
+        let why = Ended::Skipped("a GPU is missing; hint: none".to_owned());
+        for begun in ["test a::b ... ", "========= COMPUTE-SANITIZER\n"] {
+            let said = format!("{begun}skipped: a GPU is missing; hint: none\nok\n{result}");
+            assert_eq!(ended(&said), why);
+        }
+        let said = format!("test a::b ... 3 were skipped: these\nok\n{result}");
+        assert_eq!(ended(&said), Ended::Passed);
     }
 }
