@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use schema::canonical::record_sha256;
+use schema::canonical::{CanonicalError, record_sha256};
 use schema::exit::Exit;
 use schema::kernel::{BenchLimits, KernelBench, KernelRecord, ModelBench, SCHEMA};
 use schema::run::{EngineFacts, Time};
@@ -192,12 +192,8 @@ fn engine_facts(world: &World, wanted: &Wanted) -> EngineFacts {
 /// hash.
 ///
 /// # Errors
-/// There are no benchmarks, or the record has no canonical form.
-pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), Stop> {
-    if benches.is_empty() {
-        return Err(Stop::environment("the benches left no figures")
-            .with_hint("does `cargo bench -p engine` run any bench?"));
-    }
+/// The record has no canonical form.
+pub fn fill(record: &mut KernelRecord, benches: Vec<KernelBench>) -> Result<(), CanonicalError> {
     record.benches = benches;
     if let Some(ModelBench { limits, .. }) = &record.model_bench {
         for bench in &mut record.benches {
@@ -216,8 +212,8 @@ fn limit_share(bench: &KernelBench, limits: &BenchLimits) -> Option<f64> {
     let per_s = match bench.op.as_str() {
         // The type of the KV cache follows the model's name.
         "attention" if bench.dtype.ends_with("_bf16") => limits.bf16_flops_per_s?,
-        "matmul" | "attention" => limits.f32_flops_per_s,
-        "matmul_int8" => limits.int8_ops_per_s,
+        "matmul" | "attention" => limits.f32_flops_per_s?,
+        "matmul_int8" => limits.int8_ops_per_s?,
         "matmul_bf16" => limits.bf16_flops_per_s?,
         _ => return None,
     };
@@ -241,11 +237,15 @@ fn table(record: &KernelRecord) -> String {
 /// and may change with criterion.
 ///
 /// # Errors
-/// A file is missing, cannot be read or has another form.
+/// There are no benchmarks, or a file is missing, cannot be read or has another form.
 fn read_criterion(home: &Path) -> Result<Vec<KernelBench>, Stop> {
     let files = files_below(home);
     let finished = files.iter().filter(|path| path.ends_with("new/benchmark.json"));
     let mut benches = finished.map(|path| read_one(path)).collect::<Result<Vec<_>, _>>()?;
+    if benches.is_empty() {
+        return Err(Stop::environment("the benches left no figures")
+            .with_hint("does `cargo bench -p engine` run any bench?"));
+    }
     let key = |b: &KernelBench| (b.op.clone(), b.shape.clone(), b.dtype.clone(), b.isa.clone());
     benches.sort_by_key(key);
     Ok(benches)

@@ -19,7 +19,7 @@ pub fn newest<'a>(
     for stored in records {
         let record = &stored.record;
         let any = record.benches.iter().any(|bench| bench.limit_share.is_some());
-        if record.engine.name != engine || !(any || record.model_bench.is_some()) {
+        if record.engine.name != engine || !(any || record.model_benches().next().is_some()) {
             continue;
         }
         let known = newest.entry(&record.hardware.id).or_insert(stored);

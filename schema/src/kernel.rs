@@ -33,10 +33,22 @@ pub struct KernelRecord {
     /// the same machine; left out where no model was benchmarked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_bench: Option<ModelBench>,
+    /// Speeds of further models, or of the same model on other devices or numbers of threads, in the
+    /// order in which they were measured; left out where there are none, and in older records.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub further_model_benches: Vec<ModelBench>,
     /// Reason for each null field, by its dotted path, in records of suites before v0.11; left out
     /// since.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub absent: BTreeMap<String, String>,
+}
+
+impl KernelRecord {
+    /// Returns the speeds of all models that were benchmarked, in the order in which they were
+    /// measured.
+    pub fn model_benches(&self) -> impl Iterator<Item = &ModelBench> {
+        self.model_bench.iter().chain(&self.further_model_benches)
+    }
 }
 
 /// Output of `redline bench MODEL --json`: speed of a model's steps and of its largest kernels,
@@ -49,8 +61,9 @@ pub struct ModelBench {
     pub model: String,
     /// Device that computed, as the engine names it.
     pub device: String,
-    /// Number of threads that computed in the benchmark.
-    pub threads: u64,
+    /// Number of threads that computed in the benchmark; left out for a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threads: Option<u64>,
     /// Data type in which matrices are multiplied.
     pub dtype: String,
     /// Speed of prefill (prompt processing), one entry for each prompt length.
@@ -137,16 +150,19 @@ pub struct AttentionBench {
 }
 
 /// Hardware limits: the speed that the machine reached with nothing else running, on as many
-/// threads as the benchmarks.
+/// threads as the benchmarks, or on the GPU of the benchmarks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BenchLimits {
-    /// Limit of 8-bit integer matmul in operations per second; a multiply and an add are two.
-    pub int8_ops_per_s: f64,
+    /// Limit of 8-bit integer matmul in operations per second; a multiply and an add are two. Left
+    /// out for a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub int8_ops_per_s: Option<f64>,
     /// Limit of bf16 matmul in FLOP per second; left out where the CPU has no bf16 instructions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bf16_flops_per_s: Option<f64>,
-    /// Limit of f32 matmul in FLOP per second.
-    pub f32_flops_per_s: f64,
+    /// Limit of f32 matmul in FLOP per second; left out for a GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub f32_flops_per_s: Option<f64>,
     /// Limit of memory reads, in bytes per second.
     pub read_bytes_per_s: f64,
 }

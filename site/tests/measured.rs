@@ -79,7 +79,7 @@ fn model_bench() -> ModelBench {
     ModelBench {
         model: "smollm2-135m-instruct-q4_1".into(),
         device: "cpu".into(),
-        threads: 2,
+        threads: Some(2),
         dtype: "int8".into(),
         prefill: vec![PrefillBench { tokens: 512, tokens_per_s: 2345.6, limit_share: 0.614 }],
         decode: vec![decode(1, Some(0.83)), decode(8, None)],
@@ -94,9 +94,9 @@ fn model_bench() -> ModelBench {
         }],
         attention: vec![attention(1, "read_bytes_per_s"), attention(512, "f32_flops_per_s")],
         limits: BenchLimits {
-            int8_ops_per_s: 4.01e12,
+            int8_ops_per_s: Some(4.01e12),
             bf16_flops_per_s: Some(1.9e12),
-            f32_flops_per_s: 0.95e12,
+            f32_flops_per_s: Some(0.95e12),
             read_bytes_per_s: 41.2e9,
         },
     }
@@ -151,6 +151,42 @@ fn rendered(registry: &Registry) -> String {
 #[test]
 fn engines_stand_beside_each_other_and_kernels_beside_their_limits() {
     expect_file!["../cases/measured.md"].assert_eq(&rendered(&registry()));
+}
+
+#[test]
+fn figures_of_a_gpu_stand_under_each_model_with_the_commands_of_its_bundle() {
+    let on_gpu = |model: &str, tokens_per_s| ModelBench {
+        model: model.into(),
+        device: "cuda".into(),
+        dtype: "bf16".into(),
+        prefill: vec![PrefillBench { tokens: 512, tokens_per_s, limit_share: 0.57 }],
+        limits: BenchLimits {
+            bf16_flops_per_s: Some(7.1e14),
+            read_bytes_per_s: 4.3e12,
+            ..BenchLimits::default()
+        },
+        ..ModelBench::default()
+    };
+    let mut stored = kernels("v0.9.2", 1, Some(on_gpu("qwen3-8b-random", 33_383.0)));
+    let record = &mut stored.record;
+    record.further_model_benches = vec![on_gpu("gpt-oss-20b-random", 58_387.0), model_bench()];
+    record.hardware.id = "h200-141g".into();
+    record.benches[0].device = "cuda".into();
+    let text = rendered(&Registry { kernels: vec![stored], ..Registry::default() });
+    for expected in [
+        "qwen3-8b-random, computed in bf16 on a GPU. The machine's limits, measured by the same \
+         process: 710 Tflop/s in bf16, 4.30 TB/s read from memory.",
+        "gpt-oss-20b-random, computed in bf16 on a GPU.",
+        "smollm2-135m-instruct-q4_1, computed in int8 on 2 threads.",
+        "| a prompt of 512 tokens | 58,400 tokens/s | 57 % | arithmetic in bf16 |\n\nsmollm2",
+        "cargo xtask gpu-validation pack v0.9.2 --validation h200-141g\n\
+         tar -xf target/validations/h200-141g/bundle.tar.xz\n\
+         bundle/validate\n\
+         cargo xtask gpu-validation collect validation-results\n",
+    ] {
+        assert!(text.contains(expected), "no `{expected}` in\n{text}");
+    }
+    assert!(!text.contains("cargo xtask kernels"), "it measures no GPU: {text}");
 }
 
 #[test]

@@ -22,7 +22,10 @@ fn the_benches_of_a_release_are_committed() {
     assert_eq!(record.engine.release, "v0.9.2");
     // The release itself measured the first model of the target, and its record has no path.
     let bench = record.model_bench.expect("a bench of the model");
-    assert_eq!((bench.model.as_str(), bench.threads, bench.dtype.as_str()), ("tiny", 2, "int8"));
+    assert_eq!(
+        (bench.model.as_str(), bench.threads, bench.dtype.as_str()),
+        ("tiny", Some(2), "int8")
+    );
     assert_eq!((bench.prefill[0].tokens, bench.prefill[0].limit_share), (512, 0.5));
     assert_eq!((bench.decode[0].limit_share, bench.limits.read_bytes_per_s), (None, 4e10));
     // 750,250 operations in 1,500.5 ns are half of what the machine does in f32.

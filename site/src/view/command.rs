@@ -239,11 +239,15 @@ fn validate(model: &str, cells: &[Cell], runs: &[&Run]) -> Vec<String> {
     let ids: Vec<&str> = cells.iter().map(|cell| id_of(&cell.key.scenario)).collect();
     let hardware = record.hardware.id.as_str();
     let known = ids.iter().find_map(|id| questions::validation_of(model, id, hardware));
-    let validation = known.unwrap_or(hardware);
-    let release = &record.engine.release;
-    let archive = format!("target/validations/{validation}/bundle.tar.xz");
     // Stages are named so in `schema::gpu_validation`.
     let stages = distinct(ids.iter().map(|id| format!("{id}-{model}")));
+    of_bundle(&record.engine.release, known.unwrap_or(hardware), &stages)
+}
+
+/// Returns the commands that pack a bundle of a GPU validation, unpack it on the machine with the GPU,
+/// run `stages` there (all of them where none are named), and collect the results.
+pub fn of_bundle(release: &str, validation: &str, stages: &[String]) -> Vec<String> {
+    let archive = format!("target/validations/{validation}/bundle.tar.xz");
     let only = stages.iter().flat_map(|stage| ["--only", stage.as_str()]);
     let step = ["cargo", "xtask", "gpu-validation"];
     let commands = [

@@ -44,7 +44,8 @@ pub fn view(
     (view, records.iter().rev().flat_map(|stored| pieces(stored, baseline)).collect())
 }
 
-/// Splits a kernel record into pieces that each fit a page.
+/// Splits a kernel record into pieces that each fit a page. A record that has only speeds of models
+/// is one piece.
 fn pieces(stored: &Stored<KernelRecord>, baseline: Option<&KernelRecord>) -> Vec<Value> {
     let record = &stored.record;
     let earlier = baseline.map_or(&[][..], |baseline| &baseline.benches);
@@ -65,7 +66,10 @@ fn pieces(stored: &Stored<KernelRecord>, baseline: Option<&KernelRecord>) -> Vec
             rows => benches.iter().map(|(bench, change)| row(bench, *change)).collect::<Value>(),
         }
     };
-    benches.chunks(ROWS_MAX).map(piece).collect()
+    match benches.is_empty() {
+        true => vec![piece(&[])],
+        false => benches.chunks(ROWS_MAX).map(piece).collect(),
+    }
 }
 
 /// Builds the row of a kernel benchmark: one operation at one shape, and what it took in an earlier

@@ -187,7 +187,6 @@ fn commands(
 /// Builds the roofline of one hardware, from its latest kernel record.
 fn roofline(stored: &Stored<KernelRecord>) -> Value {
     let record = &stored.record;
-    let bench = record.model_bench.as_ref();
     let device = hardware::name(&record.hardware).unwrap_or_else(|| "-".to_owned());
     let release = outside::name(&record.engine.release);
     let with_share = record.benches.iter().filter(|bench| bench.limit_share.is_some());
@@ -197,14 +196,9 @@ fn roofline(stored: &Stored<KernelRecord>) -> Value {
         device => outside::name(&device),
         measured => day(record.time.started_at.as_deref().unwrap_or("day unknown")),
         record => Target::Record { path: stored.path.clone() },
-        command => outside::command(&["cargo", "xtask", "kernels", &release]),
+        commands => commands_of_kernels(record),
         release,
-        // Name of the model, data type of its matrix multiplications, and number of threads; none
-        // where no model was measured.
-        model => bench.map(model),
-        // Limits that the machine reached without other load, each with its unit.
-        limits => bench.map(|bench| limits(&bench.limits)).unwrap_or_default(),
-        steps => bench.map(steps).unwrap_or_default(),
+        models => record.model_benches().map(model).collect::<Value>(),
         kernels => kernels::reached(&record.benches).into_iter().map(kernel).collect::<Value>(),
         // Number of kernel benchmarks in the record, and of those with a share of a limit.
         benches => record.benches.len(),
@@ -212,18 +206,42 @@ fn roofline(stored: &Stored<KernelRecord>) -> Value {
     }
 }
 
-fn model(bench: &ModelBench) -> String {
-    let threads = if bench.threads == 1 { "thread" } else { "threads" };
+/// Returns the commands that measure a kernel record again. `cargo xtask kernels` measures no GPU.
+fn commands_of_kernels(record: &KernelRecord) -> Vec<String> {
+    let release = record.engine.release.as_str();
+    match record.benches.iter().any(|bench| bench.device == "cuda") {
+        true => command::of_bundle(release, &record.hardware.id, &[]),
+        false => vec![outside::command(&["cargo", "xtask", "kernels", release])],
+    }
+}
+
+/// Builds the roofline's part about one model that was measured on one device.
+fn model(bench: &ModelBench) -> Value {
     let (name, dtype) = (outside::name(&bench.model), outside::name(&bench.dtype));
-    format!("{name}, computed in {dtype} on {} {threads}", bench.threads)
+    let device = match bench.threads {
+        None => "a GPU".to_owned(),
+        Some(1) => "1 thread".to_owned(),
+        Some(threads) => format!("{threads} threads"),
+    };
+    context! {
+        // Name of the model, data type of its matrix multiplications, and device.
+        title => format!("{name}, computed in {dtype} on {device}"),
+        // Limits that the machine reached without other load, each with its unit.
+        limits => limits(&bench.limits),
+        steps => steps(bench),
+    }
 }
 
 fn limits(limits: &BenchLimits) -> Vec<String> {
-    let mut shown = vec![format!("{} in int8", rate(limits.int8_ops_per_s, "op/s"))];
-    shown.extend(limits.bf16_flops_per_s.map(|bf16| format!("{} in bf16", rate(bf16, "flop/s"))));
-    shown.push(format!("{} in f32", rate(limits.f32_flops_per_s, "flop/s")));
-    shown.push(format!("{} read from memory", rate(limits.read_bytes_per_s, "B/s")));
-    shown
+    let of =
+        |limit: Option<f64>, unit, name| limit.map(|limit| format!("{} {name}", rate(limit, unit)));
+    let shown = [
+        of(limits.int8_ops_per_s, "op/s", "in int8"),
+        of(limits.bf16_flops_per_s, "flop/s", "in bf16"),
+        of(limits.f32_flops_per_s, "flop/s", "in f32"),
+        of(Some(limits.read_bytes_per_s), "B/s", "read from memory"),
+    ];
+    shown.into_iter().flatten().collect()
 }
 
 /// Formats a rate in billions or trillions per second: `4.01 Top/s`.
