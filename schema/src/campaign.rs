@@ -38,6 +38,10 @@ pub struct CampaignRecord {
     /// Runs of the campaign, each listed once: those of a release-bench or lab ordered by id, those
     /// of a GPU validation in the order of its stages.
     pub plan: Vec<PlannedRun>,
+    /// Seed of the generator (SplitMix64) by which the order of the runs on each server was drawn,
+    /// below 2^53; left out where the order was not random, and in older records.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random_order_seed: Option<u64>,
     /// Comparison policy that the verdicts or the lab's decisions follow; null for a campaign that
     /// neither compared releases nor was a lab.
     pub policy: Option<Policy>,

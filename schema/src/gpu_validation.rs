@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::random::SplitMix64;
 use crate::run::EngineFacts;
 use crate::scenario::{InvalidFile, from_toml};
 use crate::target::{TargetMatch, TargetModel};
@@ -46,13 +47,14 @@ pub struct ValidationCall {
     #[serde(default)]
     pub commands: Vec<ValidationCommand>,
     /// Ids of the scenarios to measure; each scenario is one stage for each model. The stages of a
-    /// model share a server, whose prefix cache is emptied before each, and run in random order.
+    /// model share a server, whose prefix cache is emptied before each, and run in an order that is
+    /// drawn for each model.
     #[serde(default)]
     pub scenarios: Vec<String>,
 }
 
-/// Command of a GPU validation. It passes if it ends with exit code 0 within the time limit; a Rust
-/// test program must also have run at least one test. With `each_test`, it passes if all tests do.
+/// Command of a GPU validation. It passes if it ends with exit code 0 within the time limit and
+/// printed what `prints` says. With `each_test`, it passes if no test fails and at least one runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ValidationCommand {
@@ -60,23 +62,33 @@ pub struct ValidationCommand {
     /// stage for each model.
     pub id: String,
     /// Program and arguments, with the placeholders `{redline}`, `{model}`, `{tests}` (tests of the
-    /// models) and `{cuda_tests}` (tests of the CUDA device).
+    /// models) and `{cuda_tests}` (tests of the CUDA device). A command with a test program has
+    /// `each_test`.
     pub argv: Vec<String>,
     /// Name of the program that the machine must have for the command; without it the stage is
     /// skipped. Left out where the command needs none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub needs: Option<String>,
-    /// True when the command runs once for each model; false when it runs once in the whole
-    /// validation.
+    /// True when the command runs once for each model that the GPU validation serves; false when it
+    /// runs once in the whole validation.
     #[serde(default)]
     pub each_model: bool,
+    /// Id of the model whose path replaces `{model}` in a command that runs once; the GPU validation
+    /// need not serve it. Left out where the command runs for each model, or needs none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Text that the standard output of the command must have, for a program that ends with exit
+    /// code 0 though it did nothing. Left out where the exit code says all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prints: Option<String>,
     /// Limits for a command that runs each test of its test program in a process of its own, so
     /// that a test that breaks the GPU's context fails alone. Left out for all other commands.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub each_test: Option<EachTest>,
 }
 
-/// Limits for the tests of a stage that run in a process each.
+/// Limits for the tests of a stage that run in a process each. A test that prints that it is skipped
+/// is reported as skipped, and has not passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EachTest {
@@ -99,14 +111,51 @@ fn one() -> u32 {
 impl GpuValidation {
     /// True when one of the commands runs the engine's tests.
     pub fn has_tests(&self) -> bool {
-        // Both placeholders of test programs end in this way: `{tests}` and `{cuda_tests}`.
-        let commands = self.calls.iter().flat_map(|call| &call.commands);
-        commands.flat_map(|command| &command.argv).any(|word| word.ends_with("tests}"))
+        self.commands().any(ValidationCommand::has_tests)
     }
 
     /// Returns the ids of all scenarios, in the order of the calls.
     pub fn scenarios(&self) -> impl Iterator<Item = &String> {
         self.calls.iter().flat_map(|call| &call.scenarios)
+    }
+
+    /// Returns the ids of the models that only commands use, in the order of the calls.
+    pub fn models_of_commands(&self) -> impl Iterator<Item = &String> {
+        let is_served = move |id: &&String| self.models.iter().any(|model| model.id == **id);
+        self.commands()
+            .filter_map(|command| command.model.as_ref())
+            .filter(move |id| !is_served(id))
+    }
+
+    fn commands(&self) -> impl Iterator<Item = &ValidationCommand> {
+        self.calls.iter().flat_map(|call| &call.commands)
+    }
+}
+
+impl ValidationCommand {
+    /// True when the command runs tests of the engine.
+    fn has_tests(&self) -> bool {
+        // Both placeholders of test programs end in this way: `{tests}` and `{cuda_tests}`.
+        self.argv.iter().any(|word| word.ends_with("tests}"))
+    }
+
+    /// Returns what is wrong with the keys of the command together; `None` where they fit.
+    fn problem(&self) -> Option<&'static str> {
+        let has_model = self.argv.iter().any(|word| word == "{model}");
+        match (self.has_tests(), self.each_test.is_some()) {
+            // Run together, tests that were skipped would count as passed.
+            (true, false) => return Some("runs tests, and has no `each_test`"),
+            (false, true) => return Some("has `each_test`, and names no test program"),
+            _ => {}
+        }
+        match (has_model, self.each_model, self.model.is_some()) {
+            (_, true, true) => Some("has both `each_model` and `model`"),
+            (true, false, false) => {
+                Some("names `{model}`, and has neither `each_model` nor `model`")
+            }
+            (false, _, true) => Some("has a `model`, and does not name `{model}`"),
+            _ => None,
+        }
     }
 }
 
@@ -139,6 +188,10 @@ pub struct ValidationBundle {
     /// Calls of the GPU validation in their order, each with its time limit; empty in older bundles.
     #[serde(default)]
     pub calls: Vec<BundleCall>,
+    /// Seed of the generator (SplitMix64) by which the order of each model's scenarios was drawn,
+    /// below 2^53; left out in older bundles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random_order_seed: Option<u64>,
     /// Stages of the GPU validation, in the order in which they run.
     pub stages: Vec<Stage>,
 }
@@ -173,7 +226,8 @@ pub struct Stage {
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum StageWork {
     /// Command: the stage runs a command. It passes if the command ends with exit code 0 within the
-    /// time limit; a Rust test program must also have run at least one test.
+    /// time limit and printed what `prints` says; with `each_test`, if no test fails and at least
+    /// one runs.
     Command {
         /// Program and arguments of the stage's command, with placeholders such as `{model}`.
         argv: Vec<String>,
@@ -181,8 +235,12 @@ pub enum StageWork {
         /// skipped. Null where the command needs none.
         needs: Option<String>,
         /// Id of the model whose path replaces `{model}` in the command; null for a command that
-        /// runs once and not for each model.
+        /// names none.
         model: Option<String>,
+        /// Text that the standard output of the command must have; left out where the exit code says
+        /// all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        prints: Option<String>,
         /// Limits where each test of the command's test program runs in a process of its own; left
         /// out for all other commands.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -214,8 +272,9 @@ pub struct StageReport {
     pub stage: String,
     /// Outcome of the validation stage: done, failed or skipped.
     pub outcome: Outcome,
-    /// Reason for a failure or skip, or the output rate of a measured scenario with the reasons of
-    /// its verdict; null for a command that passed.
+    /// Reason for a failure or skip, the numbers of tests that passed and that were skipped, or the
+    /// output rate of a measured scenario with the reasons of its verdict; null for another command
+    /// that passed.
     pub detail: Option<String>,
     /// Start of the stage, RFC 3339 in UTC.
     pub started_at: String,
@@ -234,15 +293,21 @@ pub enum Outcome {
     Done,
     /// Failed: the stage of the GPU validation ran and did not pass.
     Failed,
-    /// Skipped: the stage of the GPU validation was not started, because the machine lacks a
-    /// program that its command needs.
+    /// Skipped: the machine lacks a program that the command of the stage needs, so that the stage
+    /// was not started; or it lacks what each test of the stage needs.
     Skipped,
 }
 
 /// Builds the stages of a GPU validation in the order in which they run: in each call one or, for a
 /// command that runs for each model, several for each command, then those of each model's
-/// scenarios. `next_id` returns a new run id for each scenario stage.
-pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -> Vec<Stage> {
+/// scenarios, in an order that is drawn with `seed` for each call and model. `next_id` returns a new
+/// run id for each scenario stage.
+pub fn stages(
+    validation: &GpuValidation,
+    seed: u64,
+    mut next_id: impl FnMut() -> String,
+) -> Vec<Stage> {
+    let mut random = SplitMix64(seed);
     let mut stages = Vec::new();
     // Commands have no position: only scenario stages are runs.
     let mut position = 0;
@@ -251,7 +316,9 @@ pub fn stages(validation: &GpuValidation, mut next_id: impl FnMut() -> String) -
             stages.extend(of_command(validation, call, command));
         }
         for model in &validation.models {
-            for scenario in &call.scenarios {
+            let mut scenarios: Vec<&String> = call.scenarios.iter().collect();
+            random.shuffle(&mut scenarios);
+            for scenario in scenarios {
                 let work = StageWork::Scenario {
                     model: model.id.clone(),
                     tp: model.tp,
@@ -274,32 +341,37 @@ fn of_command(
     call: &ValidationCall,
     command: &ValidationCommand,
 ) -> Vec<Stage> {
-    let ValidationCommand { id, argv, needs, each_model, each_test } = command;
-    let stage = |model: Option<&str>| {
+    let ValidationCommand { id, argv, needs, each_model, model, prints, each_test } = command;
+    let stage = |id: String, model: Option<&String>| {
         let work = StageWork::Command {
             argv: argv.clone(),
             needs: needs.clone(),
-            model: model.map(str::to_owned),
+            model: model.cloned(),
+            prints: prints.clone(),
             each_test: *each_test,
         };
-        let id = model.map_or(id.clone(), |model| format!("{id}-{model}"));
         Stage { id, call: call.id.clone(), work }
     };
-    match each_model {
-        true => validation.models.iter().map(|model| stage(Some(&model.id))).collect(),
-        false => vec![stage(None)],
+    if !*each_model {
+        return vec![stage(id.clone(), model.as_ref())];
     }
+    let models = validation.models.iter().map(|model| &model.id);
+    models.map(|model| stage(format!("{id}-{model}"), Some(model))).collect()
 }
 
 /// Parses a GPU validation file.
 ///
 /// # Errors
-/// The text is not TOML with the fields of a validation, or two calls or two stages have the same
-/// id.
+/// The text is not TOML with the fields of a validation, keys of a command contradict each other,
+/// or two calls or two stages have the same id.
 pub fn parse(text: &str) -> Result<GpuValidation, InvalidFile> {
     let validation: GpuValidation = from_toml(text)?;
-    // The ids of runs play no part here, so they may be empty.
-    let stages = stages(&validation, String::new);
+    let wrong = validation.commands().find_map(|command| Some((&command.id, command.problem()?)));
+    if let Some((id, problem)) = wrong {
+        return Err(InvalidFile(format!("command `{id}` {problem}")));
+    }
+    // Neither the order of stages nor the ids of runs play a part here.
+    let stages = stages(&validation, 0, String::new);
     let stage = repeated(stages.iter().map(|stage| &stage.id)).map(|id| ("stages", id));
     let call = repeated(validation.calls.iter().map(|call| &call.id)).map(|id| ("calls", id));
     match stage.or(call) {
@@ -340,12 +412,17 @@ mod tests {
     fn commands_come_before_each_models_scenarios() {
         let validation = parse(TEXT).unwrap();
         let mut count = 0;
-        let stages = stages(&validation, || {
+        let stages = stages(&validation, 0, || {
             count += 1;
             count.to_string()
         });
         let ids: Vec<&str> = stages.iter().map(|stage| stage.id.as_str()).collect();
-        assert_eq!(ids.join(" "), "tests bench-a bench-b x-a y-a x-b y-b");
+        assert_eq!(ids[..3], ["tests", "bench-a", "bench-b"]);
+        for (of_model, model) in ids[3..].chunks_exact(2).zip(["a", "b"]) {
+            let mut of_model = of_model.to_vec();
+            of_model.sort_unstable();
+            assert_eq!(of_model, [format!("x-{model}"), format!("y-{model}")]);
+        }
         let calls: Vec<&str> = stages.iter().map(|stage| stage.call.as_str()).collect();
         assert_eq!(calls, [vec!["smoke"; 3], vec!["scenarios"; 4]].concat());
         let StageWork::Scenario { run, position, tp, .. } = &stages[6].work else { panic!() };
@@ -353,6 +430,50 @@ mod tests {
         assert!(validation.has_tests());
         let StageWork::Command { each_test, .. } = stages[0].work else { panic!() };
         assert_eq!(each_test, Some(EachTest { limit_s: 30, parallel: 4 }));
+    }
+
+    #[test]
+    fn each_model_has_an_order_of_its_own_within_each_call() {
+        let later = "[[calls]]\nid = \"sweep\"\nlimit_s = 600\nscenarios = [\"r1\", \"r2\"]\n";
+        let validation = parse(&format!("{TEXT}\n{later}")).unwrap();
+        let order = |seed| -> Vec<String> {
+            stages(&validation, seed, String::new).into_iter().map(|stage| stage.id).collect()
+        };
+        assert_eq!(order(7), order(7), "the seed decides");
+        let orders: BTreeSet<Vec<String>> = (0..400).map(order).collect();
+        // Two models and two calls with two orders each.
+        assert_eq!(orders.len(), 16);
+        for order in &orders {
+            let first_of_sweep = order.iter().position(|id| id.starts_with('r'));
+            let last_before = order.iter().rposition(|id| id.starts_with(['x', 'y']));
+            assert!(last_before < first_of_sweep, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn keys_of_a_command_that_contradict_each_other_are_refused() {
+        let refused = |from: &str, to: &str| {
+            assert!(TEXT.contains(from));
+            parse(&TEXT.replace(from, to)).unwrap_err().to_string()
+        };
+        for (from, to, problem) in [
+            (", each_test = { parallel = 4 }", "", "`tests` runs tests, and has no `each_test`"),
+            ("\"{tests}\"", "\"true\"", "`tests` has `each_test`, and names no test program"),
+            ("each_model = true", "each_model = true, model = \"c\"", "`bench` has both"),
+            (", each_model = true", "", "`bench` names `{model}`, and has neither"),
+            ("{ parallel = 4 }", "{}, model = \"c\"", "`tests` has a `model`, and does not"),
+        ] {
+            let error = refused(from, to);
+            assert!(error.contains(&format!("command {problem}")), "{error}");
+        }
+        let one = parse(&TEXT.replace("each_model = true", "model = \"c\"")).unwrap();
+        assert_eq!(one.models_of_commands().collect::<Vec<_>>(), ["c"]);
+        let served = parse(&TEXT.replace("each_model = true", "model = \"a\"")).unwrap();
+        assert_eq!(served.models_of_commands().count(), 0);
+        let StageWork::Command { model, .. } = &stages(&one, 0, String::new)[1].work else {
+            panic!()
+        };
+        assert_eq!(model.as_deref(), Some("c"));
     }
 
     #[test]

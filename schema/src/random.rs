@@ -6,6 +6,11 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SplitMix64(pub u64);
 
+/// Returns the low 53 bits of `bits` as a seed that a record can state: a JSON number has no more.
+pub fn seed_of(bits: u128) -> u64 {
+    (bits & ((1 << 53) - 1)) as u64
+}
+
 impl SplitMix64 {
     /// Returns the next uniform 64-bit number.
     pub fn draw(&mut self) -> u64 {

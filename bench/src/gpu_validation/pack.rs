@@ -8,7 +8,7 @@ use std::process::Command;
 use schema::gpu_validation::{
     BUNDLE_SCHEMA, BundleCall, GpuValidation, ValidationBundle, ValidationCall, stages,
 };
-use schema::random::SplitMix64;
+use schema::random::seed_of;
 use serde_json::Value;
 
 use crate::cli::PackFlags;
@@ -16,6 +16,7 @@ use crate::gpu_validation::{DESCRIPTION, archive, cubins, plan_file, write_json}
 use campaign::build;
 use campaign::build::variants::{self, Origin, Wanted};
 use campaign::files::{self, FileError};
+use campaign::inputs::Input;
 use campaign::lock::Lock;
 use campaign::node::load_generator::save_workload;
 use campaign::plan::Cell;
@@ -55,12 +56,7 @@ const SCRIPT: &str = "#!/bin/sh\n\
 /// file cannot be read or written; the archive is larger than allowed; or the run is interrupted.
 pub fn run(world: &World, flags: &PackFlags) -> Result<PathBuf, Stop> {
     world.tools.check()?;
-    let mut validation = world.catalog.validation(&flags.validation)?;
-    // The low bits of the system's random bits; the ids use them all.
-    let mut random = SplitMix64(world.random as u64);
-    for call in &mut validation.calls {
-        random.shuffle(&mut call.scenarios);
-    }
+    let validation = world.catalog.validation(&flags.validation)?;
     let _lock = Lock::take(&world.places.lock(), world.pid)?;
     let wanted = wanted(world, flags)?;
     let spec = variants::build_one(world, &wanted)?;
@@ -133,6 +129,7 @@ impl Bundle<'_> {
         let Some(version) = spec.built.version else {
             return Err(Stop::wrong_use("a server that is already running cannot be packed"));
         };
+        let seed = seed_of(self.world.random);
         Ok(ValidationBundle {
             schema: BUNDLE_SCHEMA.to_owned(),
             validation: flags.validation.clone(),
@@ -143,7 +140,8 @@ impl Bundle<'_> {
             flags: self.validation.flags.clone(),
             stage_limit_s: self.validation.stage_limit_s,
             calls: self.validation.calls.iter().map(bundle_call).collect(),
-            stages: stages(&self.validation, || ids.next_id()),
+            random_order_seed: Some(seed),
+            stages: stages(&self.validation, seed, || ids.next_id()),
         })
     }
 
@@ -195,21 +193,30 @@ impl Bundle<'_> {
     }
 
     /// Copies the models into the bundle, and draws the workload manifest of each scenario with
-    /// each model's tokenizer.
+    /// each model's tokenizer. The GPU machine could not draw them: its bundle has no dataset.
     fn put_inputs(&self) -> Result<(), Stop> {
         self.world.console.step(self.world.clock.elapsed(), "Draw the requests");
         let (cells, scenarios) = self.cells()?;
         for cell in ready_cells(self.world, &cells, &scenarios)? {
             let tokenizer = tokenizer_of(self.world, &cell.cell.model)?;
-            let to = self.dir.join(MODELS).join(&cell.cell.model);
-            match cell.model.path.is_dir() {
-                true => copy_tree(&cell.model.path, &to)?,
-                false => copy(&cell.model.path, &to.join(file_name(&cell.model.path)))?,
-            }
+            self.put_model(&cell.cell.model, &cell.model.path)?;
             // Models that share a tokenizer get the same prompts, and so the same file.
             save_workload(self.world, &cell, &plan_file(&self.dir, &cell.scenario.id, &tokenizer))?;
         }
+        for id in self.validation.models_of_commands() {
+            let file = self.world.catalog.model(id)?;
+            self.put_model(id, &self.world.obtain(&Input::model(id, &file))?.path)?;
+        }
         Ok(())
+    }
+
+    /// Copies the file or folder `path` of the model `id` into the bundle.
+    fn put_model(&self, id: &str, path: &Path) -> Result<(), FileError> {
+        let to = self.dir.join(MODELS).join(id);
+        match path.is_dir() {
+            true => copy_tree(path, &to),
+            false => copy(path, &to.join(file_name(path))),
+        }
     }
 
     /// Returns a cell for every pair of a model and a scenario of the GPU validation, and the

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use judge::alternation::pooled::{Planned, family};
+use schema::random::seed_of;
 use schema::run::HardwareFacts;
 use schema::target::Target;
 
@@ -97,15 +98,15 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     let Stages { alternation, repeats, confirm_pairs, .. } = stages;
     let mut ids = Ids::new(world.clock.unix_ms(), world.random);
     let campaign = ids.next_id();
-    let runs = match flags.servers {
+    let (runs, random_order_seed) = match flags.servers {
         Servers::PerRun => {
             let round = Round::first(cells.len(), wanted.len(), repeats);
-            plan::interleave(&round, || ids.next_id())
+            (plan::interleave(&round, || ids.next_id()), None)
         }
         Servers::PerModel => per_model(world, &engine, (&cells, repeats), &mut ids)?,
     };
     let variants = wanted.iter().map(|wanted| wanted.variant.clone()).collect();
-    let plan = Plan { campaign, variants, cells, runs };
+    let plan = Plan { campaign, variants, cells, runs, random_order_seed };
 
     let commits = !flags.uncommitted && wanted.iter().all(|wanted| wanted.origin.commits());
     let registry = flags.execution.registry.clone().unwrap_or_else(|| world.places.root.clone());
@@ -142,17 +143,17 @@ pub fn decide(world: &World, flags: &ReleaseBench) -> Result<Decided, Stop> {
     Ok(Decided { wanted, plan, scenarios, hardware, brief, ids, alternation, commits, registry })
 }
 
-/// Plans the runs of one variant that share a server for each model and repeat.
+/// Plans the runs of one variant that share a server for each model and repeat. Returns the seed of
+/// their order as well.
 fn per_model(
     world: &World,
     engine: &Engine,
     (cells, repeats): (&[Cell], u32),
     ids: &mut Ids,
-) -> Result<Vec<PlannedRun>, Stop> {
+) -> Result<(Vec<PlannedRun>, Option<u64>), Stop> {
     suitable::refuse_without_reset(engine)?;
-    // The low bits of the system's random bits; the ids use them all.
-    let seed = world.random as u64;
-    Ok(plan::per_model(cells, repeats, seed, || ids.next_id()))
+    let seed = seed_of(world.random);
+    Ok((plan::per_model(cells, repeats, seed, || ids.next_id()), Some(seed)))
 }
 
 /// Returns the cells that the flags ask for: of a gate, by default, the target's first model under

@@ -96,6 +96,9 @@ pub struct Plan {
     pub cells: Vec<Cell>,
     #[serde(rename = "slots")]
     pub runs: Vec<PlannedRun>,
+    /// Seed by which the order of the runs on each server was drawn; `None` where none share one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub random_order_seed: Option<u64>,
 }
 
 /// Combines the target's models with the scenarios into cells, each once; `models` restricts them,

@@ -251,6 +251,7 @@ pub fn campaign_record(
         releases,
         hardware: ready.hardware.0.id.clone(),
         plan: planned.collect(),
+        random_order_seed: plan.random_order_seed,
         policy: ready.lab.as_ref().map(|lab| lab.outline.policy.clone()),
         noise_floor: None,
         verdicts: Vec::new(),
@@ -401,7 +402,7 @@ mod tests {
             RunRecord { id: run.run.clone(), ..sample.record() }
         };
         let records = (1..).zip(&runs).map(record).collect();
-        (Plan { campaign: String::new(), variants, cells: vec![cell], runs }, records)
+        (Plan { variants, cells: vec![cell], runs, ..Plan::default() }, records)
     }
 
     #[test]

@@ -159,6 +159,8 @@ fn ready_of(
             variants: job.variants.iter().map(|variant| variant.built.variant.clone()).collect(),
             cells: ready_cells.iter().map(|cell| cell.cell.clone()).collect(),
             runs,
+            // The files of jobs do not have it.
+            random_order_seed: None,
         },
         variants: job.variants.clone(),
         // Input files are needed only to start runs, which does not happen any more.

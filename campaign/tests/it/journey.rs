@@ -89,6 +89,11 @@ fn runs_of_a_model_share_a_server_where_they_are_told_to() {
     for pair in records.chunks(2) {
         assert_ne!(pair[0].1.scenario.id, pair[1].1.scenario.id);
     }
+    let seed = committed(&scratch).random_order_seed;
+    assert!(
+        seed.is_some_and(|seed| seed < 1 << 53),
+        "the record says that chance decided: {seed:?}"
+    );
 }
 
 #[test]

@@ -109,6 +109,7 @@ pub fn prepared(kind: Kind, registry: &Path, ids: &mut Ids) -> PreparedCampaign 
         variants: variants.iter().map(|variant| variant.built.variant.clone()).collect(),
         cells: cells.iter().map(|cell| cell.cell.clone()).collect(),
         runs: interleave(&round, || ids.next_id()),
+        random_order_seed: None,
     };
     let alternation =
         PlannedAlternation { budget_us: 600_000_000, family: 5, memory_percent: None };

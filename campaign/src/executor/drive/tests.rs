@@ -32,6 +32,7 @@ fn ready() -> PreparedCampaign {
         variants: variants.iter().map(|variant| variant.built.variant.clone()).collect(),
         cells: cells.iter().map(|cell| cell.cell.clone()).collect(),
         runs: interleave(&Round::first(1, 2, 2), || ids.next_id()),
+        random_order_seed: None,
     };
     let hardware = HardwareFacts { id: "h100-80g".to_owned(), ..HardwareFacts::default() };
     PreparedCampaign {
