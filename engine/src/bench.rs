@@ -8,6 +8,8 @@ mod kernels;
 pub mod list;
 pub mod setup;
 mod steps;
+#[cfg(test)]
+mod validations;
 
 use std::fmt;
 use std::num::NonZeroUsize;

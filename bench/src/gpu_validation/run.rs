@@ -246,7 +246,7 @@ impl StageRunner<'_> {
     /// Redline fails; the stage then has no report, and the next call runs it again.
     fn carry_out(&self, stage: &Stage, shared: &mut SharedServer) -> Result<Ended, Stop> {
         match &stage.work {
-            StageWork::Command { argv, needs, model, each_test } => match needs {
+            StageWork::Command { argv, needs, model, prints, each_test } => match needs {
                 // For example `compute-sanitizer`, which a rented machine may lack: no failure of
                 // the release.
                 Some(program) if !self.is_installed(program) => {
@@ -255,7 +255,7 @@ impl StageRunner<'_> {
                 _ => {
                     let filled = self.filled(argv, model.as_deref());
                     match each_test {
-                        None => self.command(&stage.id, &filled),
+                        None => self.command(&stage.id, &filled, prints.as_deref()),
                         Some(limits) => self.tests(&stage.id, argv, &filled, *limits),
                     }
                 }
@@ -302,9 +302,9 @@ impl StageRunner<'_> {
     }
 
     /// Runs a stage's program; its standard output and error go to files of the stage, and its exit
-    /// status decides the outcome. A program that cannot be started, exceeds the stage's time
-    /// limit, or is a test program that ran no test has failed.
-    fn command(&self, stage: &str, argv: &[String]) -> Result<Ended, Stop> {
+    /// status decides the outcome. A program that cannot be started, exceeds the stage's time limit,
+    /// or does not print the text `prints` has failed.
+    fn command(&self, stage: &str, argv: &[String], prints: Option<&str>) -> Result<Ended, Stop> {
         let Some((program, args)) = argv.split_first() else {
             return Ok((Outcome::Failed, Some("the stage names no program".to_owned())));
         };
@@ -328,9 +328,10 @@ impl StageRunner<'_> {
         Ok(match ended {
             Some(status) if status.success() => {
                 let said = fs::read(stage_file(self.results, stage, "stdout")).unwrap_or_default();
-                match ran_no_test(&String::from_utf8_lossy(&said)) {
-                    true => (Outcome::Failed, Some("its test program ran no test".to_owned())),
-                    false => (Outcome::Done, None),
+                let said = String::from_utf8_lossy(&said);
+                match prints.filter(|text| !said.contains(text)) {
+                    Some(text) => (Outcome::Failed, Some(format!("it did not print `{text}`"))),
+                    None => (Outcome::Done, None),
                 }
             }
             Some(status) => (Outcome::Failed, Some(format!("it ended with {}", describe(status)))),
@@ -477,15 +478,6 @@ fn serves_as(stage: &Stage, next: &Stage) -> bool {
         StageWork::Command { .. } => None,
     };
     model(stage).is_some() && model(stage) == model(next)
-}
-
-/// True for the output of a Rust test program whose filter selected no test. Such a program ends
-/// with success, and would show nothing.
-fn ran_no_test(output: &str) -> bool {
-    let results = output.lines().filter_map(|line| line.strip_prefix("test result: ok. "));
-    let mut passed = results.map(|rest| rest.split(' ').next().unwrap_or_default()).peekable();
-    // Other programs print no such line, and only their exit status counts.
-    passed.peek().is_some() && passed.all(|count| count == "0")
 }
 
 /// Formats a run in a line: its output rate such as `8123.45 output tokens/s` and the reasons of

@@ -5,7 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
 use serde_json::json;
 
@@ -167,6 +167,13 @@ impl Bench<'_> {
                 }
                 Err(error) => return Err(error.into()),
             }
+        }
+        // A misspelt filter would otherwise pass as a check of nothing.
+        if let (Some(text), true, 0) = (&flags.filter, kernels.is_empty(), failed) {
+            bail!(
+                "`--filter` selects no kernel: none has `{text}` in its line; hint: without it the \
+                 lines of all are printed"
+            );
         }
         Ok((kernels, failed))
     }
