@@ -221,6 +221,7 @@ fn another_release_than_the_installed_one_is_refused_before_it_is_served() {
     let clone = Clone::of_this_repository(&[]);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let engine = stand_in("vllm", "0.10.1.1", "vllm-0.10.json");
+    engine.computes_everywhere(&clone);
     let ended = engine.bench(&clone, folder.path(), "v0.10.1", &[]).expect_code(4);
     ended
         .expect_said("vllm 0.10.1.1 is installed on this machine, not 0.10.1")
@@ -279,7 +280,7 @@ fn a_published_lab_is_measured_by_a_campaign_for_each_set_of_flags() {
     let planned = &ended.stdout;
     // One of SGLang, and 14 of vLLM for 23 results.
     assert_eq!(planned.matches("Plan of campaign").count(), 15, "{planned}");
-    assert_eq!(planned.matches("(published)").count(), 15, "{planned}");
+    assert_eq!(planned.matches("(published), in a").count(), 15, "{planned}");
     for scenario in ["lab-throughput@", "lab-long-context@", "lab-generation-heavy@"] {
         assert_eq!(planned.matches(scenario).count(), 2, "{scenario} in\n{planned}");
     }

@@ -150,6 +150,17 @@ const DOCUMENTED: &[Documented] = &[
         requests: 6,
         tokens: None,
     },
+    // Prompts of `random` get no chat template, whatever the flags say.
+    Documented {
+        source: SGLANG,
+        line: "--backend vllm-chat --base-url http://127.0.0.1:8000 \
+               --model meta-llama/Llama-3.1-8B-Instruct --dataset-name random --num-prompts 500 \
+               --apply-chat-template",
+        instead: "--dataset-path rows.json --num-prompts 6 --random-input-len 9 \
+                  --random-output-len 3",
+        requests: 6,
+        tokens: None,
+    },
     documented(
         "LMDeploy, docs/en/benchmark/benchmark.md",
         [
@@ -183,14 +194,6 @@ const REFUSED: &[(&str, &str, &str, &str)] = &[
          --model meta-llama/Llama-3.1-8B-Instruct",
         "",
         "hint: `hf download --repo-type dataset anon8231489123/ShareGPT_Vicuna_unfiltered",
-    ),
-    (
-        SGLANG,
-        "--backend vllm-chat --base-url http://127.0.0.1:8000 \
-         --model meta-llama/Llama-3.1-8B-Instruct --dataset-name random --num-prompts 500 \
-         --apply-chat-template",
-        "--dataset-path rows.json --num-prompts 6",
-        "write the chat template twice",
     ),
     (
         SGLANG,

@@ -339,8 +339,8 @@ pub struct WorkloadFlags {
     /// where the server does it.
     #[arg(long, alias = "custom-skip-chat-template")]
     pub skip_chat_template: bool,
-    /// Write the model's chat template around the prompts of `sharegpt`, as SGLang's tool does; not
-    /// for a backend with `-chat`, whose server does it.
+    /// Write the model's chat template around the prompts of `sharegpt`; not for a backend with
+    /// `-chat`, whose server does it. Other datasets get none, as with SGLang's tool.
     #[arg(long)]
     pub apply_chat_template: bool,
     /// Largest number of tokens of each prompt of the dataset `sonnet`.
