@@ -45,7 +45,7 @@ const FIXED: &[(&str, (u64, u64), u64)] = &[
 ];
 
 /// Returns the numbers of tokens of each prompt and of each answer that the id of a published result's
-/// scenario states, as [`StatedWorkload::scenario`] makes it; `None` where lengths differ or the id
+/// scenario states, as `StatedWorkload::scenario` makes it; `None` where lengths differ or the id
 /// states none.
 pub fn lengths_of(id: &str) -> Option<(u64, u64)> {
     if let Some((_, tokens, _)) = FIXED.iter().find(|(known, ..)| *known == id) {
