@@ -115,8 +115,8 @@ struct Report {
     /// document.
     #[serde(skip)]
     failed_cases: usize,
-    /// Kernels of which a multiprocessor runs fewer blocks at once than their grids assume; not part
-    /// of the JSON document.
+    /// Kernels whose grids assume more blocks at once than a multiprocessor runs; not part of the JSON
+    /// document.
     #[serde(skip)]
     low_occupancy: Vec<&'static str>,
     limits: Value,

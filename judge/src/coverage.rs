@@ -119,17 +119,22 @@ mod tests {
         registry
     }
 
+    /// Test helper: returns the cell of a run, on any hardware.
+    fn cell_of(run: &RunRecord) -> PlannedCell<'_> {
+        PlannedCell {
+            engine: &run.engine.name,
+            hardware: None,
+            model: &run.model.id,
+            tp: 1,
+            scenario: &run.scenario.id,
+            rev: run.scenario.rev,
+        }
+    }
+
     #[test]
     fn own_runs_cover_a_cell_before_reports_and_of_the_newest_release() {
         let sample = Sample::default().record();
-        let cell = PlannedCell {
-            engine: &sample.engine.name,
-            hardware: None,
-            model: &sample.model.id,
-            tp: 1,
-            scenario: &sample.scenario.id,
-            rev: sample.scenario.rev,
-        };
+        let cell = cell_of(&sample);
         let (own, other) = (Kind::Measured, Kind::Imported);
         for (runs, wanted) in [
             (&[][..], Coverage::Nothing),
@@ -149,14 +154,7 @@ mod tests {
     #[test]
     fn another_revision_variant_or_number_of_ranks_is_another_cell() {
         let sample = Sample::default().record();
-        let cell = PlannedCell {
-            engine: &sample.engine.name,
-            hardware: None,
-            model: &sample.model.id,
-            tp: 1,
-            scenario: &sample.scenario.id,
-            rev: sample.scenario.rev,
-        };
+        let cell = cell_of(&sample);
         let own = registry(&[(Kind::Measured, "v0.10.0")]);
         let (newer, wider) =
             (PlannedCell { rev: cell.rev + 1, ..cell }, PlannedCell { tp: 2, ..cell });

@@ -9,7 +9,7 @@ use schema::probe::Probe;
 use schema::run::{Metrics, ServerFacts};
 use serde_json::Value;
 
-use crate::scratch::{Scratch, files_below, is_alive};
+use crate::scratch::{SERVED, Scratch, files_below, is_alive};
 
 const ARCHIVE: &str = "tiny_peer-1.0.tar.gz";
 const TEXTS: &str = "tiny_texts-1.0.tar.gz";
@@ -89,19 +89,7 @@ argv = ["{{binary}}", "serve", "{{model}}", "--port", "{{port}}"]
 threads = ["--threads={{threads}}"]
 load = ["--slots=9"]
 timeout_s = 3
-[ready]
-route = "/health"
-[info]
-dialect = "redline"
-route = "/server_info"
-[cache]
-[request]
-route = "/v1/completions"
-token_ids = true
-ignore_eos = true
-return_token_ids = false
-[metrics]
-[figures.prefill]
+{SERVED}[figures.prefill]
 {tool}
 pointer = "/prefill/0/tokens_per_s"
 [figures.decode]

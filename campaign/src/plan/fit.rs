@@ -11,8 +11,8 @@ use crate::stop::Stop;
 use crate::world::{Ids, World};
 
 /// Changes the plan where the fetched models turn out to leave no room for two servers: pairs of runs
-/// then decide what changed. The user gave the number of runs of each release with `repeats`, or did
-/// not; `ids` numbers the runs that are planned anew.
+/// then decide what changed. `repeats` is the number of runs of each release that the user gave, if
+/// any; `ids` numbers the new runs.
 ///
 /// # Errors
 /// A gate has no room, or the policy's file is missing or invalid.

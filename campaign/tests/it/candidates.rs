@@ -11,7 +11,7 @@ use schema::canonical::sha256_hex;
 use zip::write::SimpleFileOptions;
 
 use crate::scratch::{Scratch, files_below};
-use crate::venvs::ENGINE;
+use crate::venvs::engine;
 
 const SAME: OutputsCompared = OutputsCompared { compared: 6, differ: 0 };
 /// The memory of the stand-in's process is really measured, and would be part of the verdict; that of
@@ -26,7 +26,7 @@ const IMAGE: [&str; 4] = ["--container", "podman", "--candidate-image", "peers/p
 
 fn with_peer() -> Scratch {
     let scratch = Scratch::new();
-    scratch.write("suite/engines/peer.toml", ENGINE);
+    scratch.write("suite/engines/peer.toml", &engine());
     scratch
 }
 

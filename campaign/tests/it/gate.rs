@@ -185,7 +185,7 @@ fn extra_a_gate_goes_through_a_cluster_and_its_job_has_time_for_the_budget() {
 #[test]
 fn another_engine_is_not_compared_with_the_working_tree_by_default() {
     let scratch = Scratch::new();
-    scratch.write("suite/engines/peer.toml", crate::venvs::ENGINE);
+    scratch.write("suite/engines/peer.toml", &crate::venvs::engine());
     let flags = ["gate", "peer@v0.9.2", "--container", "podman", "--dry-run"];
     let refused = ["compare peer with this clone's own working tree", "`--candidate peer@VERSION`"];
     scratch.run(&flags).expect(2, &refused);

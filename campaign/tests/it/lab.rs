@@ -100,11 +100,6 @@ impl Lab {
         child.wait().unwrap();
     }
 
-    fn committed(&self) -> Vec<RunRecord> {
-        let records = self.scratch.records(&self.scratch.root().join("results"));
-        records.into_iter().map(|(_, record)| record).collect()
-    }
-
     fn campaign(&self) -> CampaignRecord {
         let dir = self.scratch.root().join("results/campaigns");
         serde_json::from_str(&fs::read_to_string(&files_below(&dir)[0]).unwrap()).unwrap()
@@ -147,7 +142,7 @@ fn what_helps_is_recommended_and_what_fails_is_a_row() {
     assert!(row("noise same").ends_with("no gain"), "{rows:?}");
     assert!(row("trouble broken").ends_with("error: `--broken` is not supported"), "{rows:?}");
 
-    let runs = lab.committed();
+    let runs = lab.scratch.committed();
     let failed = of(&runs, Some("trouble-broken"));
     assert_eq!(failed.len(), 1, "what failed is not launched again");
     assert_eq!(failed[0].status, Status::Failed);
@@ -201,7 +196,7 @@ fn options_that_win_only_together_are_found_with_as_many_runs_as_the_plan_says()
         (effect("left on"), effect("left on with right on")),
         ("+4.9".to_owned(), "+8.1".to_owned())
     );
-    let runs = lab.committed();
+    let runs = lab.scratch.committed();
     assert_eq!((runs.len(), lab.scratch.pids("server.pids").len()), (48, 48), "fresh servers");
     assert!(runs.iter().all(|run| run.status == Status::Ok));
     assert_eq!(of(&runs, Some("left-on-right-on")).len(), 4 + 8);
@@ -223,7 +218,7 @@ fn an_option_that_no_server_takes_leaves_the_rest_of_a_design_decided() {
     );
     let undecidable = ended.stdout.lines().filter(|line| line.ends_with("undecidable"));
     assert_eq!(undecidable.count(), 3, "the option and its pairs:\n{}", ended.stdout);
-    let runs = lab.committed();
+    let runs = lab.scratch.committed();
     let failed = runs.iter().filter(|run| run.status == Status::Failed).count();
     // Each of the four configurations that have it fails once, and none is confirmed.
     assert_eq!((failed, runs.len()), (4, 4 + 4 * 2 + 8 * 4));
@@ -232,7 +227,7 @@ fn an_option_that_no_server_takes_leaves_the_rest_of_a_design_decided() {
 #[test]
 fn an_engine_in_its_image_is_tuned_and_recommended_with_it() {
     let lab = Lab::new(&[axis("speed", "fast", "--fast")]);
-    lab.scratch.write("suite/engines/peer.toml", crate::venvs::ENGINE);
+    lab.scratch.write("suite/engines/peer.toml", &crate::venvs::engine());
     let text = fs::read_to_string(lab.scratch.root().join(NAME)).unwrap();
     let text = text.replace("\"redline\"", "\"peer\"");
     // The server in the image has a flag for the port, which a lab may not set.
@@ -249,7 +244,7 @@ fn an_engine_in_its_image_is_tuned_and_recommended_with_it() {
         ],
     );
     assert_eq!(lab.scratch.calls().matches("podman pull").count(), 1, "it is pulled once");
-    let runs = lab.committed();
+    let runs = lab.scratch.committed();
     let fast = of(&runs, Some("speed-fast"));
     let engine = &fast[0].engine;
     let image = engine.build.as_ref().and_then(|build| build.image.as_deref());
@@ -271,7 +266,7 @@ fn where_nothing_helps_the_baseline_is_recommended() {
         ],
     );
     assert!(!lab.scratch.campaign().join("recommended.toml").exists(), "no flags are a profile");
-    assert_eq!(lab.committed().len(), 4);
+    assert_eq!(lab.scratch.committed().len(), 4);
     lab.run(&["--resume"]).expect(2, &["lab `tiny` has no unfinished campaign"]);
 }
 
@@ -295,7 +290,7 @@ fn goes_on_after(state: &str, lines: usize) {
     let (servers, clients) = (lab.scratch.pids("server.pids"), lab.scratch.pids("bench.pids"));
     assert_eq!((servers.len(), clients.len()), (4, 3), "killed at `{state}`");
     assert!(servers.iter().chain(&clients).all(|pid| !is_alive(*pid)));
-    assert_eq!(lab.committed().len(), 4, "killed at `{state}`");
+    assert_eq!(lab.scratch.committed().len(), 4, "killed at `{state}`");
     assert_eq!(lab.scratch.calls().matches("results record").count(), 1, "committed once");
     let plans = lab.journal().matches("{\"state\":\"planned\"").count();
     assert_eq!(plans, 3, "each block is planned once");

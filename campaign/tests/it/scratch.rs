@@ -19,6 +19,21 @@ const RAW_DATASET: &str =
     "[\n  {\n    \"id\": \"a\"\n  },\n  {\n    \"id\": \"b\"\n  },\n  {\n    \"i";
 const DATASET: &str = "[\n  {\n    \"id\": \"a\"\n  },\n  {\n    \"id\": \"b\"\n  }\n]\n";
 
+/// Sections of an engine file about the API of the stand-in server.
+pub const SERVED: &str = r#"[ready]
+route = "/health"
+[info]
+dialect = "redline"
+route = "/server_info"
+[cache]
+[request]
+route = "/v1/completions"
+token_ids = true
+ignore_eos = true
+return_token_ids = false
+[metrics]
+"#;
+
 /// How long a test waits for something that takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -154,6 +169,12 @@ impl Scratch {
             found.push((path, serde_json::from_str(&text).unwrap()));
         }
         found
+    }
+
+    /// The run records of the clone's registry.
+    pub fn committed(&self) -> Vec<RunRecord> {
+        let records = self.records(&self.root().join("results"));
+        records.into_iter().map(|(_, record)| record).collect()
     }
 
     /// The folder of the one campaign that ran.

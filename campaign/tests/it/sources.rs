@@ -5,9 +5,8 @@ use std::fs;
 use std::process::Command;
 
 use schema::canonical::sha256_hex;
-use schema::run::RunRecord;
 
-use crate::scratch::Scratch;
+use crate::scratch::{SERVED, Scratch};
 
 /// Creates a scratch clone whose suite has the engine `built`, with the pinned releases 1.1 and 1.0.
 fn with_sources() -> Scratch {
@@ -34,19 +33,7 @@ title = "Built"
 argv = ["{{binary}}", "serve", "{{model}}", "--port", "{{port}}"]
 load = ["--slots=9"]
 timeout_s = 3
-[ready]
-route = "/health"
-[info]
-dialect = "redline"
-route = "/server_info"
-[cache]
-[request]
-route = "/v1/completions"
-token_ids = true
-ignore_eos = true
-return_token_ids = false
-[metrics]
-[source]
+{SERVED}[source]
 package = "built-bin"
 file = "built_bin-{{version}}.tar.gz"
 licence = "none"
@@ -59,11 +46,6 @@ older = [{older}]
         ),
     );
     scratch
-}
-
-fn committed(scratch: &Scratch) -> Vec<RunRecord> {
-    let records = scratch.records(&scratch.root().join("results"));
-    records.into_iter().map(|(_, record)| record).collect()
 }
 
 #[test]
@@ -91,7 +73,7 @@ fn two_pinned_releases_are_built_and_measured_side_by_side() {
             "the table of v1.0",
         ],
     );
-    let records = committed(&scratch);
+    let records = scratch.committed();
     assert_eq!(records.len(), 4);
     for record in &records {
         let (sdist, speed) = match record.engine.release.as_str() {

@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use schema::canonical::sha256_hex;
-use schema::run::RunRecord;
 use tests::slurm::Cluster;
 
-use crate::scratch::{Ended, Scratch, files_below, is_alive, signal, wait_for};
+use crate::scratch::{Ended, SERVED, Scratch, files_below, is_alive, signal, wait_for};
 
-pub const ENGINE: &str = r#"
+/// Beginning of the engine's file.
+const HEAD: &str = r#"
 title = "Peer"
 [launch]
 argv = ["peer-server", "serve", "{model}", "--port", "{port}"]
@@ -19,21 +19,12 @@ timeout_s = 3
 name = "peers/peer:{release}"
 argv = ["serve", "{model}", "--port", "{port}"]
 hub = "/hub"
-[ready]
-route = "/health"
-[info]
-dialect = "redline"
-route = "/server_info"
-[cache]
-[request]
-route = "/v1/completions"
-token_ids = true
-ignore_eos = true
-return_token_ids = false
-[metrics]
-[package]
-names = ["peer"]
 "#;
+
+/// Returns the file of an engine that is a package, and has an image.
+pub fn engine() -> String {
+    format!("{HEAD}{SERVED}[package]\nnames = [\"peer\"]\n")
+}
 
 /// Compares two releases of the package in two runs of each.
 const BOTH: [&str; 10] = [
@@ -56,7 +47,7 @@ const PINS: &str = "venvs/peer/0.9.2/cpython-311-linux-x86_64/requirements.txt";
 
 fn with_peer() -> Scratch {
     let scratch = Scratch::new();
-    scratch.write("suite/engines/peer.toml", ENGINE);
+    scratch.write("suite/engines/peer.toml", &engine());
     scratch
 }
 
@@ -69,11 +60,6 @@ fn installs(scratch: &Scratch) -> Vec<String> {
             || *line == "pip install"
     };
     scratch.calls().lines().filter(is_of).map(str::to_owned).collect()
-}
-
-fn committed(scratch: &Scratch) -> Vec<RunRecord> {
-    let records = scratch.records(&scratch.root().join("results"));
-    records.into_iter().map(|(_, record)| record).collect()
 }
 
 #[test]
@@ -91,7 +77,7 @@ fn two_releases_are_measured_side_by_side_each_with_its_own_packages() {
         ],
     );
     assert_eq!(ended.stderr.matches("Install peer").count(), 2, "{}", ended.stderr);
-    let records = committed(&scratch);
+    let records = scratch.committed();
     assert_eq!(records.len(), 4);
     for record in &records {
         let version = record.engine.release.trim_start_matches('v');
@@ -128,7 +114,7 @@ fn a_second_campaign_installs_nothing() {
     scratch.run_with(&ONE, &[("PIP_FAKE", "offline")]).expect(0, &[]);
     scratch.run_with(&ONE, &[("UV_FAKE", "yes")]).expect(0, &[]);
     assert_eq!(installs(&scratch), before);
-    assert_eq!(committed(&scratch).len(), 4);
+    assert_eq!(scratch.committed().len(), 4);
 }
 
 #[test]
@@ -140,7 +126,7 @@ fn uv_installs_where_it_is_there() {
     );
     assert!(ended.stderr.contains("Resolve peer==0.9.2"), "{}", ended.stderr);
     assert_eq!(installs(&scratch), ["uv pip compile", "uv venv --quiet", "uv pip install"]);
-    let build = committed(&scratch).remove(0).engine.build.unwrap();
+    let build = scratch.committed().remove(0).engine.build.unwrap();
     assert_eq!(build.packages.unwrap(), ["fire==0.7", "peer==0.9.2"]);
     let pins = fs::read_to_string(scratch.cache().join(PINS)).unwrap();
     assert!(pins.ends_with("fire==0.7 --hash=sha256:bb\npeer==0.9.2 --hash=sha256:aa\n"), "{pins}");
@@ -151,7 +137,7 @@ fn on_a_processor_the_build_for_it_is_installed_with_what_its_own_index_has() {
     let scratch = Scratch::new();
     let cpu = "names = [\"peer\", \"peer-cpu\"]\n[package.cpu]\nname = \"peer-cpu\"\n\
                index = \"https://localhost/cpu\"\n";
-    let engine = ENGINE.replace("names = [\"peer\"]\n", cpu);
+    let engine = engine().replace("names = [\"peer\"]\n", cpu);
     scratch.write("suite/engines/peer.toml", &engine);
     scratch.run(&ONE).expect(0, &["packages   peer-cpu==0.9.2, to be installed by pip"]);
     let calls = scratch.calls();
@@ -160,7 +146,7 @@ fn on_a_processor_the_build_for_it_is_installed_with_what_its_own_index_has() {
         "{calls}"
     );
     assert!(calls.contains("pip install\nindex of the installation\n"), "{calls}");
-    let build = committed(&scratch).remove(0).engine.build.unwrap();
+    let build = scratch.committed().remove(0).engine.build.unwrap();
     assert_eq!(build.source_url.as_deref(), Some("peer-cpu==0.9.2"));
     // Another cache, into which uv installs it.
     let with_uv = Scratch::new();
@@ -197,7 +183,7 @@ fn an_interrupted_installation_is_repeated() {
     scratch.run(&ONE).expect(0, &["to be installed"]);
     let calls = installs(&scratch);
     assert_eq!(calls[1..], ["venv", "pip install", "venv", "pip install"]);
-    assert_eq!(committed(&scratch).len(), 1);
+    assert_eq!(scratch.committed().len(), 1);
 }
 
 #[test]
@@ -273,7 +259,7 @@ fn an_image_is_imported_once() {
     }
     let import = "enroot import docker://peers/peer:v0.9.2";
     assert_eq!(scratch.calls().matches(import).count(), 1);
-    let record = committed(&scratch).remove(0);
+    let record = scratch.committed().remove(0);
     let build = record.engine.build.unwrap();
     assert_eq!(build.image.as_deref(), Some("peers/peer:v0.9.2"));
     let argv = record.server.unwrap().argv.unwrap().join(" ");
@@ -290,7 +276,7 @@ fn extra_an_image_is_imported_here_and_runs_in_a_job_of_a_cluster() {
     Ended::of(output).expect(0, &["peer v0.9.2, its image under enroot"]);
     let import = "enroot import docker://peers/peer:v0.9.2";
     assert_eq!(scratch.calls().matches(import).count(), 1);
-    let record = committed(&scratch).remove(0);
+    let record = scratch.committed().remove(0);
     assert_eq!(record.engine.build.unwrap().image.as_deref(), Some("peers/peer:v0.9.2"));
     let shown = cluster.run_tool("scontrol", &["--oneliner", "show", "job"]).stdout;
     assert_eq!(shown.matches("JobState=COMPLETED").count(), 1, "{shown}");
@@ -305,7 +291,7 @@ fn an_image_is_planned_by_its_release_alone() {
     let line = "peers/peer:v0.10.0 serve {model} --port {port}";
     assert!(ended.stdout.contains(line), "{}", ended.stdout);
     scratch
-        .write("suite/engines/peer.toml", &ENGINE.replace("[package]\nnames = [\"peer\"]\n", ""));
+        .write("suite/engines/peer.toml", &engine().replace("[package]\nnames = [\"peer\"]\n", ""));
     scratch.run(&plan).expect(0, &[]);
     let neither = "engine `peer` is neither built nor installed here";
     scratch.run(&ONE).expect(2, &[neither, "`--container docker` runs its image; or start it"]);

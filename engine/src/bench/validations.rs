@@ -23,7 +23,7 @@ struct Selection {
     filter: String,
     /// True if the cases of `--check` are among those to select from.
     is_checked: bool,
-    /// Beginning of the name of the kernel that is profiled; `None` where none is.
+    /// Beginning of the name of the kernel that is profiled; `None` where there is no profile.
     profiled: Option<String>,
 }
 

@@ -99,7 +99,7 @@ fn alone(one: &Value, title: &str, count: usize) -> Vec<Change> {
     let taken = looks.iter().zip(SHARES).filter(|(starts, _)| **starts == count);
     let mut shares: Vec<f64> = taken.map(|(_, share)| share).collect();
     if count == all.len() {
-        // What no look has decided is shown as at the look to come, or at the last one.
+        // An undecided metric is shown with the interval of the next look, or of the last one.
         shares.push(SHARES[looks.len().min(SHARES.len() - 1)]);
     }
     let logs = log_ratios(own, title);
@@ -124,12 +124,10 @@ fn alone(one: &Value, title: &str, count: usize) -> Vec<Change> {
 /// Returns the change over the first `ended` of all comparisons of a model: each start counts once, and
 /// later looks spend more of the error probability.
 fn together(own: &[&Value], ended: usize, title: &str) -> Option<Change> {
-    let starts = |one: &Value| -> Vec<Value> { items(&one["starts"]).cloned().collect() };
     let (mut logs, mut count, mut of_pairs) = (Vec::new(), 0, 0);
     let (mut spent_us, mut budget_us) = (0, 0);
     for one in &own[..ended] {
-        let all = starts(one);
-        let all: Vec<&Value> = all.iter().collect();
+        let all: Vec<&Value> = items(&one["starts"]).collect();
         logs.extend(log_ratios(&all, title));
         count += all.len();
         of_pairs += pairs(&all);

@@ -26,7 +26,7 @@ struct Claim {
     exact: Exact,
 }
 
-/// What a figure has to be.
+/// Correct value of a figure.
 enum Exact {
     /// Whole number, in digits or as a word; `none` for zero.
     Count(usize),
